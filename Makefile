@@ -1,0 +1,41 @@
+# Every target sets up what it needs: `make demo` works on a fresh clone. PYTHON chooses the interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.PHONY: setup demo test test-all lint clean
+
+setup: .venv/dev.stamp
+
+demo: .venv/runtime.stamp
+	@$(BIN)/foretoken demo
+
+test: setup
+	$(BIN)/pytest
+
+test-all: setup
+	$(BIN)/pytest -m "not gpu"
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+# build/ stays: training keeps its checkpoints there.
+clean:
+	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+# dev includes runtime; runtime alone is enough for the demo.
+.venv/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing foretoken and its development tools into .venv"
+	@$(INSTALL) -e '.[dev]'
+	@touch .venv/runtime.stamp $@
+
+.venv/runtime.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing foretoken into .venv (a minute or so, once)"
+	@$(INSTALL) -e .
+	@touch $@

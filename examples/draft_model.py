@@ -1,0 +1,13 @@
+"""A draft model writes ahead; the tokens are those of the target alone."""
+
+import foretoken as ft
+from foretoken.demo import bundled
+
+params = ft.SamplingParams(temperature=0.7, seed=1, max_tokens=64)
+prompt = "import argparse\n\n\ndef main():\n"
+(plain,) = ft.LLM(bundled("target"), dtype="float32").generate(prompt, params)
+llm = ft.LLM(bundled("target"), dtype="float32", speculate=ft.DraftModel(bundled("draft")))
+(fast,) = llm.generate(prompt, params)
+print(fast.text)
+print("identical:", fast.token_ids == plain.token_ids)
+print(f"{fast.stats.tokens_per_step:.2f} tokens per pass of the model")

@@ -1,0 +1,1 @@
+"""Measurements: ratios, both sides interleaved in one run, medians of warm repetitions."""

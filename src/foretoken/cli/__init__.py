@@ -1,0 +1,112 @@
+"""The command line: `foretoken generate` and `foretoken demo`.
+
+Arguments become calls of the package, results become text, a table or JSON. Whatever a user can do
+wrong ends in one sentence on standard error and exit code 2; an interrupt in what was written so
+far and 130. Knows no model, and no method beyond its name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+import transformers
+import typer
+from huggingface_hub.utils.tqdm import enable_progress_bars
+from rich.console import Console
+
+import foretoken
+from foretoken.cli.generate import generate
+from foretoken.demo import show
+from foretoken.demo.prompts import PROMPTS
+
+USAGE: Any = typer.BadParameter.__bases__[0]  # what typer raises for wrong usage
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script; `arguments` without the program's name. Always ends in `SystemExit`."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    if sys.stderr is not None and sys.stderr.isatty():
+        enable_progress_bars()  # a download is worth watching
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+            code = app(words, prog_name="foretoken", standalone_mode=False) or 0
+            _flush()
+    except BrokenPipeError:  # whoever reads our output has seen enough
+        code = 0
+    except USAGE as error:
+        code = _refuse(error.format_message())
+    except (ValueError, MemoryError, torch.OutOfMemoryError, OSError, ImportError) as error:
+        code = _refuse(str(error) or "out of memory")
+    try:
+        _flush()
+    except OSError:  # nothing can be written any more; do not let the interpreter try again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _refuse(reason: str) -> int:
+    print("error:", " ".join(reason.split()), file=sys.stderr)
+    return 2
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print("foretoken", foretoken.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _about(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Makes a language model write faster without changing what it writes."""
+
+
+app.command()(generate)
+
+
+@app.command()
+def demo(
+    method: Annotated[
+        list[str] | None, typer.Option(help="draft (default) or ngram; each of several is raced.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(help="How many of the prompts.")] = len(PROMPTS),
+    max_tokens: Annotated[int, typer.Option(help="Tokens per prompt.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    dtype: Annotated[str, typer.Option(help="bfloat16 is identical up to near-ties.")] = "float32",
+    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, at the end.")] = False,
+) -> int:
+    """Watch the bundled models write the same Python code, plainly and faster."""
+    return show.demo(
+        show.Options(
+            tuple(method or ["draft"]),
+            prompts,
+            max_tokens,
+            temperature,
+            seed,
+            dtype,
+            threads,
+            as_json,
+        ),
+        Console(),
+    )

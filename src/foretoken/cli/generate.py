@@ -1,0 +1,190 @@
+"""`foretoken generate`: from arguments to one call of the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import foretoken
+from foretoken import llm
+from foretoken.cli import output
+from foretoken.demo import bundled
+from foretoken.text import chat_ids
+
+BUNDLED = "bundled"
+
+
+def _option(panel: str, help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
+
+
+SAMPLING, DRAFTING, LOADING, OUTPUT = "Sampling", "Drafting", "The model", "Prompt and output"
+
+
+def generate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")],
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="Else --prompt-file or stdin.")
+    ] = None,
+    prompt_file: Annotated[Path | None, _option(OUTPUT, "A text file: one prompt.")] = None,
+    chat: Annotated[bool, _option(OUTPUT, "The prompt is a user's message.", "--chat")] = False,
+    stats: Annotated[bool, _option(OUTPUT, "A table on stderr at the end.", "--stats")] = False,
+    as_json: Annotated[bool, _option(OUTPUT, "One JSON object, at the end.", "--json")] = False,
+    method: Annotated[
+        list[str] | None,
+        _option(DRAFTING, "none, ngram, draft; several are merged.", metavar="NAME"),
+    ] = None,
+    draft: Annotated[str | None, _option(DRAFTING, "The draft: id, folder or `bundled`.")] = None,
+    num_draft_tokens: Annotated[int | None, _option(DRAFTING, "The longest draft.")] = None,
+    min_confidence: Annotated[
+        float | None, _option(DRAFTING, "A draft stops where it is less sure (0 to 1).")
+    ] = None,
+    branch: Annotated[int | None, _option(DRAFTING, "Alternatives at each depth.")] = None,
+    rule: Annotated[str, _option(DRAFTING, "coupled (default) or rejection.")] = "coupled",
+    temperature: Annotated[float, _option(SAMPLING, "0 (default) is greedy.")] = 0.0,
+    top_k: Annotated[int, _option(SAMPLING, "Keep the k likeliest; 0 is off.")] = 0,
+    top_p: Annotated[float, _option(SAMPLING, "Keep this share of the mass.")] = 1.0,
+    min_p: Annotated[float, _option(SAMPLING, "Keep what has this share of the best.")] = 0.0,
+    repetition_penalty: Annotated[float, _option(SAMPLING, "1 is off.")] = 1.0,
+    presence_penalty: Annotated[float, _option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
+    frequency_penalty: Annotated[float, _option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
+    logit_bias: Annotated[
+        list[str] | None, _option(SAMPLING, "Token id and bias; repeatable.", metavar="ID=VALUE")
+    ] = None,
+    bad_token_ids: Annotated[
+        list[int] | None,
+        _option(SAMPLING, "Never written; repeatable.", "--bad-token-id", metavar="ID"),
+    ] = None,
+    min_tokens: Annotated[int, _option(SAMPLING, "No end before these.")] = 0,
+    max_tokens: Annotated[int, _option(SAMPLING, "256 unless given.")] = 256,
+    stop: Annotated[
+        list[str] | None, _option(SAMPLING, "End before it; repeatable.", metavar="TEXT")
+    ] = None,
+    stop_token_ids: Annotated[
+        list[int] | None,
+        _option(SAMPLING, "End with it; repeatable.", "--stop-token-id", metavar="ID"),
+    ] = None,
+    ignore_eos: Annotated[bool, _option(SAMPLING, "Write on.", "--ignore-eos")] = False,
+    seed: Annotated[int | None, _option(SAMPLING, "Drawn and reported unless given.")] = None,
+    logprobs: Annotated[int | None, _option(SAMPLING, "The best k per token, in --json.")] = None,
+    n: Annotated[int, _option(SAMPLING, "Completions; several are not streamed.", "-n")] = 1,
+    dtype: Annotated[
+        str | None, _option(LOADING, "auto, float32, bfloat16, float16 or float64.")
+    ] = None,
+    device: Annotated[str, _option(LOADING, "auto, cpu, cuda or cuda:N.")] = "auto",
+    max_length: Annotated[int | None, _option(LOADING, "Tokens of prompt and output.")] = None,
+    threads: Annotated[int | None, _option(LOADING, "CPU threads.")] = None,
+    revision: Annotated[str | None, _option(LOADING, "Branch, tag or commit on the hub.")] = None,
+    trust_remote_code: Annotated[
+        bool, _option(LOADING, "Run the model's own code.", "--trust-remote-code")
+    ] = False,
+) -> int:
+    """Continue a prompt; text is written as it comes."""
+    given = locals()
+    sampling: dict[str, Any] = {f.name: given[f.name] for f in fields(foretoken.SamplingParams)}
+    sampling["logit_bias"] = _biases(logit_bias or ())
+    for name in ("bad_token_ids", "stop", "stop_token_ids"):
+        sampling[name] = tuple(given[name] or ())
+    params = foretoken.SamplingParams(**sampling)
+    if logprobs is not None and not as_json:
+        raise ValueError("logprobs are only in the JSON object: add --json")
+    if revision is not None and (model == BUNDLED or Path(model).is_dir()):
+        raise ValueError(f"revision {revision!r} is for models of the hub, and {model!r} is none")
+    speculate = _speculate(method or [], draft, num_draft_tokens, min_confidence, branch)
+    text = _prompt(prompt, prompt_file)
+    with foretoken.LLM(
+        str(bundled("target")) if model == BUNDLED else model,
+        speculate=speculate,
+        rule=rule,
+        dtype=dtype or ("float32" if model == BUNDLED else "auto"),
+        device=device,
+        max_batch=min(n, 8),
+        max_length=max_length,
+        threads=threads,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    ) as engine:
+        message = [{"role": "user", "content": text}]
+        requests = engine.submit(chat_ids(engine.tokenizer, message) if chat else text, params)
+        interrupted = output.write(engine, requests, quiet=as_json)
+        done = [request.completion() for request in requests]
+    if as_json:
+        print(json.dumps(output.as_dict(model, text, done)), flush=True)
+    if stats:
+        Console(stderr=True).print(output.table(done))
+    for one in done:
+        for warning in one.warnings:
+            print("warning:", " ".join(warning.split()), file=sys.stderr)
+    if interrupted:
+        return 130
+    if errors := dict.fromkeys(one.error for one in done if one.error is not None):
+        raise ValueError("; ".join(errors))
+    return 0
+
+
+def _speculate(methods: list[str], draft: str | None, tokens: Any, confidence: Any, k: Any) -> Any:
+    """What `LLM(speculate=)` takes; options that nothing would read are refused."""
+    names = list(dict.fromkeys([*methods, *(["draft"] if draft else [])]))
+    if "none" in names and len(names) > 1:
+        raise ValueError(f"method none contradicts {', '.join({*names} - {'none'})}: drop one")
+    if "draft" in names and not draft:
+        raise ValueError("method draft needs a model: add --draft MODEL")
+    if not draft and not (confidence is k is None):
+        raise ValueError("--min-confidence and --branch are options of a draft: add --draft MODEL")
+    if tokens is not None and not {*names} - {"none"}:
+        raise ValueError("--num-draft-tokens needs something that drafts: add --method or --draft")
+    length = {} if tokens is None else {"num_draft_tokens": tokens}
+    options = {"min_confidence": confidence, "branch": k}
+    parts: list[Any] = []
+    for name in names:
+        if name == "draft":
+            set_ = {key: value for key, value in options.items() if value is not None}
+            source = str(bundled("draft")) if draft == BUNDLED else draft
+            parts.append(foretoken.DraftModel(source, **length, **set_))
+        else:
+            parts.append(foretoken.NGram(**length) if name == "ngram" else llm.resolve(name))
+    return [part for part in parts if part is not None]
+
+
+def _biases(pairs: Sequence[str]) -> dict[int, float] | None:
+    biases: dict[int, float] = {}
+    for pair in pairs:
+        token, _, value = pair.partition("=")
+        try:
+            fresh = int(token), float(value)
+        except ValueError:
+            raise ValueError(f"logit bias {pair!r} is not ID=VALUE, for example 11=-2.5") from None
+        if fresh[0] in biases:
+            raise ValueError(f"logit bias of token {fresh[0]} is given twice: drop one")
+        biases[fresh[0]] = fresh[1]
+    return biases or None
+
+
+def _prompt(prompt: str | None, file: Path | None) -> str:
+    """The one prompt, exactly as it stands in its source."""
+    if prompt is not None and file is not None:
+        raise ValueError("a prompt and --prompt-file are both given: drop one")
+    try:
+        if file is not None:
+            text = file.read_bytes().decode()
+        elif prompt is not None:
+            text = os.fsencode(prompt).decode()
+        elif sys.stdin is None or sys.stdin.isatty():
+            raise ValueError("no prompt: give it as an argument, --prompt-file or standard input")
+        else:
+            text = sys.stdin.buffer.read().decode()
+    except OSError as error:
+        raise ValueError(f"cannot read the prompt file {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the prompt is not UTF-8 text (byte {error.start})") from error
+    if not text:
+        raise ValueError("the prompt is empty: write something to continue")
+    return text

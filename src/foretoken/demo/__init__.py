@@ -1,0 +1,21 @@
+"""The bundled models, and the demo that shows them at work.
+
+Two small models of Python code come with the package: a target and its draft. This file says where
+they lie; `prompts` is what they are asked, `race` measures, `show` displays, `train` made them.
+"""
+
+from pathlib import Path
+
+MODELS = Path(__file__).parent / "models"
+TARGET, DRAFT = MODELS / "target", MODELS / "draft"
+
+
+def bundled(name: str) -> Path:
+    """The folder of a bundled model, `target` or `draft`; `ValueError` if it was never trained."""
+    folder = MODELS / name
+    if not (folder / "model.safetensors").exists():
+        raise ValueError(
+            f"the bundled {name} has no weights yet: train both with `python -m "
+            "foretoken.demo.train target --minutes 60`, then `... draft --minutes 30`"
+        )
+    return folder

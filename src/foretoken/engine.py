@@ -1,0 +1,140 @@
+"""The loop: schedule, propose, run, verify, commit.
+
+Knows runners, proposers and requests by their protocols only; which method drafts, which model
+runs, and what text is are other files' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from foretoken.proposers.base import Proposer
+from foretoken.request import VERIFIER, Feedback, Laws, Picks, Request
+from foretoken.runners.base import Output, Runner, Work
+from foretoken.sampling import NoCandidate
+from foretoken.scheduler import Scheduler, Turn
+from foretoken.tree import TokenTree
+from foretoken.verify import verify, verify_rejection
+
+RULES = ("coupled", "rejection")
+
+
+class Engine:
+    """Writes requests, several at once, one step at a time."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        proposer: Proposer | None = None,
+        *,
+        rule: str = "coupled",
+        scheduler: Scheduler,
+        vocabulary: int | None = None,
+    ) -> None:
+        if rule not in RULES:
+            raise ValueError(f"rule {rule!r} is unknown: use one of {', '.join(RULES)}")
+        self.runner, self.proposer, self.rule, self.scheduler = runner, proposer, rule, scheduler
+        self.vocabulary = vocabulary
+        self.taps = proposer.taps if proposer is not None else ()
+
+    def add(self, request: Request) -> None:
+        """Let `request` run as soon as there is a place."""
+        if not request.finished:
+            self.scheduler.add(request)
+
+    def abort(self, request: Request) -> None:
+        """End `request` now, keeping what it wrote; nothing happens if it has ended."""
+        if not request.finished:
+            request.finish("abort")
+            self._release(request)
+
+    @torch.inference_mode()
+    def step(self) -> list[Request]:
+        """One pass of the target; returns the requests that wrote or ended."""
+        turns = self.scheduler.pick(self.runner.cached)
+        trees = self._propose(turns)
+        work = [
+            Work(turn.request.key, turn.new, tree) for turn, tree in zip(turns, trees, strict=True)
+        ]
+        outputs = self.runner.forward(work, self.taps) if work else []
+        moved = []
+        for turn, tree, output in zip(turns, trees, outputs, strict=True):
+            if tree is not None:
+                self._commit(turn.request, tree, output)
+                moved.append(turn.request)
+        return moved
+
+    def _propose(self, turns: Sequence[Turn]) -> list[TokenTree | None]:
+        """A tree for every turn that has read its prompt."""
+        drafting = [
+            turn.request
+            for turn in turns
+            if turn.whole and not turn.request.plain and turn.request.room > 1
+        ]
+        drafts = self._drafts(drafting) if self.proposer is not None and drafting else {}
+        trees: list[TokenTree | None] = []
+        for turn in turns:
+            tree = drafts.get(turn.request.key) or TokenTree.chain([turn.request.tokens[-1]])
+            # The bonus token needs a place too: no node may stand on the last position.
+            trees.append(tree.truncate(turn.request.room - 1) if turn.whole else None)
+        return trees
+
+    def _drafts(self, requests: Sequence[Request]) -> dict[int, TokenTree]:
+        """The proposer's trees; a request on which it fails goes on without it, and says so."""
+        assert self.proposer is not None
+        try:
+            trees = self.proposer.propose(requests)
+            for request, tree in zip(requests, trees, strict=True):
+                self._check(request, tree)
+            return {request.key: tree for request, tree in zip(requests, trees, strict=True)}
+        except Exception as error:  # a drafter is foreign code, and the output does not need it
+            if len(requests) > 1:
+                return {
+                    key: tree for each in requests for key, tree in self._drafts([each]).items()
+                }
+            requests[0].plain = True
+            requests[0].warnings.append(f"drafting stopped: {type(error).__name__}: {error}")
+            self.proposer.release(requests[0])
+            return {}
+
+    def _check(self, request: Request, tree: TokenTree) -> None:
+        """Refuse what would reach the model as another context, or not at all."""
+        if tree.tokens[0] != request.tokens[-1]:
+            raise ValueError("node 0 of the tree is not the request's last token")
+        size = self.vocabulary
+        if size is None:
+            return
+        if min(tree.tokens) < 0 or max(tree.tokens) >= size:
+            raise ValueError(f"the tree holds a token outside of the vocabulary of {size}")
+        if tree.laws is not None and tree.laws.shape[1] != size:
+            raise ValueError(f"the tree's laws are not over the vocabulary of {size}")
+
+    def _commit(self, request: Request, tree: TokenTree, output: Output) -> None:
+        """Verify a tree, write what was accepted, commit exactly what was written."""
+        try:
+            path, bonus = self._verify(request, tree, output.logits)
+        except NoCandidate as error:
+            request.finish("error", str(error))
+            self._release(request)
+            return
+        written = request.accept(tree, path, bonus, output.logits)
+        if request.finished:
+            self._release(request)
+            return
+        self.runner.keep(request.key, path[: len(written)])
+        request.feedback = Feedback(tree, path, output.hidden)
+
+    def _verify(self, request: Request, tree: TokenTree, logits: Tensor) -> tuple[list[int], int]:
+        if self.rule == "rejection":
+            laws = Laws(request, tree, logits)
+            return verify_rejection(tree, laws, request.generator(VERIFIER))
+        return verify(tree, Picks(request, tree, logits))
+
+    def _release(self, request: Request) -> None:
+        self.scheduler.remove(request)
+        self.runner.free(request.key)
+        if self.proposer is not None:
+            self.proposer.release(request)

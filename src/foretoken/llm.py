@@ -1,0 +1,294 @@
+"""The facade: text in, text out.
+
+Loads a model, resolves `speculate`, turns prompts into requests and requests into completions.
+"""
+
+from __future__ import annotations
+
+import operator
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from foretoken.engine import Engine
+from foretoken.proposers.base import Proposer
+from foretoken.proposers.merged import Merged
+from foretoken.proposers.ngram import NGram
+from foretoken.request import Completion, Request
+from foretoken.runners import loading
+from foretoken.runners.torch import TorchRunner
+from foretoken.sampling import SamplingParams
+from foretoken.scheduler import Scheduler
+from foretoken.text import TextStream, chat_ids, end_ids, load_tokenizer
+
+Prompt = str | Sequence[int]
+METHODS: dict[str, Callable[[], Proposer | None]] = {"none": lambda: None, "ngram": NGram}
+
+
+class Chunk:
+    """A piece of a streamed answer: new text and new tokens; the last one has a reason."""
+
+    __slots__ = ("finish_reason", "text", "token_ids")
+
+    def __init__(self, text: str, token_ids: list[int], finish_reason: str | None) -> None:
+        self.text, self.token_ids, self.finish_reason = text, token_ids, finish_reason
+
+
+class LLM:
+    """A language model that writes faster and writes the same.
+
+    model: hub id, folder, or a loaded transformers model (which may lie on any device; then give
+    `tokenizer` too, or prompt with token ids). speculate: None, a method's name, a proposer, or a
+    list of these, whose trees are merged. rule: "coupled" (same seed, same tokens, whatever
+    drafts) or "rejection" (exact in law). max_length bounds prompt and output together.
+
+    Raises `ValueError`, in one sentence, for whatever cannot run.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        tokenizer: Any = None,
+        speculate: Any = None,
+        rule: str = "coupled",
+        runner: str = "auto",
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        max_batch: int = 8,
+        max_length: int | None = None,
+        threads: int | None = None,
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+    ) -> None:
+        if runner not in ("auto", "torch"):
+            raise ValueError(f"runner {runner!r} is unknown: use auto or torch")
+        if max_batch < 1:
+            raise ValueError(f"max_batch={max_batch} runs nothing: use 1 or more")
+        if threads is not None:
+            if threads < 1:
+                raise ValueError(f"threads={threads} computes nothing: use 1 or more")
+            torch.set_num_threads(threads)
+        proposer = resolve(speculate)
+        options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+        given = isinstance(model, torch.nn.Module)
+        loaded = loading.load(
+            model,
+            dtype=loading.pick_dtype(dtype),
+            device=loading.pick_device(device),
+            **options,
+        )
+        if given:
+            loading.refuse_to_convert(loaded, device, dtype)
+        self.runner = TorchRunner(loaded, max_batch=max_batch, max_length=max_length)
+        self.tokenizer = load_tokenizer(model, tokenizer, options)
+        self.end_ids = end_ids(self.runner.model, self.tokenizer)
+        self.max_length = self.runner.max_length
+        if proposer is not None:
+            proposer.bind(self.runner)
+        self.engine = Engine(
+            self.runner,
+            proposer,
+            rule=rule,
+            scheduler=Scheduler(max_batch),
+            vocabulary=self.runner.vocabulary,
+        )
+        self._next_key = 0
+        self._closed = False
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every request and let go of caches; the user's model stays as it was."""
+        scheduler = self.engine.scheduler
+        for request in [*scheduler.running, *scheduler.waiting]:
+            self.engine.abort(request)
+        self.runner.close()
+        self._closed = True
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Completions in the order of the prompts; those of one prompt (n > 1) in a row.
+
+        prompts: text, token ids, or a list of either. params: one for all, or one per prompt.
+        Raises `ValueError` before anything runs if any prompt or parameter cannot run.
+        """
+        listed = _as_list(prompts)
+        each = _params_of(params, len(listed))
+        requests = [
+            request
+            for prompt, one in zip(listed, each, strict=True)
+            for request in self._requests(prompt, one)
+        ]
+        self._run(requests)
+        return [request.completion() for request in requests]
+
+    def chat(
+        self,
+        messages: Sequence[dict[str, str]] | Sequence[Sequence[dict[str, str]]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Answers to one conversation or to several, under the model's chat template."""
+        several = bool(messages) and not isinstance(messages[0], dict)
+        conversations: Any = messages if several else [messages]
+        ids = [chat_ids(self.tokenizer, conversation) for conversation in conversations]
+        return self.generate(ids, params)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """Chunks of one completion as they are written; closing the iterator aborts it."""
+        if params is not None and params.n != 1:
+            raise ValueError(f"stream writes one completion, not n={params.n}: use generate")
+        (request,) = self._requests(prompt, params or SamplingParams())
+        return self._stream(request)
+
+    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> list[Request]:
+        """Requests that run whenever `engine.step()` is called; for servers and tests."""
+        requests = self._requests(prompt, params or SamplingParams())
+        for request in requests:
+            self.engine.add(request)
+        return requests
+
+    def _stream(self, request: Request) -> Iterator[Chunk]:
+        self.engine.add(request)
+        sent = len(request.prompt)
+        try:
+            while not request.finished:
+                self.engine.step()
+                tokens = request.tokens[sent:]
+                sent += len(tokens)
+                text = request.text.take() if isinstance(request.text, TextStream) else ""
+                if tokens or request.finished:
+                    yield Chunk(text, tokens, request.finish_reason)
+        finally:
+            self.engine.abort(request)
+
+    def _run(self, requests: Sequence[Request]) -> None:
+        try:
+            for request in requests:
+                self.engine.add(request)
+            while not all(request.finished for request in requests):
+                self.engine.step()
+        finally:  # an error or an interrupt leaves nothing running
+            for request in requests:
+                self.engine.abort(request)
+
+    def _requests(self, prompt: Prompt, params: SamplingParams) -> list[Request]:
+        if self._closed:
+            raise ValueError("this LLM is closed: make a new one")
+        ids = self._ids(prompt)
+        if params.stop and self.tokenizer is None:
+            raise ValueError("stop strings need a tokenizer: pass tokenizer= or use stop_token_ids")
+        self._check_ids("logit_bias", params.logit_bias or ())
+        self._check_ids("bad_token_ids", params.bad_token_ids)
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        requests = []
+        for index in range(params.n):
+            text = None
+            if self.tokenizer is not None:
+                text = TextStream(self.tokenizer, ids, params.stop)
+            requests.append(
+                Request(
+                    self._next_key,
+                    ids,
+                    params,
+                    seed=seed,
+                    rule=self.engine.rule,
+                    end_ids=self.end_ids,
+                    max_length=self.max_length,
+                    text=text,
+                    index=index,
+                )
+            )
+            self._next_key += 1
+        return requests
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ValueError("this model came without a tokenizer: prompt with token ids")
+            ids = [int(i) for i in self.tokenizer(prompt)["input_ids"]]
+        else:
+            ids = _integers(prompt)
+            self._check_ids("the prompt", ids)
+        if not ids:
+            raise ValueError("the prompt is empty: give at least one token")
+        if len(ids) > self.max_length - 1:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens and at most {self.max_length - 1} fit "
+                f"(max_length {self.max_length}): shorten it"
+            )
+        return ids
+
+    def _check_ids(self, what: str, ids: Any) -> None:
+        for token in ids:
+            if not 0 <= token < self.runner.vocabulary:
+                raise ValueError(
+                    f"{what} holds token id {token}, and the vocabulary ends at "
+                    f"{self.runner.vocabulary - 1}"
+                )
+
+
+def resolve(speculate: Any) -> Proposer | None:
+    """A proposer from what `LLM(speculate=)` takes."""
+    if speculate is None:
+        return None
+    if isinstance(speculate, str):
+        if speculate in METHODS:
+            return METHODS[speculate]()
+        if speculate == "draft":
+            raise ValueError("method 'draft' needs a model: speculate=DraftModel('name or folder')")
+        raise ValueError(f"method {speculate!r} is unknown: use {', '.join([*METHODS, 'draft'])}")
+    if isinstance(speculate, list | tuple):
+        parts = [part for part in map(resolve, speculate) if part is not None]
+        return Merged(parts) if len(parts) > 1 else (parts[0] if parts else None)
+    if not hasattr(speculate, "propose") or not hasattr(speculate, "taps"):
+        raise ValueError(
+            f"speculate takes None, a method's name, a proposer or a list, not {type(speculate)}"
+        )
+    proposer: Proposer = speculate
+    return proposer
+
+
+def _as_list(prompts: Any) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence) and not hasattr(prompts, "tolist"):
+        raise ValueError(f"prompts are text, token ids or a list of either, not {type(prompts)}")
+    listed = list(prompts.tolist() if hasattr(prompts, "tolist") else prompts)
+    if listed and hasattr(listed[0], "__index__"):
+        return [listed]
+    return listed
+
+
+def _integers(prompt: Any) -> list[int]:
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        raise ValueError("a prompt is text or a list of integer token ids") from None
+
+
+def _params_of(params: Any, count: int) -> list[SamplingParams]:
+    if params is None:
+        return [SamplingParams()] * count
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise ValueError(
+            f"{len(params)} sampling parameters for {count} prompts: give one, or as many"
+        )
+    return list(params)

@@ -1,0 +1,117 @@
+"""How one request samples, stops and reports: its parameters, checked when they are made.
+
+Knows the ranges, not what the parameters do to a row of logits: that is `sampling`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request samples, stops and reports; names and ranges as in vLLM.
+
+    `top_k` 0 or -1 is off. `stop` becomes a tuple of strings. Raises `ValueError` when a value is
+    out of range or of the wrong kind.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    bad_token_ids: Sequence[int] = ()
+    min_tokens: int = 0
+    max_tokens: int = 256
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+    logprobs: int | None = None
+    n: int = 1
+
+    def __post_init__(self) -> None:
+        clean: dict[str, Any] = {}
+        for name, (kind, low, high, allowed) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name not in ("seed", "logprobs"):
+                clean[name] = _number(name, value, kind, low, high, allowed)
+        if clean["min_tokens"] > clean["max_tokens"]:
+            raise ValueError(
+                f"min_tokens is {self.min_tokens}, but must be <= max_tokens, {self.max_tokens}"
+            )
+        for name in ("bad_token_ids", "stop_token_ids"):
+            clean[name] = _ids(name, getattr(self, name))
+        if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, Mapping):
+                raise ValueError(f"logit_bias is {self.logit_bias!r}, but must map ids to numbers")
+            huge, name = sys.float_info.max, "logit_bias"
+            biases = [
+                _number(name, bias, float, -huge, huge, "finite")
+                for bias in self.logit_bias.values()
+            ]
+            clean[name] = dict(zip(_ids(name, self.logit_bias), biases, strict=True))
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        if not (
+            isinstance(stop, Sequence) and all(isinstance(text, str) and text for text in stop)
+        ):
+            raise ValueError(f"stop is {self.stop!r}, but must hold non-empty strings only")
+        clean["stop"] = tuple(stop)
+        if not isinstance(self.ignore_eos, bool):
+            raise ValueError(f"ignore_eos is {self.ignore_eos!r}, but must be True or False")
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether `adjust` can change a row: only then does a node's history matter."""
+        return bool(self.penalises or self.logit_bias or self.bad_token_ids or self.min_tokens)
+
+    @property
+    def penalises(self) -> bool:
+        return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
+
+
+_TINY, _HUGE = 5e-324, sys.float_info.max  # the least float above 0, the largest finite one
+_RANGES: dict[str, tuple[type, float, float, str]] = {
+    "temperature": (float, 0, _HUGE, "finite and >= 0"),
+    "top_k": (int, -1, math.inf, ">= 1, or 0 or -1 for off"),
+    "top_p": (float, _TINY, 1, "in (0, 1]"),
+    "min_p": (float, 0, 1, "in [0, 1]"),
+    "repetition_penalty": (float, _TINY, _HUGE, "finite and > 0"),
+    "presence_penalty": (float, -2, 2, "in [-2, 2]"),
+    "frequency_penalty": (float, -2, 2, "in [-2, 2]"),
+    "min_tokens": (int, 0, math.inf, ">= 0"),
+    "max_tokens": (int, 0, math.inf, ">= 0"),
+    "seed": (int, 0, 2**64 - 1, "in [0, 2**64) or None"),
+    "logprobs": (int, 0, 20, "in [0, 20] or None"),
+    "n": (int, 1, math.inf, ">= 1"),
+}
+
+
+def _number(name: str, value: Any, kind: type, low: float, high: float, allowed: str) -> float:
+    try:
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        number: float = operator.index(value) if kind is int else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not low <= number <= high:
+        noun = "an integer" if kind is int else "a number"
+        raise ValueError(f"{name} is {value!r}, but must be {noun} {allowed}")
+    return number
+
+
+def _ids(name: str, values: Any) -> tuple[float, ...]:
+    if not isinstance(values, Iterable):
+        raise ValueError(f"{name} is {values!r}, but must hold token ids")
+    return tuple(_number(name, i, int, 0, 2**32 - 1, "in [0, 2**32): a token id") for i in values)

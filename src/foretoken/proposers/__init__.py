@@ -1,0 +1,1 @@
+"""Drafting methods, one file each; none of them knows the engine, or another one."""

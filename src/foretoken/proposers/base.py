@@ -1,0 +1,32 @@
+"""The protocol of a drafting method.
+
+A proposer sees requests and returns a token tree for each. It can be slow or stupid; unless it
+lies in `TokenTree.laws` it cannot make the output wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from foretoken.request import Request
+from foretoken.runners.base import Target
+from foretoken.tree import TokenTree
+
+
+class Proposer(Protocol):
+    """A drafting method: any object with these names."""
+
+    taps: tuple[int, ...]  # target layers whose hidden states it wants in `request.feedback`
+
+    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+        """One tree per request, in order; node 0 is `request.tokens[-1]`."""
+        ...
+
+    def bind(self, target: Target) -> None:
+        """Called once, before the first step; refuse here what cannot work."""
+        ...
+
+    def release(self, request: Request) -> None:
+        """`request` has ended, or goes on without this proposer."""
+        ...

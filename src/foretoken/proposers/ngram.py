@@ -1,0 +1,94 @@
+"""N-gram lookup: what followed the same last tokens earlier in prompt and output.
+
+The longest match wins; several different continuations are merged into one tree. Costs no model.
+After "Prompt Lookup Decoding" (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2304.04487).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from foretoken.request import Request
+from foretoken.runners.base import Target
+from foretoken.tree import TokenTree, merge
+
+REMEMBERED = 8  # latest places kept for each n-gram
+LONGEST = 32  # matches longer than this are not told apart
+
+
+@dataclass(slots=True)
+class Index:
+    """Where each n-gram of one request ended, the latest places last."""
+
+    size: int = 0  # tokens indexed
+    places: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+
+
+class NGram:
+    """Drafts from the request's own text.
+
+    num_draft_tokens: tokens of the longest branch. max_ngram, min_ngram: tokens that must match.
+    branches: different continuations per tree.
+    """
+
+    taps: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        num_draft_tokens: int = 8,
+        *,
+        max_ngram: int = 4,
+        min_ngram: int = 2,
+        branches: int = 2,
+    ) -> None:
+        if num_draft_tokens < 1 or branches < 1:
+            raise ValueError("num_draft_tokens and branches must be 1 or more")
+        if not 1 <= min_ngram <= max_ngram:
+            raise ValueError(f"1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
+        self.num_draft_tokens, self.branches = num_draft_tokens, branches
+        self.max_ngram, self.min_ngram = max_ngram, min_ngram
+        self._indices: dict[int, Index] = {}
+
+    def bind(self, target: Target) -> None:
+        self._indices.clear()
+
+    def release(self, request: Request) -> None:
+        self._indices.pop(request.key, None)
+
+    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+        return [self._propose(request) for request in requests]
+
+    def _propose(self, request: Request) -> TokenTree:
+        tokens = request.tokens
+        index = self._indices.setdefault(request.key, Index())
+        self._extend(index, tokens)
+        root = tokens[-1]
+        found: list[list[int]] = []
+        for size in range(self.max_ngram, self.min_ngram - 1, -1):
+            places = index.places.get(tuple(tokens[-size:]), ()) if len(tokens) > size else ()
+            for place in sorted(places, key=lambda at: (-_match(tokens, at), -at)):
+                follow = tokens[place : place + min(self.num_draft_tokens, request.room - 1)]
+                if follow and follow not in found and len(found) < self.branches:
+                    found.append(follow)
+            if found:
+                break
+        chains = [TokenTree.chain([root, *follow]) for follow in found]
+        return merge(chains) if chains else TokenTree.chain([root])
+
+    def _extend(self, index: Index, tokens: Sequence[int]) -> None:
+        """Index the n-grams that end before the last token: the last one has no continuation."""
+        for end in range(index.size + 1, len(tokens)):
+            for size in range(self.min_ngram, min(self.max_ngram, end) + 1):
+                places = index.places.setdefault(tuple(tokens[end - size : end]), [])
+                places.append(end)
+                del places[:-REMEMBERED]
+        index.size = max(index.size, len(tokens) - 1)
+
+
+def _match(tokens: Sequence[int], place: int) -> int:
+    """How many tokens before `place` equal the last ones."""
+    size = 0
+    while size < min(place, LONGEST) and tokens[place - 1 - size] == tokens[-1 - size]:
+        size += 1
+    return size

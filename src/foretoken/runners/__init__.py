@@ -1,0 +1,1 @@
+"""One forward pass over token trees: the seam between the engine and whatever computes logits."""

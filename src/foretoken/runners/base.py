@@ -1,0 +1,74 @@
+"""The seam: what every runner takes and returns.
+
+A runner runs nodes of a token tree on top of committed tokens that it has cached. It does not know
+requests, sampling or acceptance. Targets and draft models are both runners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from foretoken.tree import TokenTree
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that a runner sees of a request in one pass."""
+
+    key: int
+    new: Sequence[int]  # committed tokens that this runner has not cached yet, node 0 excluded
+    tree: TokenTree | None  # None: a slice of a long prompt, no logits wanted
+    first: int = 0  # nodes before it ran earlier in this step and lie in their scratch slots
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one `Work` gave: rows for the nodes `first` and after."""
+
+    logits: Tensor  # (N - first, V), the model's own precision
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> (N - first, hidden size)
+
+
+class Runner(Protocol):
+    """A model with a cache of committed tokens and scratch room for one tree per key."""
+
+    def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
+        """One pass: `new` becomes committed, the tree's nodes become scratch."""
+        ...
+
+    def cached(self, key: int) -> int:
+        """Committed tokens of `key` in the cache."""
+        ...
+
+    def keep(self, key: int, path: Sequence[int]) -> None:
+        """Commit this path of the last tree (0, ...), drop the rest of its scratch."""
+        ...
+
+    def free(self, key: int) -> None:
+        """Forget `key`; its place is free at once."""
+        ...
+
+
+class Target(Runner, Protocol):
+    """What a proposer may ask of the target in `bind`."""
+
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def max_length(self) -> int: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits (N, V) of post-norm hidden states (N, hidden size)."""
+        ...
+
+    def load(self, model: Any) -> Target:
+        """A runner for another model (hub id, folder or loaded) beside this one."""
+        ...

@@ -1,0 +1,180 @@
+"""From a name, a folder or an object to a model that may be run; refusals in one sentence.
+
+Knows checkpoints and configurations, not how a pass is made. What no configuration tells is
+found out by `probe`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """`auto` is the first CUDA device, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device {str(device)!r} is unknown: use cpu, cuda or cuda:N") from None
+    if chosen.type == "mps":
+        raise ValueError("device mps is not supported (no test machine): use device='cpu'")
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {str(device)!r} is not supported: use cpu, cuda or cuda:N")
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for and torch sees no GPU: use device='cpu'")
+    return chosen
+
+
+def pick_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    """None means the model's own."""
+    if dtype == "auto":
+        return None
+    if isinstance(dtype, str):
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype {dtype!r} is unknown: use auto, {', '.join(DTYPES)}")
+        return DTYPES[dtype]
+    if dtype not in DTYPES.values():
+        raise ValueError(f"dtype {dtype} is not supported: use one of {', '.join(DTYPES)}")
+    return dtype
+
+
+def load(
+    model: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> PreTrainedModel:
+    """A hub id, a folder, or a loaded model (returned as it is, wherever it is)."""
+    if isinstance(model, torch.nn.Module):
+        return model  # type: ignore[return-value]
+    if not isinstance(model, str | Path):
+        raise ValueError(
+            f"a model is a hub id, a folder or a loaded transformers model, not {type(model)}"
+        )
+    name = str(model)
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(name, **options)
+        refuse_config(config)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto", **options)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        if isinstance(error, Refused):
+            raise
+        raise ValueError(f"cannot load the model {name!r}: {_reason(name, error)}") from error
+    placed: PreTrainedModel = loaded.to(device).eval()
+    return placed
+
+
+def refuse_to_convert(model: Any, device: Any, dtype: Any) -> None:
+    """A loaded model belongs to the user: it is not moved or converted behind their back."""
+    wanted = pick_dtype(dtype)
+    if wanted is not None and wanted != model.dtype:
+        raise ValueError(
+            f"the model is loaded in {model.dtype}: convert it yourself, or drop dtype="
+        )
+    if device != "auto" and pick_device(device).type != model.device.type:
+        raise ValueError(f"the model is on {model.device}: move it yourself, or drop device=")
+
+
+class Refused(ValueError):
+    """The model is known and not supported; the text says why and what to do."""
+
+
+def refuse_config(config: Any) -> None:
+    """Refuse what the configuration alone gives away."""
+    kind = getattr(config, "model_type", type(config).__name__)
+    if getattr(config, "is_encoder_decoder", False):
+        raise Refused(
+            f"{kind} is an encoder-decoder model, and only decoder-only models are supported: "
+            "use a causal language model"
+        )
+
+
+def refuse_unsupported(model: PreTrainedModel) -> None:
+    """Refuse what cannot be run by the registered attention function.
+
+    Raises `ValueError` naming the class and the cause.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise Refused(f"{type(model).__name__} is not a transformers model: pass a PreTrainedModel")
+    refuse_config(model.config)
+    name = type(model).__name__
+    if model.device.type not in ("cpu", "cuda"):
+        raise Refused(f"{name} is on {model.device.type}, which is not supported: move it to cpu")
+    if model.get_output_embeddings() is None:
+        raise Refused(f"{name} has no language-model head: load it with AutoModelForCausalLM")
+    if getattr(model, "_is_stateful", False):
+        raise Refused(
+            f"{name} has recurrent layers, whose state cannot be rolled back: "
+            "use a model with attention only"
+        )
+    if not model._can_set_attn_implementation():
+        raise Refused(
+            f"{name} does not use transformers' attention interface: use an architecture that does"
+        )
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    if foreign := kinds - {"full_attention", "sliding_attention"}:
+        raise Refused(
+            f"{name} has layers of type {', '.join(sorted(foreign))}, and only full and sliding "
+            "attention can be rolled back: use another architecture"
+        )
+
+
+def unwrap(model: Any) -> Any:
+    """The transformers model inside a PEFT wrapper; its adapters live in the layers."""
+    if not hasattr(model, "peft_config") or not hasattr(model, "get_base_model"):
+        return model
+    if getattr(model, "active_peft_config", None) is not None and getattr(
+        model.active_peft_config, "is_prompt_learning", False
+    ):
+        raise Refused("a PEFT model with prompt learning adds hidden tokens: merge or drop it")
+    return model.get_base_model()
+
+
+def length_limit(config: Any, asked: int | None) -> int:
+    """The longest sequence (prompt and output) that is run."""
+    limit = int(getattr(config, "max_position_embeddings", None) or 1 << 20)
+    rope = getattr(config, "rope_parameters", None) or {}
+    scalings = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    for scaling in scalings:
+        # These choose frequencies from the longest position in a call, so that packed neighbours
+        # would change one another: only the length before they switch is exact.
+        if scaling.get("rope_type") in ("dynamic", "longrope"):
+            original = scaling.get("original_max_position_embeddings")
+            original = original or getattr(config, "original_max_position_embeddings", None)
+            limit = min(limit, int(original or limit))
+    if asked is None:
+        return limit
+    if asked < 2:
+        raise ValueError(
+            f"max_length={asked} leaves no room for a prompt and a token: use 2 or more"
+        )
+    if asked > limit:
+        raise ValueError(f"max_length={asked} exceeds the {limit} tokens that the model can run")
+    return asked
+
+
+def _reason(name: str, error: Exception) -> str:
+    if Path(name).is_dir():
+        held = {path.name for path in Path(name).iterdir()}
+        if "config.json" not in held:
+            return "the folder has no config.json; save the model there with save_pretrained"
+        if not any(file.endswith((".safetensors", ".bin", ".index.json")) for file in held):
+            return "the folder has no weights; save the model there with save_pretrained"
+    elif isinstance(error, OSError):
+        return "no such folder, and the hub does not know that name or cannot be reached"
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,201 @@
+"""The torch runner: one packed pass of any transformers causal model.
+
+The nodes of all requests stand one after another in one row; only the attention function knows
+where a request begins. The user's model is taken over for the length of a pass and given back.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foretoken.runners import attention, loading, probe
+from foretoken.runners.attention import Segment, Step
+from foretoken.runners.base import Output, Work
+from foretoken.runners.kv import KVCache
+from foretoken.tree import TokenTree
+
+
+@dataclass(slots=True)
+class Scratch:
+    """The last tree of a key: its parents and how many of its nodes have run."""
+
+    tree: TokenTree | None
+    ran: int
+
+
+class TorchRunner:
+    """A `Runner` and `Target` over a transformers model.
+
+    Raises `ValueError` at construction, naming the cause, when the model cannot be run packed.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_batch: int = 8,
+        max_length: int | None = None,
+    ) -> None:
+        self.model = loading.unwrap(model)
+        loading.refuse_unsupported(self.model)
+        self.config = self.model.config.get_text_config()
+        self.max_batch = max_batch
+        self.max_length = loading.length_limit(self.config, max_length)
+        self._configs = _configs(self.model)
+        self._accepts = inspect.signature(self.model.forward).parameters
+        self._scratch: dict[int, Scratch] = {}
+        self._cache = KVCache(max_batch, self.max_length)
+        probe.check(self)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.config.vocab_size)
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits (N, V) of post-norm hidden states (N, hidden size), without softcap or scale."""
+        with torch.inference_mode():
+            logits: Tensor = self.model.get_output_embeddings()(hidden)
+        return logits
+
+    def load(self, model: Any) -> TorchRunner:
+        """Another model on this runner's device, precision and batch."""
+        loaded = loading.load(model, dtype=self.dtype, device=self.device)
+        return TorchRunner(loaded, max_batch=self.max_batch, max_length=None)
+
+    def cached(self, key: int) -> int:
+        return self._cache.lengths.get(key, 0)
+
+    def free(self, key: int) -> None:
+        self._cache.release(key)
+        self._scratch.pop(key, None)
+
+    def close(self) -> None:
+        """Let go of all keys and values."""
+        self._cache = KVCache(self.max_batch, self.max_length)
+        self._scratch.clear()
+
+    def keep(self, key: int, path: Sequence[int]) -> None:
+        scratch = self._scratch[key]
+        assert not path or path[-1] < scratch.ran, "a node was kept that never ran"
+        base = self._cache.lengths[key]
+        moved = next((i for i, node in enumerate(path) if node != i), len(path))
+        if moved < len(path):
+            sources = [base + node for node in path[moved:]]
+            with torch.inference_mode():
+                self._cache.move(self._cache.rows[key], sources, base + moved)
+        self._cache.lengths[key] = base + len(path)
+        self._scratch[key] = Scratch(None, 0)
+
+    def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
+        """One packed pass; shapes as in `Output`, whose rows are views of one tensor."""
+        segments: list[Segment] = []
+        tokens: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []  # packed rows whose logits are asked for
+        for item in work:
+            seg = self._segment(item, len(tokens))
+            segments.append(seg)
+            tokens += item.new
+            if item.tree is not None:
+                tokens += item.tree.tokens[item.first :]
+                wanted += range(seg.begin + seg.fresh, seg.end)
+            positions += seg.positions()
+        logits, hidden = self.run(tokens, positions, Step(segments, self._cache), wanted, taps)
+        outputs, at = [], 0
+        for item, seg in zip(work, segments, strict=True):
+            rows = seg.end - seg.begin - seg.fresh
+            span = slice(at, at + rows)
+            outputs.append(Output(logits[span], {tap: h[span] for tap, h in hidden.items()}))
+            at += rows
+            self._cache.lengths[item.key] = seg.root
+            self._scratch[item.key] = Scratch(item.tree, item.first + rows)
+        return outputs
+
+    def run(
+        self,
+        tokens: list[int],
+        positions: list[int],
+        step: Step,
+        wanted: list[int],
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """The model itself over packed rows (T): logits (len(wanted), V) and tapped states."""
+        device = self.device
+        options: dict[str, Any] = {"use_cache": False, "foretoken_step": step}
+        everything = len(wanted) == len(tokens)
+        if "logits_to_keep" in self._accepts and not everything:
+            options["logits_to_keep"] = torch.tensor(wanted, dtype=torch.long, device=device)
+        if taps:
+            options["output_hidden_states"] = True
+        with torch.inference_mode(), self._taken_over():
+            out = self.model(
+                input_ids=torch.tensor([tokens], device=device),
+                position_ids=torch.tensor([positions], device=device),
+                **options,
+            )
+        logits = out.logits[0]
+        hidden = {tap: out.hidden_states[tap][0] for tap in taps}
+        if not everything:
+            at = torch.tensor(wanted, dtype=torch.long, device=device)
+            hidden = {tap: h[at] for tap, h in hidden.items()}
+            if "logits_to_keep" not in self._accepts:
+                logits = logits[at]
+        return logits, hidden
+
+    def _segment(self, item: Work, begin: int) -> Segment:
+        cached, nodes = self.cached(item.key), 0
+        if item.tree is not None:
+            nodes = len(item.tree.tokens)
+        if item.first:
+            assert not item.new and self._scratch[item.key].ran == item.first
+        row = self._cache.reserve(item.key, cached + len(item.new) + nodes)
+        end = begin + len(item.new) + nodes - item.first
+        return Segment(begin, end, row, cached, len(item.new), item.tree, item.first)
+
+    @contextmanager
+    def _taken_over(self) -> Iterator[None]:
+        """Selects our attention function for the length of a pass.
+
+        Parents are restored before their children, because setting a parent's sets its children's.
+        """
+        before = [config._attn_implementation for config in self._configs]
+        training = self.model.training
+        if training:
+            self.model.eval()
+        try:
+            for config in self._configs:
+                config._attn_implementation = attention.NAME
+            yield
+        finally:
+            for config, old in zip(self._configs, before, strict=True):
+                config._attn_implementation = old
+            if training:
+                self.model.train()
+
+
+def _configs(model: PreTrainedModel) -> list[Any]:
+    """Every distinct config in use, parents first."""
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation"):
+            found.setdefault(id(config), config)
+    return list(found.values())

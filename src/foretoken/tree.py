@@ -1,0 +1,145 @@
+"""The token tree: what is drafted, run and verified.
+
+Node 0 is the last committed token, every other node a drafted continuation of its parent. A chain
+is the tree whose parents are -1, 0, 1, ...; plain decoding is the tree of one node. Nodes stand in
+an order in which a parent comes before its children. A tree never changes after it was made.
+
+It does not know positions, caches, models, or who accepts its nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """Drafted tokens and how they hang together; N nodes, node 0 included.
+
+    `laws` may be given only if every node that was drawn is kept, duplicates included, in the
+    order of drawing, and nothing about the tree's shape was decided by looking at a drawn token.
+    A tree that was pruned, sorted, merged or deduplicated carries None.
+    """
+
+    tokens: Sequence[int]  # (N,)
+    parents: Sequence[int]  # (N,), parents[0] == -1, parents[i] < i; siblings may repeat a token
+    laws: Tensor | None = None  # (N, V): row i = the law node i was drawn from, given its earlier
+    # siblings; row 0 unused. None = deterministic (one-hot). Used by the rejection rule only.
+    scores: Sequence[float] | None = None  # (N,) the drafter's estimates: they rank, never accept
+
+    def __post_init__(self) -> None:
+        n, parents = len(self.tokens), self.parents
+        assert n >= 1 and len(parents) == n and parents[0] == -1
+        assert all([0 <= parents[i] < i for i in range(1, n)])  # a list: no generator to resume
+        assert self.laws is None or (self.laws.ndim == 2 and self.laws.shape[0] == n)
+        assert self.scores is None or len(self.scores) == n
+
+    @classmethod
+    def chain(
+        cls,
+        tokens: Sequence[int],
+        laws: Tensor | None = None,
+        scores: Sequence[float] | None = None,
+    ) -> TokenTree:
+        """Tokens (N,) one after another, the last committed one first; laws (N, V)."""
+        return cls(tokens, list(range(-1, len(tokens) - 1)), laws, scores)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def depths(self) -> list[int]:
+        """(N,) Steps from node 0, which has depth 0."""
+        depths = [0] * len(self)
+        for i in range(1, len(self)):
+            depths[i] = depths[self.parents[i]] + 1
+        return depths
+
+    @cached_property
+    def is_chain(self) -> bool:
+        return all([parent == i - 1 for i, parent in enumerate(self.parents)])
+
+    @cached_property
+    def _children(self) -> list[list[int]]:
+        children: list[list[int]] = [[] for _ in self.tokens]
+        for i in range(1, len(self)):
+            children[self.parents[i]].append(i)
+        return children
+
+    def children(self, i: int) -> Sequence[int]:
+        """The children of node i, in the order of the tree: that in which they were drawn."""
+        return self._children[i]
+
+    def path(self, i: int) -> list[int]:
+        """The nodes from node 0 down to node i, both included."""
+        path = []
+        while i >= 0:
+            path.append(i)
+            i = self.parents[i]
+        path.reverse()
+        return path
+
+    def path_tokens(self, i: int) -> list[int]:
+        """The tokens after node 0 down to node i: its history beyond the committed tokens."""
+        return [self.tokens[j] for j in self.path(i)[1:]]
+
+    def ancestors(self) -> Tensor:
+        """(N, N) bool: row i is true at node i and at its ancestors, what it may attend to."""
+        n = len(self)
+        rows = bytearray(n * n)
+        for i, parent in enumerate(self.parents):  # a row is its parent's row, and itself
+            if parent >= 0:
+                rows[i * n : i * n + n] = rows[parent * n : parent * n + n]
+            rows[i * n + i] = 1
+        return torch.frombuffer(rows, dtype=torch.bool).view(n, n)
+
+    def truncate(self, max_depth: int) -> TokenTree:
+        """The tree without the nodes deeper than `max_depth` (>= 0); the rest keeps its order.
+
+        A whole depth goes, whatever was drawn there, so the laws of the others stay true.
+        """
+        assert max_depth >= 0
+        depths = self.depths
+        if max(depths) <= max_depth:
+            return self
+        kept = [i for i, depth in enumerate(depths) if depth <= max_depth]
+        new = {-1: -1} | {old: i for i, old in enumerate(kept)}
+        return TokenTree(
+            [self.tokens[i] for i in kept],
+            [new[self.parents[i]] for i in kept],
+            None if self.laws is None else self.laws[kept],
+            None if self.scores is None else [self.scores[i] for i in kept],
+        )
+
+
+def merge(trees: Sequence[TokenTree]) -> TokenTree:
+    """The union by (parent, token): each drafted sequence once, in the order it first came.
+
+    (SpecInfer, Definition 3.2.) Node 0 must agree. The result carries no laws: a node that stands
+    for several draws was drawn from none of them. Its score is the highest; None unless all trees
+    have scores.
+    """
+    root = trees[0].tokens[0]
+    assert all(tree.tokens[0] == root for tree in trees)
+    scored = all(tree.scores is not None for tree in trees)
+    tokens, parents = [root], [-1]
+    scores: list[float] = [float("-inf")]
+    where: dict[tuple[int, int], int] = {(-1, root): 0}  # (parent, token) -> node of the union
+    for tree in trees:
+        nodes: list[int] = []  # nodes[i] = where node i of this tree went
+        for i, token in enumerate(tree.tokens):
+            parent = nodes[tree.parents[i]] if i else -1
+            node = where.setdefault((parent, token), len(tokens))
+            if node == len(tokens):
+                tokens.append(token)
+                parents.append(parent)
+                scores.append(float("-inf"))
+            if scored and tree.scores is not None:
+                scores[node] = max(scores[node], tree.scores[i])
+            nodes.append(node)
+    return TokenTree(tokens, parents, scores=scores if scored else None)

@@ -1,0 +1,14 @@
+"""What holds for every test: no network, at most two threads, the same examples on every run."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, so it comes first
+
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(min(2, torch.get_num_threads()))
+
+# No deadline: the first call into torch is slow, and so is a busy machine.
+settings.register_profile("house", deadline=None, derandomize=True)
+settings.load_profile("house")

@@ -1,0 +1,410 @@
+"""The output never changes: token identity of every method, and the law of what is random.
+
+Greedy decoding is compared with transformers' own `generate`; sampling with a loop over the
+model's whole forward pass and a chain written in plain Python; drafts with no drafts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+from transformers.models.llama import LlamaConfig, LlamaForCausalLM
+
+import foretoken as ft
+import tiny
+from foretoken.sampling import mix, noise
+from oracles import chi_square_p
+
+METHODS = ("none", "ngram", "draft", "branches", "both")
+TOKENS = 24
+PROMPTS = [
+    [5],
+    [7, 8, 9, 7, 8, 9, 7, 8],
+    [(11 * i * i + 3) % 90 + 3 for i in range(37)],
+    [20, 21, 22, 23, 24] * 4,
+]
+
+
+@cache
+def target(name: str, dtype: torch.dtype) -> PreTrainedModel:
+    untied = {"tie_word_embeddings": False} if name == "gemma3" else {}  # else it repeats itself
+    return tiny.model(name, dtype=dtype, **untied)
+
+
+@cache
+def draft(name: str, dtype: torch.dtype) -> PreTrainedModel:
+    return tiny.relative(target(name, dtype))
+
+
+def speculate(method: str, name: str, dtype: torch.dtype) -> Any:
+    """What `LLM(speculate=)` is given for a method of METHODS."""
+    ngram = ft.NGram(min_ngram=1)
+    if method in ("none", "ngram"):
+        return {"none": None, "ngram": ngram}[method]
+    options = {"branch": 3} if method == "branches" else {}
+    model = ft.DraftModel(draft(name, dtype), 5, min_confidence=0.0, **options)
+    return [ngram, model] if method == "both" else model
+
+
+def engine(method: str, name: str, dtype: torch.dtype = torch.float64, **options: Any) -> ft.LLM:
+    return ft.LLM(target(name, dtype), speculate=speculate(method, name, dtype), **options)
+
+
+# --- greedy: transformers' own words ---
+
+
+@cache
+def generated(name: str, dtype: torch.dtype) -> list[list[int]]:
+    """What transformers' generate(do_sample=False) writes after each of PROMPTS."""
+    outputs = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        made = target(name, dtype).generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=TOKENS,
+        )
+        outputs.append(made[0, len(prompt) :].tolist())
+    return outputs
+
+
+def check_greedy(name: str, method: str, dtype: torch.dtype, max_batch: int) -> None:
+    with engine(method, name, dtype, max_batch=max_batch) as llm:
+        outs = llm.generate(PROMPTS, ft.SamplingParams(max_tokens=TOKENS))
+    assert [out.token_ids for out in outs] == generated(name, dtype)
+    ends = {True: "stop", False: "length"}
+    for out, prompt in zip(outs, PROMPTS, strict=True):
+        assert out.finish_reason == ends[out.token_ids[-1] == 2]
+        assert out.prompt_token_ids == prompt
+        assert out.warnings == [] and out.error is None
+        assert out.stats.tokens == len(out.token_ids) == len(out.from_draft)
+        assert sum(out.from_draft) == out.stats.accepted == sum(out.stats.accepted_per_position)
+        assert out.stats.steps + out.stats.accepted >= out.stats.tokens
+    if method in ("draft", "branches", "both"):
+        assert sum(out.stats.accepted for out in outs) > 0, "nothing accepted: nothing tested"
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", tiny.CONFIGS)
+def test_greedy_equals_transformers(name: str, method: str, max_batch: int) -> None:
+    check_greedy(name, method, torch.float32, max_batch)
+
+
+@pytest.mark.parametrize("method", ["none", "branches"])
+@pytest.mark.parametrize("name", tiny.CONFIGS)
+def test_greedy_equals_transformers_in_fp64(name: str, method: str) -> None:
+    check_greedy(name, method, torch.float64, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_batch", [1, 3, 4])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", tiny.CONFIGS)
+def test_greedy_equals_transformers_everywhere(name: str, method: str, max_batch: int) -> None:
+    check_greedy(name, method, torch.float64, max_batch)
+
+
+# --- sampling: plain decoding, one request at a time ---
+
+SAMPLED: dict[str, dict[str, Any]] = {
+    "cold": {"temperature": 0.3},
+    "one": {"temperature": 1.0},
+    "hot": {"temperature": 1.7},
+    "top_k": {"temperature": 1.0, "top_k": 5},
+    "top_p": {"temperature": 1.0, "top_p": 0.7},
+    "min_p": {"temperature": 1.7, "min_p": 0.05},
+    "all_cuts": {"temperature": 1.3, "top_k": 9, "top_p": 0.9, "min_p": 0.02},
+    "repetition": {"temperature": 1.0, "repetition_penalty": 1.4},
+    "presence": {"temperature": 1.0, "presence_penalty": 1.5, "frequency_penalty": -0.5},
+    "frequency": {"temperature": 0.7, "frequency_penalty": 0.9},
+    "greedy_penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.4},
+    "bias": {"temperature": 1.0, "logit_bias": {5: 6.0, 7: -100.0, 2: 4.0}},
+    "bans": {"temperature": 0.7, "bad_token_ids": tuple(range(3, 40))},
+    "min_tokens": {"temperature": 1.0, "logit_bias": {2: 60.0}, "min_tokens": 7},
+    "stops": {"temperature": 1.0, "stop_token_ids": tuple(range(40, 48))},
+    "everything": {
+        "temperature": 0.9,
+        "top_k": 20,
+        "top_p": 0.95,
+        "min_p": 0.01,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.3,
+        "frequency_penalty": 0.2,
+        "logit_bias": {9: 3.0},
+        "bad_token_ids": (4, 6),
+        "min_tokens": 5,
+    },
+}
+
+
+def params_of(case: str, seed: int = 7, **changes: Any) -> ft.SamplingParams:
+    return ft.SamplingParams(**{"max_tokens": TOKENS, "seed": seed, **SAMPLED[case], **changes})
+
+
+def slow_law(row: list[float], params: ft.SamplingParams, prompt: list[int], output: list[int]):
+    """Adjusted and truncated logits over the temperature: {token: logit}; vLLM's order."""
+    for t in range(len(row)):
+        if t in prompt or t in output:
+            row[t] = (
+                row[t] / params.repetition_penalty
+                if row[t] > 0
+                else row[t] * params.repetition_penalty
+            )
+        row[t] -= params.frequency_penalty * output.count(t)
+        row[t] -= params.presence_penalty * (t in output)
+        row[t] += (params.logit_bias or {}).get(t, 0.0)
+    banned = set(params.bad_token_ids)
+    if len(output) < params.min_tokens:
+        banned |= {2, *params.stop_token_ids}
+    left = {t: x for t, x in enumerate(row) if t not in banned}
+    if params.temperature == 0:
+        return left
+    left = {t: x / params.temperature for t, x in left.items()}
+    top = max(left.values())
+    left = {t: x for t, x in left.items() if math.exp(x - top) >= params.min_p}
+    order = sorted(left, key=lambda t: (-left[t], t))
+    if params.top_k > 0:
+        order = order[: params.top_k]
+    total = math.fsum(math.exp(left[t] - top) for t in order)
+    kept, mass = [], 0.0
+    for t in order:
+        if mass >= params.top_p * total and kept:
+            break
+        kept.append(t)
+        mass += math.exp(left[t] - top)
+    return {t: left[t] for t in kept}
+
+
+def slow_decoding(model: PreTrainedModel, prompt: list[int], params: ft.SamplingParams, seed: int):
+    """One token after the other: the model's whole forward pass, then the chain above."""
+    output: list[int] = []
+    while len(output) < params.max_tokens:
+        context = [*prompt, *output]
+        with torch.no_grad():
+            row = model(torch.tensor([context])).logits[0, -1].double()
+        left = slow_law(row.tolist(), params, prompt, output)
+        if params.temperature == 0:
+            best = max(left, key=lambda t: (left[t], -t))
+        else:
+            e = noise(seed, 0, len(context), len(row)).tolist()
+            best = max(left, key=lambda t: (left[t] - math.log(e[t]), -t))
+        output.append(best)
+        if best == 2 or best in params.stop_token_ids:
+            break
+    return output
+
+
+@cache
+def plain(name: str, case: str, seed: int) -> tuple[tuple[int, ...], ...]:
+    """Our own plain decoding of PROMPTS, one at a time."""
+    with engine("none", name, max_batch=1) as llm:
+        outs = [llm.generate(prompt, params_of(case, seed))[0] for prompt in PROMPTS]
+    return tuple(tuple(out.token_ids) for out in outs)
+
+
+@pytest.mark.parametrize("case", SAMPLED)
+def test_plain_decoding_equals_a_slow_loop(case: str) -> None:
+    params = params_of(case, max_tokens=12)
+    model = target("llama", torch.float64)
+    for prompt, tokens in zip(PROMPTS, plain("llama", case, 7), strict=True):
+        assert tokens[:12] == tuple(slow_decoding(model, prompt, params, 7))
+
+
+def test_completion_j_of_n_uses_the_mixed_seed() -> None:
+    params = params_of("one", n=3, max_tokens=8)
+    with engine("draft", "llama") as llm:
+        outs = llm.generate(PROMPTS[1], params)
+    for j, out in enumerate(outs):
+        assert out.index == j
+        seed = mix(7, j)
+        model = target("llama", torch.float64)
+        assert out.token_ids == slow_decoding(model, PROMPTS[1], params, seed)
+
+
+def check_coupled(name: str, case: str, method: str, seed: int = 7) -> None:
+    with engine(method, name, max_batch=3) as llm:
+        outs = llm.generate(PROMPTS, params_of(case, seed))
+    assert tuple(tuple(out.token_ids) for out in outs) == plain(name, case, seed)
+
+
+@pytest.mark.parametrize("method", ["draft", "both"])
+@pytest.mark.parametrize("case", SAMPLED)
+def test_drafts_do_not_change_a_sampled_token(case: str, method: str) -> None:
+    check_coupled("llama", case, method)
+
+
+@pytest.mark.parametrize("case", ["hot", "everything"])
+@pytest.mark.parametrize("method", ["ngram", "branches"])
+def test_other_methods_do_not_change_a_sampled_token(case: str, method: str) -> None:
+    check_coupled("gemma3", case, method)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 2**64 - 1])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("case", SAMPLED)
+@pytest.mark.parametrize("name", tiny.CONFIGS)
+def test_no_draft_changes_a_sampled_token_anywhere(
+    name: str, case: str, method: str, seed: int
+) -> None:
+    check_coupled(name, case, method, seed)
+
+
+def test_parameters_of_one_request_do_not_leak_into_another() -> None:
+    each = [params_of(case, seed) for seed, case in enumerate(SAMPLED)]
+    prompts = [PROMPTS[i % 4] for i in range(len(each))]
+    with engine("both", "qwen3", max_batch=5) as llm:
+        outs = llm.generate(prompts, each)
+    with engine("none", "qwen3", max_batch=1) as llm:
+        for prompt, params, out in zip(prompts, each, outs, strict=True):
+            assert out.token_ids == llm.generate(prompt, params)[0].token_ids
+
+
+def test_fp32_coupled_sampling_with_drafts_equals_plain() -> None:
+    params = params_of("one", max_tokens=40)
+    outs = {}
+    for method in ("none", "both"):
+        with engine(method, "mistral", torch.float32, max_batch=1 + 2 * (method == "both")) as llm:
+            outs[method] = [out.token_ids for out in llm.generate(PROMPTS, params)]
+    assert outs["none"] == outs["both"]
+
+
+# --- laws ---
+
+V = 4
+
+
+@cache
+def small(seed: int) -> PreTrainedModel:
+    """A Llama of one layer over V tokens, far from uniform."""
+    config = LlamaConfig(
+        vocab_size=V,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        initializer_range=0.35,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).double().eval()
+
+
+def exact_law(model: PreTrainedModel, params: ft.SamplingParams, prompt: list[int], length: int):
+    """The joint law of the first tokens, by the model's own passes over all sequences."""
+    law = {}
+    sequences = list(itertools.product(range(V), repeat=length))
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *s] for s in sequences])).logits
+    for sequence, rows in zip(sequences, logits, strict=True):
+        x = 1.0
+        for i, t in enumerate(sequence):
+            row = rows[len(prompt) - 1 + i].tolist()
+            left = slow_law(row, params, prompt, list(sequence[:i]))
+            total = math.fsum(math.exp(y) for y in left.values())
+            x *= math.exp(left[t]) / total if t in left else 0.0
+        law[sequence] = x
+    assert abs(sum(law.values()) - 1) < 1e-9
+    return law
+
+
+def check_law(
+    rule: str, proposer: Any, runs: int, max_tokens: int = 3, length: int = 3, **options: Any
+) -> None:
+    params = ft.SamplingParams(
+        **{"temperature": 1.0, "max_tokens": max_tokens, "ignore_eos": True, **options}
+    )
+    prompt = [1, 3]
+    seeds = [ft.SamplingParams(**{**vars_of(params), "seed": 1000 + seed}) for seed in range(runs)]
+    with ft.LLM(small(0), speculate=proposer, rule=rule, max_batch=100) as llm:
+        outs = llm.generate([prompt] * runs, seeds)
+    counts = Counter(tuple(out.token_ids[:length]) for out in outs)
+    assert chi_square_p(counts, exact_law(small(0), params, prompt, length)) > 1e-5
+    if proposer is not None:
+        drafted = sum(out.stats.drafted for out in outs)
+        assert 0 < sum(out.stats.accepted for out in outs) < drafted  # both branches were taken
+
+
+def vars_of(params: ft.SamplingParams) -> dict[str, Any]:
+    return {name: getattr(params, name) for name in params.__dataclass_fields__}
+
+
+def draft_of_small(branch: int = 1, length: int = 3) -> ft.DraftModel:
+    return ft.DraftModel(small(1), length, min_confidence=0.0, branch=branch)
+
+
+WARPED = {"temperature": 0.7, "top_k": 3, "frequency_penalty": 0.6}
+
+
+@pytest.mark.parametrize("branch", [1, 2])
+def test_law_of_the_rejection_rule(branch: int) -> None:
+    check_law("rejection", draft_of_small(branch), 3000, max_tokens=4)
+
+
+def test_law_of_the_rejection_rule_with_warped_laws() -> None:
+    check_law("rejection", draft_of_small(2), 1500, max_tokens=4, **WARPED)
+
+
+def test_law_of_the_rejection_rule_without_laws() -> None:
+    proposer = [ft.NGram(min_ngram=1), draft_of_small(2)]
+    check_law("rejection", proposer, 1500)
+
+
+def test_law_of_coupled_sampling() -> None:
+    check_law("coupled", draft_of_small(2), 1500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, WARPED, {"temperature": 2.0, "min_p": 0.2}])
+@pytest.mark.parametrize("confidence", [0.0, 0.5])
+@pytest.mark.parametrize("branch", [1, 2, 4])
+def test_law_of_the_rejection_rule_at_length(
+    branch: int, confidence: float, options: dict[str, Any]
+) -> None:
+    proposer = ft.DraftModel(small(1), 3, min_confidence=confidence, branch=branch)
+    check_law("rejection", proposer, 12000, max_tokens=5, length=4, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, WARPED])
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("proposer", [None, "ngram", "both"])
+def test_laws_of_other_methods_at_length(
+    rule: str, proposer: str | None, options: dict[str, Any]
+) -> None:
+    made = [ft.NGram(min_ngram=1), draft_of_small(3)] if proposer == "both" else proposer
+    if made == "ngram":
+        made = ft.NGram(min_ngram=1)
+    check_law(rule, made, 12000, max_tokens=4, length=4, **options)
+
+
+def test_rejection_at_temperature_0_is_greedy() -> None:
+    params = ft.SamplingParams(max_tokens=TOKENS)
+    llm = engine("branches", "llama", torch.float32, rule="rejection", max_batch=4)
+    with llm:
+        outs = llm.generate(PROMPTS, params)
+    assert [out.token_ids for out in outs] == generated("llama", torch.float32)
+
+
+def test_rejection_is_reproducible_from_its_seed() -> None:
+    params = params_of("one")
+    runs = []
+    for max_batch in (1, 4):
+        with engine("draft", "llama", rule="rejection", max_batch=max_batch) as llm:
+            runs.append([out.token_ids for out in llm.generate(PROMPTS, params)])
+            runs.append([out.token_ids for out in llm.generate(PROMPTS, params)])
+    assert all(run == runs[0] for run in runs)

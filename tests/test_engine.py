@@ -409,7 +409,8 @@ def test_nonsense_from_a_drafter_does_not_change_the_output(what: str) -> None:
             return NONSENSE[what](request) if request.key == 1 else good
 
     requests = [request(key, [key + 1], key, temperature=1.0) for key in range(3)]
-    run(Engine(Table(), Liar(0, Table()), scheduler=Scheduler(3)), requests)
+    engine = Engine(Table(), Liar(0, Table()), scheduler=Scheduler(3), vocabulary=V)
+    run(engine, requests)
     for each in requests:
         assert each.finish_reason == "length" and each.output == solo(each)
 

@@ -6,6 +6,7 @@ model's whole forward pass and a chain written in plain Python; drafts with no d
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections import Counter
@@ -366,6 +367,27 @@ def test_law_of_the_rejection_rule_without_laws() -> None:
 
 def test_law_of_coupled_sampling() -> None:
     check_law("coupled", draft_of_small(2), 1500)
+
+
+def test_law_when_the_draft_breaks_after_some_tokens() -> None:
+    """What was drawn may not be dropped because of what it is (non-anticipation)."""
+    breaking = copy.deepcopy(small(1))
+
+    def explode(module: Any, args: Any, kwargs: Any) -> None:
+        if armed and kwargs["input_ids"][0, -1].item() == 3 and kwargs["input_ids"].shape[1] == 1:
+            raise RuntimeError("out of luck")
+
+    armed: list[bool] = []
+    breaking.register_forward_pre_hook(explode, with_kwargs=True)
+    proposer = ft.DraftModel(breaking, 2, min_confidence=0.0)
+    params = ft.SamplingParams(temperature=1.0, max_tokens=4, ignore_eos=True)
+    seeds = [ft.SamplingParams(**{**vars_of(params), "seed": seed}) for seed in range(1500)]
+    with ft.LLM(small(0), speculate=proposer, rule="rejection", max_batch=1) as llm:
+        armed.append(True)
+        outs = llm.generate([[3, 1]] * len(seeds), seeds)
+    assert any(out.warnings for out in outs) and not all(out.warnings for out in outs)
+    counts = Counter(tuple(out.token_ids[:2]) for out in outs)
+    assert chi_square_p(counts, exact_law(small(0), params, [3, 1], 2)) > 1e-5
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ demo demo.*             <- llm analysis demo demo.* foretoken
 training training.*     <- runners runners.* proposers.* checkpoints analysis training.*
 server server.* cli cli.* foretoken <- *
 native native.* text checkpoints <- native.*
+inputs                  <- sampling
 analysis                <- tree
 """
 

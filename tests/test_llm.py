@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 import foretoken as ft
 import tiny
+from foretoken.text import TextStream
+from foretoken.tree import TokenTree
 
 MAX = 96  # context of the model below
 TEXT = "def f(x):\n    return x\n"
@@ -95,7 +98,6 @@ def test_prompts_of_numpy_integers(plain: ft.LLM) -> None:
     want = plain.generate(ids, params())[0].token_ids
     assert plain.generate(list(np.array(ids)), params())[0].token_ids == want
     assert plain.generate(np.array([ids, ids]), params())[1].token_ids == want
-    assert plain.generate([np.array(ids)], params())[0].token_ids == want
 
 
 def test_answers_in_prompt_order_with_params_each(drafted: ft.LLM, plain: ft.LLM) -> None:
@@ -170,12 +172,9 @@ def test_without_a_tokenizer_text_is_empty() -> None:
             bare.chat([{"role": "user", "content": "x"}])
 
 
-def test_an_emoji_split_over_tokens_is_never_streamed_by_halves(plain: ft.LLM) -> None:
+def test_an_emoji_split_over_tokens_is_never_streamed_by_halves() -> None:
     ids = tokenizer()("a\u4e16\U0001f600b")["input_ids"]
-    bias = {}  # one token after the other, whatever the model thinks
     chunks = []
-    from foretoken.text import TextStream
-
     stream = TextStream(tokenizer(), [5])
     for i in ids:
         stream.push([i])
@@ -183,7 +182,6 @@ def test_an_emoji_split_over_tokens_is_never_streamed_by_halves(plain: ft.LLM) -
     stream.flush()
     chunks.append(stream.take())
     assert "".join(chunks) == "a\u4e16\U0001f600b" and not any("\ufffd" in c for c in chunks)
-    assert bias == {}
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])
@@ -357,7 +355,7 @@ def test_params_of_the_wrong_number_or_kind(plain: ft.LLM) -> None:
         {"threads": 0},
         {"speculate": "eagle"},
         {"speculate": "draft"},
-        {"speculate": 5},
+        {"speculate": 5.5},
         {"speculate": ["ngram", "eagle"]},
         {"dtype": "float12"},
         {"dtype": torch.int64},
@@ -366,8 +364,9 @@ def test_params_of_the_wrong_number_or_kind(plain: ft.LLM) -> None:
     ],
 )
 def test_bad_options(options: dict[str, Any]) -> None:
-    word = str(next(iter(options.values())))
-    refused(lambda: llm(**options), *([] if "[" in word else [word.removeprefix("torch.")]))
+    word = next(iter(options.values()))
+    named = isinstance(word, str | int | torch.dtype)
+    refused(lambda: llm(**options), *([str(word).removeprefix("torch.")] if named else []))
 
 
 def test_a_loaded_model_is_not_converted_behind_the_users_back() -> None:
@@ -474,8 +473,6 @@ def test_closing_a_stream_aborts_and_frees_its_row(drafted: ft.LLM) -> None:
     with pytest.raises(RuntimeError, match="stop here"):
         for _ in drafted.stream(TEXT, params()):
             raise RuntimeError("stop here")
-    import gc
-
     gc.collect()
     assert not drafted.engine.scheduler.running
     assert len(drafted.generate(TEXT, params(ignore_eos=True))[0].token_ids) == 30
@@ -538,11 +535,7 @@ def test_logprobs_are_the_models_own(drafted: ft.LLM, top: int) -> None:
         assert set(reported) == {*best, token}
         for i, x in reported.items():
             assert abs(x - row[i].item()) < 1e-4
-    assert plain_without(drafted)
-
-
-def plain_without(made: ft.LLM) -> bool:
-    return made.generate("x", params())[0].logprobs is None
+    assert drafted.generate("x", params())[0].logprobs is None
 
 
 def test_logprobs_are_the_same_with_drafts_and_end_with_the_output(
@@ -593,8 +586,6 @@ def test_a_proposer_needs_only_taps_and_propose(plain: ft.LLM) -> None:
         taps: tuple[int, ...] = ()
 
         def propose(self, requests: Any) -> Any:
-            from foretoken.tree import TokenTree
-
             return [TokenTree.chain([r.tokens[-1], 5, 6]) for r in requests]
 
     with llm(speculate=Bare()) as made:

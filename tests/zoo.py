@@ -28,11 +28,15 @@ SMALL: dict[str, Any] = {
     "word_embed_proj_dim": 48,
     "intermediate_size": 64,
     "ffn_dim": 64,
+    "ffn_hidden_size": 64,
+    "dense_intermediate_size": 64,
+    "dff": 64,
     "decoder_ffn_dim": 64,
     "encoder_ffn_dim": 64,
     "num_hidden_layers": LAYERS,
     "num_layers": LAYERS,
     "n_layer": LAYERS,
+    "n_layers": LAYERS,
     "decoder_layers": LAYERS,
     "encoder_layers": LAYERS,
     "num_decoder_layers": LAYERS,
@@ -41,7 +45,7 @@ SMALL: dict[str, Any] = {
     "num_encoder_attention_heads": 4,
     "is_decoder": True,
     "attention_chunk_size": WINDOW,
-    "local_attention": WINDOW,
+    "local_attention": 2 * WINDOW,
     "num_kv_shared_layers": 2,
     "vocab_size_per_layer_input": 99,
     "hidden_size_per_layer_input": 8,
@@ -50,6 +54,7 @@ SMALL: dict[str, Any] = {
     "index_head_dim": 16,
     "num_attention_heads": 4,
     "n_head": 4,
+    "n_heads": 4,
     "decoder_attention_heads": 4,
     "encoder_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -57,6 +62,8 @@ SMALL: dict[str, Any] = {
     "rotary_dim": 8,
     "query_pre_attn_scalar": 12,
     "max_position_embeddings": 128,
+    "max_seq_len": 128,
+    "n_positions": 128,
     "initializer_range": 0.25,  # far from uniform: picks differ and rarely tie
     "init_std": 0.25,
     "use_sliding_window": True,
@@ -81,16 +88,105 @@ SMALL: dict[str, Any] = {
     "qk_nope_head_dim": 8,
     "v_head_dim": 8,
 }
+HYBRID = ["linear_attention", "full_attention"] * 2
+PLAIN_ROPE = {"rope_type": "default", "rope_theta": 1e4}
 CHANGES: dict[str, dict[str, Any]] = {
+    "bamba": {"mamba_n_heads": 4, "attn_layer_indices": [1]},
     "blt": {"encoder_hash_byte_group_vocab": 99},
+    "cohere_compass_text": {
+        "layer_types": ["full_attention", "sliding_attention"] * 2,
+        "rope_parameters": {kind: PLAIN_ROPE for kind in ("full_attention", "sliding_attention")},
+    },
     "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4}},
+    "dots3_note": {
+        "vision_config": {
+            "adapter_in_dim": 48,
+            "adapter_out_dim": 48,
+            "mlp_layer_types": ["dense"] * LAYERS,
+        },
+        "audio_config": {"adapter_input_size": 48, "adapter_out_dim": 48},
+    },
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": WINDOW},
-    "granitemoehybrid": {"mamba_n_heads": 4, "layer_types": ["linear_attention", "attention"] * 2},
+    "granitemoehybrid": {"mamba_n_heads": 4, "layer_types": HYBRID},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "longcat_flash": {"head_dim": 4},
+    "mamba2": {"num_heads": 8},
+    "qwen4_exp_text": {
+        "layer_types": ["linear_attention", "indexed_attention"] * 2,
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 2,
+    },
+    "reformer": {"axial_pos_embds_dim": [16, 32]},
     "stablelm": {"partial_rotary_factor": 0.5},
     "xmod": {"default_language": "en_XX"},
+    "xlstm": {"num_heads": 4},
+    "zamba": {"layers_block_type": ["mamba", "hybrid"] * 2},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2},
     "zaya": {"num_experts_per_tok": 1},
+}
+CHANGES["qwen4_exp"] = {"text_config": CHANGES["qwen4_exp_text"]}
+NARROW = {f"swa_{name}": 4 for name in ("num_attention_heads", "num_key_value_heads")}
+NARROW |= {f"swa_{name}": 16 for name in ("q_lora_rank", "kv_lora_rank", "head_dim", "v_head_dim")}
+NARROW |= {"swa_qk_nope_head_dim": 8, "swa_qk_rope_head_dim": 8}
+LONG = [1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of an architecture: name -> what differs
+    "bert-encoder": ("bert", {"is_decoder": False}),
+    "dots3_note_text-dense": ("dots3_note_text", {"use_dsa": False, **NARROW}),
+    "llama-dynamic": (
+        "llama",
+        {"rope_parameters": {**PLAIN_ROPE, "rope_type": "dynamic", "factor": 2.0}},
+    ),
+    "llama-yarn": (
+        "llama",
+        {
+            "rope_parameters": {
+                **PLAIN_ROPE,
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            }
+        },
+    ),
+    "minimax_m3-sparse": (
+        "minimax_m3_vl_text",
+        {
+            "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
+            "index_block_size": 4,
+            "index_topk_blocks": 2,
+        },
+    ),
+    "ministral3-scaled": (
+        "ministral3",
+        {
+            "rope_parameters": {
+                **PLAIN_ROPE,
+                "llama_4_scaling_beta": 0.5,
+                "original_max_position_embeddings": 8,
+            }
+        },
+    ),
+    "phi3-longrope": (
+        "phi3",
+        {
+            "original_max_position_embeddings": 64,
+            "rope_parameters": {
+                **PLAIN_ROPE,
+                "rope_type": "longrope",
+                "short_factor": LONG,
+                "long_factor": LONG[::-1],
+            },
+        },
+    ),
+    "phimoe-plain": ("phimoe", {"sliding_window": None}),
+    "qwen2_moe-plain": (
+        "qwen2_moe",
+        {"use_sliding_window": False, "layer_types": ["full_attention"] * LAYERS},
+    ),
 }
 
 
@@ -108,20 +204,21 @@ def small(kind: type[PreTrainedConfig], **changes: Any) -> PreTrainedConfig:
         made["num_key_value_heads"] = made["num_attention_heads"]
     if "layer_types" in known and (types := default.layer_types):
         kinds = sorted(set(types))
+        if kinds == ["full_attention"] and "sliding_window" in known:
+            kinds.append("sliding_attention")
         made["layer_types"] = [kinds[i % len(kinds)] for i in range(LAYERS)]
     for name in kind.sub_configs:
         sub = getattr(default, name, None)
         if sub is not None:
-            made[name] = small(type(sub))
+            made[name] = small(type(sub), **changes.pop(name, {}))
     return kind(**{**made, **changes})
 
 
-def model(
-    name: str, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any
-) -> PreTrainedModel:
-    """A random model of the architecture; raises whatever keeps it from being built."""
+def model(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A random model of an architecture or a variant; raises what keeps it from being built."""
+    name, changes = VARIANTS.get(name, (name, {}))
     config = small(CONFIG_MAPPING[name], **{**CHANGES.get(name, {}), **changes})
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         built = AutoModelForCausalLM.from_config(config, dtype=dtype)
     return built.eval()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from foretoken.proposers.base import Proposer
+from foretoken.proposers.base import Proposer, release
 from foretoken.request import VERIFIER, Feedback, Laws, Picks, Request
 from foretoken.runners.base import Output, Runner, Work
 from foretoken.sampling import NoCandidate
@@ -95,9 +95,8 @@ class Engine:
                 return {
                     key: tree for each in requests for key, tree in self._drafts([each]).items()
                 }
-            requests[0].plain = True
-            requests[0].warnings.append(f"drafting stopped: {type(error).__name__}: {error}")
-            self.proposer.release(requests[0])
+            requests[0].stop_drafting(error)
+            release(self.proposer, requests[0])
             return {}
 
     def _check(self, request: Request, tree: TokenTree) -> None:
@@ -137,4 +136,4 @@ class Engine:
         self.scheduler.remove(request)
         self.runner.free(request.key)
         if self.proposer is not None:
-            self.proposer.release(request)
+            release(self.proposer, request)

@@ -5,7 +5,6 @@ Loads a model, resolves `speculate`, turns prompts into requests and requests in
 
 from __future__ import annotations
 
-import operator
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 
 from foretoken.engine import Engine
-from foretoken.proposers.base import Proposer
+from foretoken.inputs import Prompt, as_list, integers, params_of
+from foretoken.proposers.base import Proposer, bind
 from foretoken.proposers.merged import Merged
 from foretoken.proposers.ngram import NGram
 from foretoken.request import Completion, Request
@@ -24,7 +24,6 @@ from foretoken.sampling import SamplingParams
 from foretoken.scheduler import Scheduler
 from foretoken.text import TextStream, chat_ids, end_ids, load_tokenizer
 
-Prompt = str | Sequence[int]
 METHODS: dict[str, Callable[[], Proposer | None]] = {"none": lambda: None, "ngram": NGram}
 
 
@@ -74,21 +73,25 @@ class LLM:
             torch.set_num_threads(threads)
         proposer = resolve(speculate)
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        given = isinstance(model, torch.nn.Module)
         loaded = loading.load(
             model,
             dtype=loading.pick_dtype(dtype),
             device=loading.pick_device(device),
             **options,
         )
-        if given:
+        if isinstance(model, torch.nn.Module):
             loading.refuse_to_convert(loaded, device, dtype)
-        self.runner = TorchRunner(loaded, max_batch=max_batch, max_length=max_length)
+        self.runner = TorchRunner(
+            loaded,
+            max_batch=max_batch,
+            max_length=max_length,
+            trust_remote_code=trust_remote_code,
+        )
         self.tokenizer = load_tokenizer(model, tokenizer, options)
         self.end_ids = end_ids(self.runner.model, self.tokenizer)
         self.max_length = self.runner.max_length
         if proposer is not None:
-            proposer.bind(self.runner)
+            bind(proposer, self.runner)
         self.engine = Engine(
             self.runner,
             proposer,
@@ -128,8 +131,8 @@ class LLM:
         prompts: text, token ids, or a list of either. params: one for all, or one per prompt.
         Raises `ValueError` before anything runs if any prompt or parameter cannot run.
         """
-        listed = _as_list(prompts)
-        each = _params_of(params, len(listed))
+        listed = as_list(prompts)
+        each = params_of(params, len(listed))
         requests = [
             request
             for prompt, one in zip(listed, each, strict=True)
@@ -167,12 +170,14 @@ class LLM:
         self.engine.add(request)
         sent = len(request.prompt)
         try:
-            while not request.finished:
-                self.engine.step()
-                tokens = request.tokens[sent:]
+            done = False
+            while not done:
+                if not request.finished:  # another stream's step may have ended it meanwhile
+                    self.engine.step()
+                done, tokens = request.finished, request.tokens[sent:]
                 sent += len(tokens)
                 text = request.text.take() if isinstance(request.text, TextStream) else ""
-                if tokens or request.finished:
+                if tokens or done:
                     yield Chunk(text, tokens, request.finish_reason)
         finally:
             self.engine.abort(request)
@@ -195,6 +200,7 @@ class LLM:
             raise ValueError("stop strings need a tokenizer: pass tokenizer= or use stop_token_ids")
         self._check_ids("logit_bias", params.logit_bias or ())
         self._check_ids("bad_token_ids", params.bad_token_ids)
+        self._check_ids("stop_token_ids", params.stop_token_ids)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         requests = []
         for index in range(params.n):
@@ -221,9 +227,10 @@ class LLM:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise ValueError("this model came without a tokenizer: prompt with token ids")
-            ids = [int(i) for i in self.tokenizer(prompt)["input_ids"]]
+            # A begin token alone would do, but an empty text is a mistake far more often.
+            ids = [int(i) for i in self.tokenizer(prompt)["input_ids"]] if prompt else []
         else:
-            ids = _integers(prompt)
+            ids = integers(prompt)
             self._check_ids("the prompt", ids)
         if not ids:
             raise ValueError("the prompt is empty: give at least one token")
@@ -262,33 +269,3 @@ def resolve(speculate: Any) -> Proposer | None:
         )
     proposer: Proposer = speculate
     return proposer
-
-
-def _as_list(prompts: Any) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if not isinstance(prompts, Sequence) and not hasattr(prompts, "tolist"):
-        raise ValueError(f"prompts are text, token ids or a list of either, not {type(prompts)}")
-    listed = list(prompts.tolist() if hasattr(prompts, "tolist") else prompts)
-    if listed and hasattr(listed[0], "__index__"):
-        return [listed]
-    return listed
-
-
-def _integers(prompt: Any) -> list[int]:
-    try:
-        return [operator.index(token) for token in prompt]
-    except TypeError:
-        raise ValueError("a prompt is text or a list of integer token ids") from None
-
-
-def _params_of(params: Any, count: int) -> list[SamplingParams]:
-    if params is None:
-        return [SamplingParams()] * count
-    if isinstance(params, SamplingParams):
-        return [params] * count
-    if len(params) != count:
-        raise ValueError(
-            f"{len(params)} sampling parameters for {count} prompts: give one, or as many"
-        )
-    return list(params)

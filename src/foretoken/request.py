@@ -27,7 +27,7 @@ class Text(Protocol):
 
     @property
     def text(self) -> str: ...
-    def push(self, tokens: Sequence[int]) -> None: ...
+    def push(self, tokens: Sequence[int], stops: bool) -> None: ...
     def flush(self) -> None: ...
     def stopped(self) -> bool: ...
 
@@ -140,6 +140,11 @@ class Request:
             self._generators[stream] = torch.Generator().manual_seed(seed)
         return self._generators[stream]
 
+    def stop_drafting(self, error: Exception) -> None:
+        """Go on plainly, and say why."""
+        self.plain = True
+        self.warnings.append(f"drafting stopped: {type(error).__name__}: {error}")
+
     def finish(self, reason: str, error: str | None = None) -> None:
         self.finish_reason, self.error = reason, error
         self.stats.ended = time.monotonic()
@@ -189,8 +194,8 @@ class Request:
             self.finish("stop")
             return True
         if self.text is not None:
-            self.text.push([token])
-            if self.text.stopped() and written >= self.params.min_tokens:
+            self.text.push([token], stops=written > self.params.min_tokens)
+            if self.text.stopped():
                 self.finish("stop")
                 return True
         if self.room <= 0:

@@ -24,17 +24,21 @@ class TextStream:
         self._prefix, self._read = 0, len(self._ids)  # decoded from prefix, emitted up to read
         self._known = self._text_of(self._ids)
         self._stop = stop
+        self._floor = 0  # characters in which no stop string is looked for
         self._longest = max(map(len, stop), default=0)
         self._stopped = False
         self._sent = 0
         self._done = False
         self.text = ""
 
-    def push(self, tokens: Sequence[int]) -> None:
-        """Append tokens; decoded at once only where a stop string may end the output."""
+    def push(self, tokens: Sequence[int], stops: bool = True) -> None:
+        """Append tokens; decoded at once only where a stop string may end the output.
+
+        stops: whether stop strings count in the text of these tokens (not before `min_tokens`).
+        """
         self._ids += tokens
         if self._stop:
-            self._advance()
+            self._advance(stops)
 
     def flush(self) -> None:
         """The output has ended: emit what waited, as it is."""
@@ -56,7 +60,7 @@ class TextStream:
         self._sent = max(self._sent, end)
         return fresh
 
-    def _advance(self) -> None:
+    def _advance(self, stops: bool = True) -> None:
         """Emit what is decoded for good; half a character waits for its other half."""
         if self._stopped or self._read == len(self._ids):
             return
@@ -66,8 +70,10 @@ class TextStream:
         self.text += fresh[len(self._known) :]
         self._prefix, self._read = self._read, len(self._ids)
         self._known = self._text_of(self._ids[self._prefix :])
+        if not stops:
+            self._floor = len(self.text)
         for stop in self._stop:
-            at = self.text.find(stop, max(0, begin - self._longest + 1))
+            at = self.text.find(stop, max(self._floor, begin - self._longest + 1))
             if at >= 0:
                 self._stopped = True
                 self.text = self.text[:at]

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             code = app(words, prog_name="foretoken", standalone_mode=False) or 0
             _flush()
     except BrokenPipeError:  # whoever reads our output has seen enough
-        code = 0
+        code = 1  # as typer says when it notices first
     except USAGE as error:
         code = _refuse(error.format_message())
     except (ValueError, MemoryError, torch.OutOfMemoryError, OSError, ImportError) as error:

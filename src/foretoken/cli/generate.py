@@ -32,7 +32,7 @@ SAMPLING, DRAFTING, LOADING, OUTPUT = "Sampling", "Drafting", "The model", "Prom
 def generate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")],
     prompt: Annotated[
-        str | None, typer.Argument(metavar="[PROMPT]", help="Else --prompt-file or stdin.")
+        str | None, typer.Argument(metavar="PROMPT", help="Else --prompt-file or stdin.")
     ] = None,
     prompt_file: Annotated[Path | None, _option(OUTPUT, "A text file: one prompt.")] = None,
     chat: Annotated[bool, _option(OUTPUT, "The prompt is a user's message.", "--chat")] = False,

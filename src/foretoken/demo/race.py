@@ -106,6 +106,9 @@ class Race:
     def finished(self) -> bool:
         return all(writer.request.finish_reason in ("stop", "length") for writer in self.writers)
 
+    def warnings(self) -> list[str]:
+        return [f"{w.method}: {text}" for w in self.writers for text in w.request.warnings]
+
     def parts_at(self, writer: Writer) -> int | None:
         """The first output token on which `writer` differs from plain; None: identical."""
         ours, plain = writer.token_ids, self.writers[0].token_ids
@@ -156,7 +159,7 @@ def scores(races: Iterable[Race]) -> list[Score]:
     return list(found.values())
 
 
-def check(methods: Sequence[str], prompts: int, available: int) -> None:
+def check(methods: Sequence[str], prompts: int, available: int, max_tokens: int) -> None:
     """Refuse what cannot be raced, before anything is loaded."""
     for method in methods:
         if method == "none":
@@ -165,6 +168,8 @@ def check(methods: Sequence[str], prompts: int, available: int) -> None:
             raise ValueError(f"method {method!r} is unknown: use {', '.join(DRAFTERS)}")
     if not 1 <= prompts <= available:
         raise ValueError(f"prompts is {prompts}, but must be from 1 to {available}")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens is {max_tokens}, but a comparison needs 1 or more")
 
 
 @contextmanager

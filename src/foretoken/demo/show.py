@@ -6,6 +6,7 @@ Knows the race and the terminal; nothing here is inside a clock.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ DRAFTED, OWN, GIVEN = "bold green", "", "dim"
 NARROWEST = 34  # columns of a panel beside another one; below, panels lie under each other
 FRAMES_PER_S = 12
 HOW = {
-    "draft": "a small draft model guesses",
-    "ngram": "a look-up in the text so far guesses",
+    "draft": "a small draft model",
+    "ngram": "a look-up in the text so far",
 }
 ROUGH = ("auto", "bfloat16", "float16")  # dtypes in which near-ties may fall either way
 
@@ -51,7 +52,7 @@ def demo(options: Options, console: Console) -> int:
 
     Raises `ValueError`, in one sentence, for what cannot run.
     """
-    check(options.methods, options.prompts, len(PROMPTS))
+    check(options.methods, options.prompts, len(PROMPTS), options.max_tokens)
     params = SamplingParams(
         temperature=options.temperature, max_tokens=options.max_tokens, seed=options.seed
     )
@@ -73,7 +74,9 @@ def demo(options: Options, console: Console) -> int:
             for number, prompt in enumerate(prompts):
                 writers = [Writer(method, llm, prompt, params) for method, llm in llms.items()]
                 races.append(Race(prompt, writers))
-                display.show(races[-1], f"{number + 1} of {len(prompts)}", number)
+                display.show(races[-1], f"prompt {number + 1} of {len(prompts)}", number)
+                for warning in dict.fromkeys(races[-1].warnings()):
+                    print("warning:", " ".join(warning.split()), file=sys.stderr)
     finally:  # interrupted or not: the account of what was written to the end
         races = [race for race in races if race.finished]
         if races:
@@ -96,7 +99,7 @@ class Paper(Silent):
 
     def show(self, race: Race, title: str, order: int) -> None:
         super().show(race, title, order)
-        print(f"--- prompt {title} ---\n{race.prompt}{race.writers[0].text}\n")
+        print(f"--- {title} ---\n{race.prompt}{race.writers[0].text}\n")
         for writer in race.writers:
             at = race.parts_at(writer)
             same = "" if writer.method == PLAIN else f"  identical: {'yes' if at is None else 'no'}"
@@ -109,6 +112,8 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        legend = " ", ("prompt", GIVEN), "   ", ("drafted and accepted", DRAFTED)
+        console.print(Text.assemble(*legend, "   ", ("the target's own", OWN)))
 
     def show(self, race: Race, title: str, order: int) -> None:
         room = max(6, self.console.height - 5)
@@ -134,15 +139,16 @@ def panels(race: Race, title: str, width: int, room: int | None = None) -> Rende
         room = max(3, room // len(race.writers) - 2)
     texts = [written(race.prompt, writer) for writer in race.writers]
     inner = (width // len(texts) if beside else width) - 4
-    lines = [text.wrap(Console(width=inner), inner, tab_size=4) for text in texts]
+    lines = [folded(text, inner) for text in texts]
     height = max(map(len, lines)) if beside else 0
     boxes: list[RenderableType] = []
     for writer, each in zip(race.writers, lines, strict=True):
-        body = Text("\n").join(each if room is None else list(each)[-room:])
+        body = Text("\n").join(each if room is None else each[-room:])
         boxes.append(
             Panel(
                 body,
-                title=f"[bold]{writer.method}[/]" + (f" {title}" if writer.method == PLAIN else ""),
+                title=f"[bold]{writer.method}[/]"
+                + (f", {title}" if writer.method == PLAIN else ""),
                 title_align="left",
                 subtitle=f"{writer.tokens_per_s:.0f} tokens/s, {writer.tokens_per_step:.1f} a step",
                 subtitle_align="right",
@@ -162,12 +168,17 @@ def panels(race: Race, title: str, width: int, room: int | None = None) -> Rende
 
 def written(prompt: str, writer: Writer) -> Text:
     """The prompt and each token in the colour of where it came from."""
-    text = Text(prompt, style=GIVEN)
-    whole = Text()
-    whole.append_text(text)
+    text = Text().append(prompt, style=GIVEN)
     for piece, drafted in zip(writer.pieces, writer.request.from_draft, strict=True):
-        whole.append(piece, style=DRAFTED if drafted else OWN)
-    return whole
+        text.append(piece, style=DRAFTED if drafted else OWN)
+    text.expand_tabs(4)
+    return text
+
+
+def folded(text: Text, width: int) -> list[Text]:
+    """Lines of at most `width` characters; code is cut where it is full, not between words."""
+    folds = [line.divide(range(width, len(line), width)) for line in text.split("\n")]
+    return [part for parts in folds for part in parts]
 
 
 # --- when it is done ------------------------------------------------------------------------------
@@ -179,18 +190,6 @@ def account(races: Sequence[Race], options: Options, console: Console) -> None:
     if options.as_json:
         print(json.dumps(as_dict(races, found, options)), flush=True)
         return
-    if console.is_terminal:
-        console.print(
-            Text.assemble(
-                " ",
-                ("prompt", GIVEN),
-                "   ",
-                ("drafted and accepted", DRAFTED),
-                "   ",
-                ("the target's own", OWN),
-                "\n",
-            )
-        )
     console.print(table(found))
     same = all(all(score.identical) for score in found)
     style = "bold green" if same else "bold red"
@@ -249,9 +248,9 @@ def sentence(same: bool, options: Options) -> str:
         )
     guessing = " or ".join(HOW[method] for method in dict.fromkeys(options.methods))
     return (
-        f"Speculative decoding: {guessing} a few tokens ahead, the target checks them all in one "
-        "pass and keeps exactly those that it would have written itself, so the text cannot "
-        "change, only the time it takes."
+        f"Speculative decoding: {guessing} guesses a few tokens ahead, the target checks them "
+        "all in one pass and keeps exactly those that it would have written itself, so the text "
+        "cannot change, only the time it takes."
     )
 
 

@@ -40,11 +40,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 5,
     },
     "draft": {
-        "hidden_size": 128,
-        "intermediate_size": 384,
+        "hidden_size": 192,
+        "intermediate_size": 512,
         "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
     },
 }
 
@@ -171,6 +171,7 @@ def save(model: Any, opts: Any, state: dict[str, Any], path: Path) -> None:
 def export(model: Any, tokenizer: Any, name: str, provenance: dict[str, Any]) -> None:
     model.to(torch.bfloat16).save_pretrained(MODELS / name)
     tokenizer.save_pretrained(MODELS / name)
+    (MODELS / name / "model.safetensors").chmod(0o644)
     (MODELS / name / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
 
 

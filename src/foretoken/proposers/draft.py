@@ -10,7 +10,6 @@ Daliri et al. 2024; stopping after a doubtful token: transformers' assisted gene
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from os.path import commonprefix  # of lists as well as of paths
 from typing import Any
 
@@ -18,28 +17,13 @@ import torch
 from torch import Tensor
 
 from foretoken import sampling
+from foretoken.proposers.base import Growth
 from foretoken.request import Request
 from foretoken.runners.base import Target, Work
 from foretoken.tree import TokenTree
 
 SLICE = 512  # prompt tokens read in one pass
 PADDING = 1024  # vocabularies that differ by less differ by padding of the embedding matrix
-
-
-@dataclass(slots=True)
-class Growth:
-    """The tree of one request while it grows; the draft itself runs only the chain of `tips`."""
-
-    request: Request
-    depth: int  # tokens that may still be drafted
-    tree_tokens: list[int]
-    parents: list[int]
-    laws: list[Tensor] = field(default_factory=list)  # one (V,) per node but node 0
-    scores: list[float] = field(default_factory=list)
-    tips: list[int] = field(default_factory=list)  # tokens of the chain that grows, root first
-    tip: int = 0  # its last node in the tree
-    ran: int = 0  # tips that the draft has run
-    chance: float = 1.0  # the draft's own estimate that every tip is accepted
 
 
 class DraftModel:
@@ -84,21 +68,17 @@ class DraftModel:
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
         grown = [self._start(request) for request in requests]
-        growing = [growth for growth in grown if growth.depth > 0]
-        while growing:
-            outputs = self.runner.forward([self._work(growth) for growth in growing])
-            for growth, output in zip(growing, outputs, strict=True):
-                self._grow(growth, output.logits[-1][: self.vocabulary])
-            growing = [growth for growth in growing if growth.depth > 0]
+        while growing := [growth for growth in grown if growth.depth > 0]:
+            self._grow(growing)
         for growth in grown:
             self._chains[growth.request.key] = growth.tips[: growth.ran]
-        return [self._tree(growth) for growth in grown]
+        return [growth.tree() for growth in grown]
 
     def _start(self, request: Request) -> Growth:
         """Catch up with what was committed; a growth of depth 0 where nothing can be drafted."""
         runner, key, tokens = self.runner, request.key, request.tokens
         depth = min(self.num_draft_tokens, request.room - 1, runner.max_length - len(tokens))
-        growth = Growth(request, depth, [tokens[-1]], [-1], tips=[tokens[-1]])
+        growth = Growth(request, depth, [tokens[-1]])
         cached = runner.cached(key)
         same = len(commonprefix([self._chains.pop(key, []), tokens[cached:-1]]))
         if same:
@@ -111,39 +91,50 @@ class DraftModel:
             cached += SLICE
         return growth
 
+    def _grow(self, growing: Sequence[Growth]) -> None:
+        """One pass of the draft, and children for every tip.
+
+        Where it fails, what was drawn stays in the tree: dropping it because of what it was would
+        bias the law.
+        """
+        try:
+            outputs = self.runner.forward([self._work(growth) for growth in growing])
+        except Exception as error:  # one request's fault is not the others'
+            if len(growing) == 1:
+                self._stop(growing[0], error)
+            for growth in growing if len(growing) > 1 else ():
+                self._grow([growth])
+            return
+        for growth, output in zip(growing, outputs, strict=True):
+            growth.ran = len(growth.tips)
+            try:
+                growth.add(*self._children(growth, output.logits[-1][: self.vocabulary]))
+            except sampling.NoCandidate as error:
+                self._stop(growth, error)
+            if growth.chance < self.min_confidence:
+                growth.depth = 0
+
+    def _stop(self, growth: Growth, error: Exception) -> None:
+        growth.depth = 0
+        growth.request.stop_drafting(error)
+
     def _work(self, growth: Growth) -> Work:
         key, tokens = growth.request.key, growth.request.tokens
         new = tokens[self.runner.cached(key) : -1] if growth.ran == 0 else []
         return Work(key, new, TokenTree.chain(growth.tips), growth.ran)
 
-    def _grow(self, growth: Growth, logits: Tensor) -> None:
-        """Add the children of the tip, drawn from the draft's row (V,)."""
-        growth.ran = len(growth.tips)
-        request = growth.request
-        params, path = request.params, growth.tips[1:]
+    def _children(
+        self, growth: Growth, logits: Tensor
+    ) -> tuple[list[int], list[float], list[Tensor]]:
+        """Ids, probabilities and laws of the tip's children, from the draft's row (V,)."""
+        request, params, path = growth.request, growth.request.params, growth.tips[1:]
         if request.rule == "rejection" and params.temperature > 0:
             law = sampling.law(logits, params, request.history, path).cpu()
             law = torch.nn.functional.pad(law, (0, self.vocabulary - len(law)))
             ids, laws = sampling.draw_distinct(law, self.branch, request.generator(0))
-            shares = [float(law[token]) for token in ids]
-            growth.laws += laws
-        else:
-            position = len(request.tokens) + len(path)
-            ids, shares = sampling.race(
-                logits, params, request.history, path, request.noise, position, self.branch
-            )
-        children = len(growth.parents)
-        growth.tree_tokens += ids
-        growth.parents += [growth.tip] * len(ids)
-        growth.scores += [growth.chance * share for share in shares]
-        growth.tip, growth.depth = children, growth.depth - 1
-        growth.tips.append(ids[0])
-        growth.chance *= shares[0]
-        if growth.chance < self.min_confidence:
-            growth.depth = 0
-
-    def _tree(self, growth: Growth) -> TokenTree:
-        laws = None
-        if growth.laws:
-            laws = torch.stack([torch.zeros_like(growth.laws[0]), *growth.laws])
-        return TokenTree(growth.tree_tokens, growth.parents, laws, [1.0, *growth.scores])
+            return ids, [float(law[token]) for token in ids], laws
+        position = len(request.tokens) + len(path)
+        ids, shares = sampling.race(
+            logits, params, request.history, path, request.noise, position, self.branch
+        )
+        return ids, shares, []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foretoken.proposers.base import Proposer
+from foretoken.proposers.base import Proposer, bind, release
 from foretoken.request import Request
 from foretoken.runners.base import Target
 from foretoken.tree import TokenTree, merge
@@ -19,11 +19,11 @@ class Merged:
 
     def bind(self, target: Target) -> None:
         for part in self.parts:
-            part.bind(target)
+            bind(part, target)
 
     def release(self, request: Request) -> None:
         for part in self.parts:
-            part.release(request)
+            release(part, request)
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
         proposed = [part.propose(requests) for part in self.parts]

@@ -20,6 +20,7 @@ from foretoken.runners.kv import KVCache
 from foretoken.tree import TokenTree
 
 NAME = "foretoken"
+HARMLESS = ("position_ids", "cache_position")  # tensors that attention layers hand on unused
 
 
 @dataclass(slots=True)
@@ -97,13 +98,24 @@ class Segment:
         return seen
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one attention layer was given in the probe's pass."""
+
+    layer: int
+    window: int | None
+    masked: bool
+    bidirectional: bool
+    others: tuple[str, ...]  # tensors under keywords that we do not know
+
+
 @dataclass(slots=True)
 class Step:
     """One packed pass: who stands where, the cache, and a note of every call for the probe."""
 
     segments: Sequence[Segment]
     cache: KVCache
-    calls: list[tuple[Any, ...]] | None = None  # (layer, window, mask given) of each call
+    calls: list[Call] | None = None
 
 
 def attend(
@@ -118,7 +130,7 @@ def attend(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     foretoken_step: Step | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """The registered function; returns (1, T, heads, head size) as transformers expects."""
     if foretoken_step is None:
@@ -126,7 +138,11 @@ def attend(
     step, layer = foretoken_step, int(module.layer_idx)  # type: ignore[arg-type]
     if step.calls is not None:
         bidirectional = getattr(module, "is_causal", True) is False
-        step.calls.append((layer, sliding_window, attention_mask is not None, bidirectional))
+        unknown = tuple(k for k, v in others.items() if isinstance(v, Tensor) and k not in HARMLESS)
+        masked = attention_mask is not None
+        step.calls.append(Call(layer, sliding_window, masked, bidirectional, unknown))
+    elif attention_mask is not None:  # not on the probe's short sequences
+        raise RuntimeError(f"layer {layer} was given a mask, which packed attention does not use")
     pieces = []
     for seg in step.segments:
         span = slice(seg.begin, seg.end)
@@ -138,7 +154,8 @@ def attend(
         else:
             piece = _attend(part, keys, values, seg, scaling, sliding_window)
         pieces.append(piece.transpose(1, 2))
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), None
+    # Contiguous, as transformers' own functions return it: some models call view on it.
+    return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces, dim=1), None
 
 
 def _attend(

@@ -70,10 +70,18 @@ def load(
     try:
         config = AutoConfig.from_pretrained(name, **options)
         refuse_config(config)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto", **options)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        if isinstance(error, Refused):
-            raise
+        answer: Any = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype or "auto", output_loading_info=True, **options
+        )
+        loaded, info = answer
+        if missing := sorted(info["missing_keys"]):
+            raise Refused(
+                f"the checkpoint {name!r} lacks {len(missing)} weights, {missing[0]} first, which "
+                "would be random: save the whole model"
+            )
+    except Refused:
+        raise
+    except Exception as error:  # whatever a checkpoint, its own code or the hub comes up with
         raise ValueError(f"cannot load the model {name!r}: {_reason(name, error)}") from error
     placed: PreTrainedModel = loaded.to(device).eval()
     return placed

@@ -43,13 +43,14 @@ class TorchRunner:
         *,
         max_batch: int = 8,
         max_length: int | None = None,
+        trust_remote_code: bool = False,
     ) -> None:
         self.model = loading.unwrap(model)
         loading.refuse_unsupported(self.model)
         self.config = self.model.config.get_text_config()
-        self.max_batch = max_batch
+        self.max_batch, self.trust_remote_code = max_batch, trust_remote_code
         self.max_length = loading.length_limit(self.config, max_length)
-        self._configs = _configs(self.model)
+        self._configs, self._modules = _configs(self.model), list(self.model.modules())
         self._accepts = inspect.signature(self.model.forward).parameters
         self._scratch: dict[int, Scratch] = {}
         self._cache = KVCache(max_batch, self.max_length)
@@ -77,7 +78,12 @@ class TorchRunner:
 
     def load(self, model: Any) -> TorchRunner:
         """Another model on this runner's device, precision and batch."""
-        loaded = loading.load(model, dtype=self.dtype, device=self.device)
+        loaded = loading.load(
+            model,
+            dtype=self.dtype,
+            device=self.device,
+            trust_remote_code=self.trust_remote_code,
+        )
         return TorchRunner(loaded, max_batch=self.max_batch, max_length=None)
 
     def cached(self, key: int) -> int:
@@ -177,18 +183,26 @@ class TorchRunner:
         Parents are restored before their children, because setting a parent's sets its children's.
         """
         before = [config._attn_implementation for config in self._configs]
-        training = self.model.training
-        if training:
-            self.model.eval()
         try:
             for config in self._configs:
                 config._attn_implementation = attention.NAME
-            yield
+            with self.evaluating():
+                yield
         finally:
             for config, old in zip(self._configs, before, strict=True):
                 config._attn_implementation = old
-            if training:
-                self.model.train()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """No dropout for the length of a pass; every module gets its own mode back."""
+        training = [module for module in self._modules if module.training]
+        try:
+            for module in training:
+                module.training = False
+            yield
+        finally:
+            for module in training:
+                module.training = True
 
 
 def _configs(model: PreTrainedModel) -> list[Any]:

@@ -1,0 +1,365 @@
+"""The command line: the same text as the library, one sentence for whatever is wrong."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from transformers import AutoTokenizer, T5Config
+
+import foretoken
+import tiny
+from foretoken import cli, demo
+from foretoken.engine import Engine
+from foretoken.sampling import NoCandidate
+
+TOKENIZER = demo.TARGET
+PROMPT = "def main():\n    parser ="
+SIZES = {
+    "vocab_size": 8192,
+    "max_position_embeddings": 256,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": None,
+}
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random target and a draft that often agrees, as the bundled ones lie."""
+    folder = tmp_path_factory.mktemp("pair")
+    target = tiny.model(dtype=torch.float64, **SIZES)
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    for name, model in (("target", target), ("draft", tiny.relative(target, 0.03))):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture
+def run(pair: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`foretoken` with these arguments; T and D are the random target and draft."""
+    monkeypatch.setattr(demo, "MODELS", pair)
+    stand_ins = {"T": str(pair / "target"), "D": str(pair / "draft")}
+
+    def run(*arguments: str, stdin: bytes | None = None, tty: bool = False) -> Result:
+        words = [stand_ins.get(word, word) for word in arguments]
+        source = io.TextIOWrapper(io.BytesIO(stdin or b""))
+        monkeypatch.setattr(source, "isatty", lambda: tty)
+        monkeypatch.setattr(sys, "stdin", source)
+        with pytest.raises(SystemExit) as end:
+            cli.main(words)
+        out, err = capsys.readouterr()
+        return Result(end.value.code, out, err)
+
+    return run
+
+
+def test_every_sampling_parameter_has_an_option() -> None:
+    options = inspect.signature(cli.generate).parameters
+    assert {field.name for field in fields(foretoken.SamplingParams)} <= options.keys()
+
+
+def test_version_and_help(run: Any) -> None:
+    assert run("--version") == (0, f"foretoken {foretoken.__version__}\n", "")
+    code, out, err = run()
+    assert (code, err) == (0, "") and "generate" in out and "demo" in out
+    assert [
+        command.name or command.callback.__name__ for command in cli.app.registered_commands
+    ] == [
+        "generate",
+        "demo",
+    ]
+    code, out, _ = run("generate", "--help")
+    assert code == 0 and "--repetition-penalty" in out and "MODEL" in out
+
+
+def test_the_text_of_the_library_from_every_source(run: Any, pair: Path, tmp_path: Path) -> None:
+    llm = foretoken.LLM(pair / "target")
+    (wanted,) = llm.generate(PROMPT, foretoken.SamplingParams(max_tokens=12))
+    file = tmp_path / "prompt.py"
+    file.write_text(PROMPT)
+    short = ("--max-tokens", "12")
+    results = [
+        run("generate", "T", PROMPT, *short, tty=True),
+        run("generate", "T", "--prompt-file", str(file), *short),
+        run("generate", "T", *short, stdin=PROMPT.encode()),
+    ]
+    assert results == [Result(0, wanted.text + "\n", "")] * 3  # and nobody's progress bars
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.8"])
+def test_methods_write_the_same(run: Any, temperature: str) -> None:
+    common = ("generate", "T", PROMPT, "--max-tokens", "24", "--temperature", temperature)
+    common += ("--seed", "5")
+    plain = run(*common, "--method", "none")
+    assert plain.code == 0 and plain.err == ""
+    drafting = [
+        ("--method", "ngram"),
+        ("--draft", "D", "--num-draft-tokens", "3"),
+        ("--method", "draft", "--draft", "bundled", "--branch", "2", "--min-confidence", "0"),
+        ("--method", "ngram", "--draft", "D"),
+    ]
+    for options in drafting:
+        assert run(*common, *options) == plain
+
+
+def test_bundled_is_the_target_in_float32(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    real = foretoken.LLM.__init__
+
+    def spy(self: Any, model: Any, **options: Any) -> None:
+        given.append(options["dtype"])
+        real(self, model, **options)
+
+    monkeypatch.setattr(foretoken.LLM, "__init__", spy)
+    for model, more in (("bundled", ()), ("bundled", ("--dtype", "auto")), ("T", ())):
+        assert run("generate", model, PROMPT, "--max-tokens", "1", *more).code == 0
+    assert given == ["float32", "auto", "auto"]
+
+
+def test_json_holds_everything(run: Any) -> None:
+    options = ("--json", "--logprobs", "2", "-n", "2", "--temperature", "1", "--max-tokens", "5")
+    code, out, err = run("generate", "T", PROMPT, "--draft", "D", *options)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["prompt"] == PROMPT and [c["index"] for c in found["completions"]] == [0, 1]
+    for one in found["completions"]:
+        assert len(one["token_ids"]) == len(one["logprobs"]) == len(one["from_draft"]) == 5
+        assert one["finish_reason"] == "length" and one["stats"]["tokens"] == 5
+        again = run(
+            *("generate", "T", PROMPT, "--temperature", "1", "--max-tokens", "5"),
+            *("--seed", str(one["seed"])),
+        )
+        assert again.out == one["text"] + "\n"
+
+
+def test_several_completions_and_the_table(run: Any) -> None:
+    options = ("-n", "3", "--temperature", "1", "--seed", "8", "--max-tokens", "4")
+    code, out, err = run("generate", "T", PROMPT, "--draft", "D", "--stats", *options)
+    assert code == 0
+    assert [line for line in out.splitlines() if line in ("[0]", "[1]", "[2]")] == [
+        "[0]",
+        "[1]",
+        "[2]",
+    ]
+    assert "seed 8" in err and "acceptance" in err and err.count("length") == 4
+    assert max(map(len, err.splitlines())) <= 80
+
+
+def test_all_the_sampling_options_arrive(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[foretoken.SamplingParams] = []
+    real = foretoken.LLM.submit
+
+    def spy(self: Any, prompt: Any, params: Any) -> Any:
+        seen.append(params)
+        return real(self, prompt, params)
+
+    monkeypatch.setattr(foretoken.LLM, "submit", spy)
+    options = (
+        "--temperature 0.5 --top-k 9 --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 "
+        "--presence-penalty 0.2 --frequency-penalty -0.3 --logit-bias 5=-1.5 --logit-bias 6=2 "
+        "--bad-token-id 7 --bad-token-id 8 --min-tokens 2 --max-tokens 3 --stop foo --stop bar "
+        "--stop-token-id 9 --ignore-eos --seed 4 --logprobs 1 -n 2 --json"
+    )
+    assert run("generate", "T", PROMPT, *options.split()).code == 0
+    assert seen == [
+        foretoken.SamplingParams(
+            temperature=0.5,
+            top_k=9,
+            top_p=0.9,
+            min_p=0.1,
+            repetition_penalty=1.1,
+            presence_penalty=0.2,
+            frequency_penalty=-0.3,
+            logit_bias={5: -1.5, 6: 2.0},
+            bad_token_ids=(7, 8),
+            min_tokens=2,
+            max_tokens=3,
+            stop=("foo", "bar"),
+            stop_token_ids=(9,),
+            ignore_eos=True,
+            seed=4,
+            logprobs=1,
+            n=2,
+        )
+    ]
+
+
+def test_chat_uses_the_template(run: Any, pair: Path, tmp_path: Path) -> None:
+    tiny.model(**SIZES).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}> {{ m.content }}{% endfor %}"
+    tokenizer.save_pretrained(tmp_path)
+    code, out, _ = run("generate", str(tmp_path), "hello", "--chat", "--json", "--max-tokens", "1")
+    assert code == 0
+    ids = json.loads(out)["prompt_token_ids"]
+    assert "<user> hello" in tokenizer.decode(ids)
+
+
+BAD_INPUT: list[tuple[str, str]] = [
+    ("", "Missing argument"),
+    ("T p --nonsense", "--nonsense"),
+    ("T p --top-k many", "--top-k"),
+    ("T p more", "more"),
+    ("no-such-model p", "no-such-model"),
+    ("EMPTY p", "config.json"),
+    ("NO_WEIGHTS p", "no weights"),
+    ("T5 p", "encoder-decoder"),
+    ("T p --draft no-such-draft", "no-such-draft"),
+    ("T p --method magic", "magic"),
+    ("T p --method draft", "--draft"),
+    ("T p --method none --draft D", "contradicts"),
+    ("T p --method none --method ngram", "contradicts"),
+    ("T p --branch 2", "--draft"),
+    ("T p --method ngram --min-confidence 0.5", "--draft"),
+    ("T p --num-draft-tokens 3", "--method"),
+    ("T p --draft D --num-draft-tokens 0", "num_draft_tokens"),
+    ("T p --draft D --min-confidence 2", "min_confidence"),
+    ("T p --rule luck", "luck"),
+    ("T p --prompt-file x", "both"),
+    ("T --prompt-file no/such/file", "no/such/file"),
+    ("T --prompt-file BINARY", "UTF-8"),
+    ("T --prompt-file EMPTY", "EMPTY"),
+    ("T", "empty"),  # standard input holds nothing
+    ("T LONG", "256"),
+    ("T p --temperature -1", "temperature"),
+    ("T p --temperature nan", "temperature"),
+    ("T p --top-p 0", "top_p"),
+    ("T p --min-tokens 9 --max-tokens 8", "min_tokens"),
+    ("T p --max-tokens -1", "max_tokens"),
+    ("T p -n 0", "n is 0"),
+    ("T p --logit-bias 5", "ID=VALUE"),
+    ("T p --logit-bias 5=1 --logit-bias 5=2", "twice"),
+    ("T p --logit-bias 9999=1", "9999"),
+    ("T p --bad-token-id 8192", "8192"),
+    ("T p --logprobs 2", "--json"),
+    ("T p --chat", "template"),
+    ("T p --dtype int3", "int3"),
+    ("T p --device toaster", "toaster"),
+    ("T p --device mps", "mps"),
+    ("T p --max-length 1", "max_length"),
+    ("T p --max-length 9999", "9999"),
+    ("T p --threads 0", "threads"),
+    ("T p --revision main", "revision"),
+    ("bundled p --revision main", "revision"),
+]
+
+
+@pytest.mark.parametrize(("line", "names"), BAD_INPUT)
+def test_bad_input_is_one_sentence(run: Any, tmp_path: Path, line: str, names: str) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, config in (("no_weights", tiny.CONFIGS["llama"]()), ("t5", T5Config())):
+        config.save_pretrained(tmp_path / name)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    words = [
+        str(tmp_path / word.lower()) if word in ("EMPTY", "NO_WEIGHTS", "T5", "BINARY") else word
+        for word in line.split()
+    ]
+    words = ["x " * 300 if word == "LONG" else word for word in words]
+    code, out, err = run("generate", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err
+    assert names.lower() in err.lower()
+
+
+def test_unknown_commands_and_a_terminal_without_a_prompt(run: Any) -> None:
+    for words in (("dance",), ("info",), ("generate", "T")):
+        code, out, err = run(*words, tty=True)
+        assert (code, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_nothing_to_write_is_no_error(run: Any) -> None:
+    assert run("generate", "T", PROMPT, "--max-tokens", "0") == (0, "\n", "")
+    code, out, _ = run("generate", "T", PROMPT, "--max-tokens", "0", "--json", "--stats")
+    assert code == 0 and json.loads(out)["completions"][0]["stats"]["tokens"] == 0
+
+
+def test_the_draft_fails_in_the_middle(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run("generate", "T", PROMPT, "--max-tokens", "12")
+    calls = []
+
+    def fail(self: Any, requests: Any) -> Any:
+        calls.append(1)
+        raise RuntimeError("the draft\nhas lost its mind")
+
+    monkeypatch.setattr(foretoken.DraftModel, "propose", fail)
+    code, out, err = run("generate", "T", PROMPT, "--max-tokens", "12", "--draft", "D")
+    assert (code, out) == (0, plain.out) and len(calls) == 1
+    assert err.startswith("warning: drafting stopped") and err.count("\n") == 1
+
+
+def test_no_candidate_left_ends_with_an_error(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*_: Any) -> int:
+        raise NoCandidate("no token can be picked, the logits are NaN")
+
+    monkeypatch.setattr("foretoken.sampling.pick", nothing)
+    assert run("generate", "T", PROMPT) == (
+        2,
+        "\n",
+        "error: no token can be picked, the logits are NaN\n",
+    )
+
+
+def test_too_little_memory_is_one_sentence(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Any, work: Any, taps: Any = ()) -> Any:
+        raise MemoryError("keys take 9 bytes and 8 are free:\nlower max_length")
+
+    monkeypatch.setattr("foretoken.runners.torch.TorchRunner.forward", full)
+    code, _, err = run("generate", "T", PROMPT)
+    assert (code, err) == (2, "error: keys take 9 bytes and 8 are free: lower max_length\n")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("-n", "2"), ("--stats",)])
+def test_an_interrupt_prints_what_is_there(
+    run: Any, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    whole = run("generate", "T", PROMPT, "--max-tokens", "20")
+    steps, real = [0], Engine.step
+
+    def interrupted(self: Engine) -> Any:
+        steps[0] += 1
+        if steps[0] == 7:
+            signal.raise_signal(signal.SIGINT)
+        return real(self)
+
+    monkeypatch.setattr(Engine, "step", interrupted)
+    code, out, err = run("generate", "T", PROMPT, "--max-tokens", "20", *options)
+    assert code == 130 and steps == [7] and "Traceback" not in err
+    if "--json" in options:
+        (one,) = json.loads(out)["completions"]
+        assert one["finish_reason"] == "abort" and len(one["token_ids"]) == 6
+        out = one["text"]
+    elif "-n" not in options:
+        assert out.endswith("\n")
+    if "-n" not in options:
+        assert out.strip() and whole.out.startswith(out.rstrip("\n"))
+    assert ("abort" in err) == ("--stats" in options)
+
+
+def test_a_closed_pipe_is_quiet(pair: Path) -> None:
+    program = "import sys; from foretoken.cli import main; main(sys.argv[1:])"
+    words = ["generate", str(pair / "target"), PROMPT, "--max-tokens", "60"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()  # the reader has gone before the first word
+    err = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), err) == (1, b"")  # typer's code for it

@@ -187,9 +187,15 @@ def pick(
 def argmax_rows(logits: Tensor) -> list[int]:
     """The first argmax of every row (N, V): the picks at temperature 0 of rows without adjustments.
 
-    One synchronisation with an accelerator for all rows. Raises `NoCandidate` if any row must.
+    One synchronisation with an accelerator. Raises `NoCandidate` if any row must.
     """
     wide = logits if logits.dtype == torch.float64 else logits.float()  # bfloat16's argmax is slow
+    if wide.device.type == "cpu":  # numpy's is four times as fast as torch's, and both find NaN
+        rows = wide.detach().numpy()
+        tokens = [int(row.argmax()) for row in rows]
+        for row, token in zip(rows, tokens, strict=True):
+            _checked(float(row[token]))
+        return tokens
     best = wide.argmax(dim=-1, keepdim=True)  # the first on ties; finds NaN and +inf too
     values = wide.gather(-1, best)
     found = torch.cat((best.double(), values.double()), dim=-1).tolist()

@@ -151,15 +151,18 @@ def main(
     completions: Annotated[int, typer.Option(help="greedy completions that are parsed")] = 200,
     max_tokens: int = 128,
     rounds: int = 5,
-    num_draft_tokens: int = 6,
-    min_confidence: float = 0.3,
+    num_draft_tokens: int = 5,
+    min_confidence: float = 0.1,
+    branch: int = 2,
 ) -> None:
     """Measure the bundled pair and print tables."""
     console = Console()
     console.print(timing.machine(), highlight=False)
 
-    def draft(confidence: float = min_confidence) -> ft.DraftModel:
-        return ft.DraftModel(bundled("draft"), num_draft_tokens, min_confidence=confidence)
+    def draft(confidence: float = min_confidence, branches: int = branch) -> ft.DraftModel:
+        return ft.DraftModel(
+            bundled("draft"), num_draft_tokens, min_confidence=confidence, branch=branches
+        )
 
     target = ft.LLM(bundled("target"), dtype="float32", speculate=draft())
     small = ft.LLM(bundled("draft"), dtype="float32")
@@ -175,12 +178,12 @@ def main(
     table = Table(
         "temperature", "alpha (first draft)", "tokens per step", title="no confidence stop"
     )
-    every = ft.LLM(bundled("target"), dtype="float32", speculate=draft(0.0))
+    every = ft.LLM(bundled("target"), dtype="float32", speculate=draft(0.0, 1))
     for temperature in (0.0, 0.7, 1.0):
         alpha, per_step = acceptance(every, timed, temperature, max_tokens)
         table.add_row(str(temperature), f"{alpha:.3f}", f"{per_step:.2f}")
     console.print(table)
-    table = Table("temperature", "side", "tokens/s", "of plain", "of transformers", "identical")
+    table = Table("T", "side", "tokens/s", "of plain", "of hf", "identical")
     for temperature in (0.0, 0.7):
         rates, written = speed(timed, max_tokens, temperature, draft(), rounds)
         for name, took in rates.items():

@@ -35,15 +35,17 @@ class PoolRunner:
 
     pool: torch.Tensor  # (POOL, V)
     lengths: dict[int, int] = field(default_factory=dict)
+    seconds: float = 0.0  # spent in here, which is not the engine's time
 
     def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
-        outputs = []
+        began, outputs = time.perf_counter(), []
         for item in work:
             base = self.cached(item.key) + len(item.new)
             self.lengths[item.key] = base
             n = len(item.tree.tokens) if item.tree is not None else 0
             rows = (base + torch.arange(n)) % POOL
             outputs.append(Output(self.pool[rows]))
+        self.seconds += time.perf_counter() - began
         return outputs
 
     def cached(self, key: int) -> int:
@@ -89,14 +91,15 @@ def step_ms(vocabulary: int, batch: int, temperature: float, nodes: int = 8) -> 
             row = pool[position % POOL]
             known.tokens.append(pick(row, params, known.history, (), known.noise, position + 1))
         answers[key] = known.tokens
-    engine = Engine(PoolRunner(pool), Oracle(answers, nodes), scheduler=Scheduler(batch))
+    runner = PoolRunner(pool)
+    engine = Engine(runner, Oracle(answers, nodes), scheduler=Scheduler(batch))
     for key in range(batch):
         engine.add(Request(key, [7], params, seed=key))
     took = []
     for _ in range(steps):
-        began = time.perf_counter()
+        runner.seconds, began = 0.0, time.perf_counter()
         engine.step()
-        took.append(1e3 * (time.perf_counter() - began))
+        took.append(1e3 * (time.perf_counter() - began - runner.seconds))
     assert not engine.scheduler.running, "a node was not accepted"
     return statistics.median(took[4:])
 
@@ -118,7 +121,7 @@ def pass_ratio(model: PreTrainedModel, context: int, rows: int) -> tuple[float, 
     def theirs() -> None:
         with torch.inference_mode():
             model(input_ids=fresh, past_key_values=cache, use_cache=True)
-            cache.crop(context)
+            cache.crop(-rows)
 
     seconds = timing.interleaved({"ours": ours, "theirs": theirs}, rounds=41, warm=8)
     medians = (1e3 * statistics.median(seconds[name]) for name in ("ours", "theirs"))

@@ -49,7 +49,7 @@ def speculate(method: str, name: str, dtype: torch.dtype) -> Any:
     ngram = ft.NGram(min_ngram=1)
     if method in ("none", "ngram"):
         return {"none": None, "ngram": ngram}[method]
-    options = {"branch": 3} if method == "branches" else {}
+    options = {"branch": 3 if method == "branches" else 1}
     model = ft.DraftModel(draft(name, dtype), 5, min_confidence=0.0, **options)
     return [ngram, model] if method == "both" else model
 
@@ -379,7 +379,7 @@ def test_law_when_the_draft_breaks_after_some_tokens() -> None:
 
     armed: list[bool] = []
     breaking.register_forward_pre_hook(explode, with_kwargs=True)
-    proposer = ft.DraftModel(breaking, 2, min_confidence=0.0)
+    proposer = ft.DraftModel(breaking, 2, min_confidence=0.0, branch=1)
     params = ft.SamplingParams(temperature=1.0, max_tokens=4, ignore_eos=True)
     seeds = [ft.SamplingParams(**{**vars_of(params), "seed": seed}) for seed in range(1500)]
     with ft.LLM(small(0), speculate=proposer, rule="rejection", max_batch=1) as llm:

@@ -262,12 +262,12 @@ def test_the_shape_of_a_draft(rule: str, branch: int) -> None:
 
 
 def test_a_draft_stops_after_a_doubtful_token_which_it_keeps() -> None:
-    doubting = Spy(ft.DraftModel(relative(), 6, min_confidence=1.0))
+    doubting = Spy(ft.DraftModel(relative(), 6, min_confidence=1.0, branch=1))
     outs = written(doubting, temperature=1.7)
     assert tokens_of(outs) == plain(temperature=1.7)
     assert {len(tree) for _, tree in doubting.trees} <= {1, 2}
     assert accepted(outs) > 0
-    somewhat = Spy(ft.DraftModel(relative(), 6, min_confidence=0.3))
+    somewhat = Spy(ft.DraftModel(relative(), 6, min_confidence=0.3, branch=1))
     assert tokens_of(written(somewhat, temperature=0.3)) == plain(temperature=0.3)
     assert len({len(tree) for _, tree in somewhat.trees}) > 2
 
@@ -277,7 +277,7 @@ def test_a_draft_stops_after_a_doubtful_token_which_it_keeps() -> None:
 )
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_the_target_as_its_own_draft_is_always_right(rule: str, options: dict[str, Any]) -> None:
-    outs = written(ft.DraftModel(target(), 5, min_confidence=0.0), rule, **options)
+    outs = written(ft.DraftModel(target(), 5, min_confidence=0.0, branch=1), rule, **options)
     for out in outs:
         assert out.stats.accepted == out.stats.drafted
         assert out.stats.steps == 5  # 30 tokens, 6 a step

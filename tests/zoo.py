@@ -222,7 +222,10 @@ def model(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         built: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return built.eval()
+    if getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        built.set_attn_implementation("eager")  # as loading does
+    built.eval()
+    return built
 
 
 def relative(target: PreTrainedModel) -> PreTrainedModel:
@@ -233,5 +236,5 @@ def relative(target: PreTrainedModel) -> PreTrainedModel:
         for parameter in made.parameters():
             spread = float(parameter.std()) if parameter.numel() > 1 else 0.0
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter += (0.1 * spread * noise).to(parameter.dtype)
+            parameter.add_((0.1 * spread * noise).to(parameter.dtype))
     return made

@@ -106,6 +106,7 @@ class Call:
     window: int | None
     masked: bool
     bidirectional: bool
+    capped: bool
     others: tuple[str, ...]  # tensors under keywords that we do not know
 
 
@@ -139,8 +140,8 @@ def attend(
     if step.calls is not None:
         bidirectional = getattr(module, "is_causal", True) is False
         unknown = tuple(k for k, v in others.items() if isinstance(v, Tensor) and k not in HARMLESS)
-        masked = attention_mask is not None
-        step.calls.append(Call(layer, sliding_window, masked, bidirectional, unknown))
+        masked, capped = attention_mask is not None, softcap is not None
+        step.calls.append(Call(layer, sliding_window, masked, bidirectional, capped, unknown))
     elif attention_mask is not None:  # not on the probe's short sequences
         raise RuntimeError(f"layer {layer} was given a mask, which packed attention does not use")
     pieces = []

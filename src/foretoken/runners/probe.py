@@ -102,6 +102,12 @@ def _check_calls(name: str, config: Any, calls: list[Call]) -> None:
         raise Refused(f"{name} builds its own attention mask: {ANOTHER}")
     if any(call.bidirectional for call in calls):
         raise Refused(f"{name} attends in both directions: use a causal language model")
+    if any(call.capped for call in calls) and config._attn_implementation == "sdpa":
+        # Older transformers let it, and their own logits lack the cap.
+        raise Refused(
+            f"{name} caps its attention scores, which sdpa leaves out: "
+            "load it with attn_implementation='eager'"
+        )
     if others := sorted({other for call in calls for other in call.others}):
         raise Refused(f"{name} steers attention by its own {', '.join(others)}: {ANOTHER}")
     window = getattr(config, "sliding_window", None)

@@ -4,7 +4,7 @@ import foretoken as ft
 from foretoken.demo import bundled
 
 params = ft.SamplingParams(temperature=0.7, seed=1, max_tokens=64)
-prompt = "import argparse\n\n\ndef main():\n"
+prompt = "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test"
 (plain,) = ft.LLM(bundled("target"), dtype="float32").generate(prompt, params)
 llm = ft.LLM(bundled("target"), dtype="float32", speculate=ft.DraftModel(bundled("draft")))
 (fast,) = llm.generate(prompt, params)

@@ -4,6 +4,9 @@ import foretoken as ft
 from foretoken.demo import bundled
 
 llm = ft.LLM(bundled("target"), dtype="float32", speculate=ft.NGram(num_draft_tokens=8))
-(out,) = llm.generate("import argparse\n\n\ndef main():\n", ft.SamplingParams(max_tokens=64))
+(out,) = llm.generate(
+    "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test",
+    ft.SamplingParams(max_tokens=64),
+)
 print(out.text)
 print(f"{out.stats.tokens_per_step:.2f} tokens per pass of the model")

@@ -7,6 +7,7 @@ far and 130. Knows no model, and no method beyond its name.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -32,6 +33,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script; `arguments` without the program's name. Always ends in `SystemExit`."""
     transformers.utils.logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry
     transformers.utils.logging.disable_progress_bar()
     if sys.stderr is not None and sys.stderr.isatty():
         enable_progress_bars()  # a download is worth watching

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 import foretoken as ft
+import tiny
 import zoo
 from foretoken.runners.base import Work
 from foretoken.runners.loading import Refused
@@ -172,7 +173,7 @@ def greedy(model: PreTrainedModel) -> tuple[list[list[int]], list[list[int]], in
         for _ in range(TOKENS):
             tokens.append(int(plain(model, tokens)[-1].argmax()))
         expected.append(tokens[len(prompt) :])
-    draft = ft.DraftModel(zoo.relative(model), 4, min_confidence=0.0, branch=2)
+    draft = ft.DraftModel(tiny.relative(model), 4, min_confidence=0.0, branch=2)
     params = ft.SamplingParams(max_tokens=TOKENS, ignore_eos=True)
     with ft.LLM(model, speculate=[ft.NGram(min_ngram=1), draft], max_batch=2) as llm:
         outs = llm.generate(PROMPTS, params)

@@ -27,6 +27,7 @@ from foretoken.sampling import (
     adjust,
     argmax_rows,
     draw,
+    draw_distinct,
     law,
     logprobs,
     mix,
@@ -604,3 +605,20 @@ def test_every_parameter_is_checked_and_borders_are_allowed() -> None:
     bias[1] = 3
     assert params.logit_bias == {1: 2.0}
     assert SamplingParams() == SamplingParams(stop=(), stop_token_ids=[])
+
+
+def test_siblings_are_drawn_without_replacement_from_the_laws_they_tell() -> None:
+    given, rng = Tensor([0.5, 0.3, 0.0, 0.2]).double(), torch.Generator().manual_seed(5)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for _ in range(4000):
+        ids, laws = draw_distinct(given, 2, rng)
+        assert len(set(ids)) == 2 and torch.equal(laws[0], given)
+        rest = given.clone()
+        rest[ids[0]] = 0
+        assert torch.allclose(laws[1], rest / rest.sum())
+        counts[tuple(ids)] += 1
+    for (first, second), seen in counts.items():
+        p = float(given[first] * given[second] / (1 - given[first]))
+        assert abs(seen / 4000 - p) < 5 * math.sqrt(p * (1 - p) / 4000)
+    assert len(counts) == 6  # every ordered pair of the three tokens that can be drawn
+    assert len(draw_distinct(given, 9, rng)[0]) == 3

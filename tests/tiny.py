@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -61,8 +62,7 @@ def model(
 
 def relative(target: PreTrainedModel, share: float = 0.1, seed: int = 1) -> PreTrainedModel:
     """A draft: the target with every weight disturbed, so that it often agrees."""
-    made = AutoModelForCausalLM.from_config(target.config, dtype=target.dtype)
-    made.load_state_dict(target.state_dict())
+    made = copy.deepcopy(target)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in made.parameters():

@@ -6,7 +6,6 @@ in every sub-configuration. What that does not fit is in CHANGES, one line per a
 
 from __future__ import annotations
 
-import copy
 from dataclasses import fields
 from typing import Any
 
@@ -226,15 +225,3 @@ def model(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         built.set_attn_implementation("eager")  # as loading does
     built.eval()
     return built
-
-
-def relative(target: PreTrainedModel) -> PreTrainedModel:
-    """`tiny.relative` for models that no configuration of their own makes again."""
-    made = copy.deepcopy(target)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            spread = float(parameter.std()) if parameter.numel() > 1 else 0.0
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.add_((0.1 * spread * noise).to(parameter.dtype))
-    return made

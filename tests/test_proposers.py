@@ -176,15 +176,21 @@ def test_ngram_by_name_or_by_object_changes_nothing(name: Any) -> None:
     assert tokens_of(outs) == plain()
 
 
+def in_turns(a: ft.LLM, b: ft.LLM) -> list[list[int]]:
+    """What two LLMs stream after PROMPTS[2] and PROMPTS[3], a chunk of each in turn."""
+    streams = [a.stream(PROMPTS[2], params()), b.stream(PROMPTS[3], params())]
+    got: list[list[int]] = [[], []]
+    for _ in range(60):
+        for stream, tokens in zip(streams, got, strict=True):
+            chunk = next(stream, None)
+            tokens += chunk.token_ids if chunk else []
+    return got
+
+
 def test_one_ngram_serves_two_llms() -> None:
     shared = ft.NGram(min_ngram=1)
     with ft.LLM(target(), speculate=shared) as a, ft.LLM(target(), speculate=shared) as b:
-        streams = [a.stream(PROMPTS[2], params()), b.stream(PROMPTS[3], params())]
-        got: list[list[int]] = [[], []]
-        for _ in range(60):
-            for stream, tokens in zip(streams, got, strict=True):
-                for chunk in [next(stream, None)]:
-                    tokens += chunk.token_ids if chunk else []
+        got = in_turns(a, b)
     assert got == plain()[2:]
 
 
@@ -406,12 +412,7 @@ def test_one_draft_model_serves_two_llms_at_once_or_is_refused() -> None:
             b = ft.LLM(target(), speculate=shared)
         except ValueError:
             return
-        streams = [a.stream(PROMPTS[2], params()), b.stream(PROMPTS[3], params())]
-        got: list[list[int]] = [[], []]
-        for _ in range(60):
-            for stream, tokens in zip(streams, got, strict=True):
-                for chunk in [next(stream, None)]:
-                    tokens += chunk.token_ids if chunk else []
+        got = in_turns(a, b)
     assert got == plain()[2:]
 
 

@@ -53,7 +53,7 @@ class Growth:
     request: Request
     depth: int  # tokens that may still be drafted
     tips: list[int]  # tokens of the chain that grows, root first
-    tokens: list[int] = field(default_factory=list)  # of the tree's nodes
+    tokens: list[int] = field(init=False)  # of the tree's nodes
     parents: list[int] = field(default_factory=lambda: [-1])
     laws: list[Tensor] = field(default_factory=list)  # one (V,) per node but node 0
     scores: list[float] = field(default_factory=lambda: [1.0])

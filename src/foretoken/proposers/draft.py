@@ -102,8 +102,8 @@ class DraftModel:
             outputs = self.runner.forward([self._work(growth) for growth in growing])
         except Exception as error:  # one request's fault is not the others'
             if len(growing) == 1:
-                self._stop(growing[0], error)
-            for growth in growing if len(growing) > 1 else ():
+                return self._stop(growing[0], error)
+            for growth in growing:
                 self._grow([growth])
             return
         for growth, output in zip(growing, outputs, strict=True):

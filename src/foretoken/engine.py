@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foretoken.proposers.base import Proposer, release
 from foretoken.request import VERIFIER, Feedback, Laws, Picks, Request
-from foretoken.runners.base import Output, Runner, Work
+from foretoken.runners.base import Output, Runner, Work, begin
 from foretoken.sampling import NoCandidate
 from foretoken.scheduler import Scheduler, Turn
 from foretoken.tree import TokenTree
@@ -36,8 +36,13 @@ class Engine:
     ) -> None:
         if rule not in RULES:
             raise ValueError(f"rule {rule!r} is unknown: use one of {', '.join(RULES)}")
-        self.runner, self.proposer, self.rule, self.scheduler = runner, proposer, rule, scheduler
+        self.runner, self.rule, self.scheduler = runner, rule, scheduler
         self.vocabulary = vocabulary
+        self.use(proposer)
+
+    def use(self, proposer: Proposer | None) -> None:
+        """Draft with `proposer`, which is bound already, from the next step on."""
+        self.proposer = proposer
         self.taps = proposer.taps if proposer is not None else ()
 
     def add(self, request: Request) -> None:
@@ -54,7 +59,7 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[Request]:
         """One pass of the target; returns the requests that wrote or ended."""
-        turns = self.scheduler.pick(self.runner.cached)
+        turns = self.scheduler.pick(self.runner.cached, self._begin)
         trees = self._propose(turns)
         work = [
             Work(turn.request.key, turn.new, tree) for turn, tree in zip(turns, trees, strict=True)
@@ -66,6 +71,9 @@ class Engine:
                 self._commit(turn.request, tree, output)
                 moved.append(turn.request)
         return moved
+
+    def _begin(self, request: Request) -> None:
+        begin(self.runner, request.key, request.tokens)
 
     def _propose(self, turns: Sequence[Turn]) -> list[TokenTree | None]:
         """A tree for every turn that has read its prompt."""

@@ -1,4 +1,4 @@
-"""What a request's history does to a row of logits: penalties, bias, bans.
+"""What a request's history does to a row of logits: penalties, bias, bans, rules from outside.
 
 Each node of a tree has a history of its own: prompt, committed output, and the path to it. Does
 not know trees or requests.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,13 +19,15 @@ from foretoken.params import SamplingParams
 class History:
     """What penalties look at: the ids of the prompt and the counts of the output's ids.
 
-    `end_ids` (end-of-text and stop ids) are banned until `min_tokens` are out.
+    `end_ids` (end-of-text and stop ids) are banned until `min_tokens` are out. `process`, if set,
+    is a further rule: (path, row (V,)) -> row (V,), a function of the history and the row alone.
     """
 
     def __init__(self, prompt: Sequence[int], end_ids: Sequence[int] = ()) -> None:
         self.end_ids = tuple(end_ids)
         self.counts: Counter[int] = Counter()
         self.length = 0  # output tokens
+        self.process: Callable[[Sequence[int], Tensor], Tensor] | None = None
         self._prompt: Sequence[int] | Tensor = list(prompt)
         self._totals: tuple[Tensor, Tensor] | None = None
 
@@ -62,15 +64,26 @@ def adjust(logits: Tensor, params: SamplingParams, history: History, path: Seque
     """Penalties, bias, bans of one row (V,); `path`: output tokens after the committed ones.
 
     Repetition (prompt, output and path; Keskar et al. 2019, CTRL, section 4.1), then frequency and
-    presence (output and path), then logit_bias, then bans to -inf. A new float32 or float64
-    row, or the given one when nothing applies. Ids outside the row, as a draft with a smaller
-    vocabulary meets them, have no logit to adjust.
+    presence (output and path), then logit_bias, then bans to -inf, then the history's `process`. A
+    new float32 or float64 row, or the given one when nothing applies. Ids outside the row, as a
+    draft with a smaller vocabulary meets them, have no logit to adjust.
     """
     banned: Sequence[int] = params.bad_token_ids
     if history.length + len(path) < params.min_tokens:
         banned = (*banned, *history.end_ids)
-    if not (params.penalises or params.logit_bias or banned):
-        return logits
+    row = logits
+    if params.penalises or params.logit_bias or banned:
+        row = _adjusted(logits, params, history, path, banned)
+    return row if history.process is None else history.process(path, row)
+
+
+def _adjusted(
+    logits: Tensor,
+    params: SamplingParams,
+    history: History,
+    path: Sequence[int],
+    banned: Sequence[int],
+) -> Tensor:
     work = torch.float64 if logits.dtype == torch.float64 else torch.float32
     row = logits.to(work, copy=True)
     if params.penalises:

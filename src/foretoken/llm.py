@@ -43,6 +43,8 @@ class LLM:
     `tokenizer` too, or prompt with token ids). speculate: None, a method's name, a proposer, or a
     list of these, whose trees are merged. rule: "coupled" (same seed, same tokens, whatever
     drafts) or "rejection" (exact in law). max_length bounds prompt and output together.
+    prefix_cache: a prompt that begins like an earlier request is read from there on; off, because
+    what is kept outlives a change of the model's weights or adapters.
 
     Raises `ValueError`, in one sentence, for whatever cannot run.
     """
@@ -62,6 +64,7 @@ class LLM:
         threads: int | None = None,
         trust_remote_code: bool = False,
         revision: str | None = None,
+        prefix_cache: bool = False,
     ) -> None:
         if runner not in ("auto", "torch"):
             raise ValueError(f"runner {runner!r} is unknown: use auto or torch")
@@ -86,19 +89,18 @@ class LLM:
             max_batch=max_batch,
             max_length=max_length,
             trust_remote_code=trust_remote_code,
+            prefix_cache=prefix_cache,
         )
         self.tokenizer = load_tokenizer(model, tokenizer, options)
         self.end_ids = end_ids(self.runner.model, self.tokenizer)
         self.max_length = self.runner.max_length
-        if proposer is not None:
-            bind(proposer, self.runner)
         self.engine = Engine(
             self.runner,
-            proposer,
             rule=rule,
             scheduler=Scheduler(max_batch),
             vocabulary=self.runner.vocabulary,
         )
+        self._draft_with(proposer)
         self._next_key = 0
         self._closed = False
 
@@ -112,6 +114,20 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def use(self, speculate: Any) -> None:
+        """Draft with something else from now on; takes what `LLM(speculate=)` takes.
+
+        Raises `ValueError` while requests are running, and changes nothing if it raises.
+        """
+        if self.engine.scheduler.running or self.engine.scheduler.waiting:
+            raise ValueError("requests are running: change the method when they have ended")
+        self._draft_with(resolve(speculate))
+
+    def _draft_with(self, proposer: Proposer | None) -> None:
+        if proposer is not None:
+            bind(proposer, self.runner)
+        self.engine.use(proposer)
 
     def close(self) -> None:
         """End every request and let go of caches; the user's model stays as it was."""

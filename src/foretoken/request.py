@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -51,6 +51,9 @@ class Stats:
     accepted: int = 0
     tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
+    offered_per_position: list[int] = field(
+        default_factory=list
+    )  # the walk came there, with drafts
     began: float = 0.0  # monotonic seconds: added, first token, end
     first_token: float = 0.0
     ended: float = 0.0
@@ -113,6 +116,8 @@ class Request:
         self.error: str | None = None
         self.warnings: list[str] = []
         self.plain = False  # its drafter failed: one node per step from now on
+        self.ends: Callable[[], bool] | None = None  # a further stop rule, asked after each token
+        self.rows: list[Tensor] | None = None  # a list here is given the row (V,) of each token
         self.logprobs: list[dict[int, float]] = []
         self.from_draft: list[bool] = []
         self._generators: dict[int, torch.Generator] = {}
@@ -165,8 +170,11 @@ class Request:
                 break
         drafted = min(len(path) - 1, len(written))
         self.from_draft += [i < drafted for i in range(len(written))]
-        self._count(tree, drafted, len(written))
+        whole = len(written) == len(offered)
+        self._count(tree, path[: drafted + whole], drafted, len(written))
         self.history.append(written)
+        if self.rows is not None:
+            self.rows += [logits[node].clone() for node in path[: len(written)]]
         if self.params.logprobs is not None:
             for node, token in zip(path, written, strict=False):
                 self.logprobs.append(sampling.logprobs(logits[node], [token], self.params.logprobs))
@@ -198,11 +206,14 @@ class Request:
             if self.text.stopped():
                 self.finish("stop")
                 return True
-        if self.room <= 0:
+        if self.ends is not None and self.ends():
+            self.finish("stop")
+        elif self.room <= 0:
             self.finish("length")
         return self.finished
 
-    def _count(self, tree: TokenTree, accepted: int, written: int) -> None:
+    def _count(self, tree: TokenTree, asked: Sequence[int], accepted: int, written: int) -> None:
+        """`asked`: the nodes whose following token was decided and written."""
         stats = self.stats
         if not stats.tokens:
             stats.first_token = time.monotonic()
@@ -213,10 +224,17 @@ class Request:
         stats.drafting_steps += 1
         stats.drafted += len(tree.tokens) - 1
         stats.accepted += accepted
-        short = accepted - len(stats.accepted_per_position)
-        stats.accepted_per_position += [0] * short
+        parents = set(tree.parents)
+        for depth, node in enumerate(asked):
+            if node in parents:  # else there was nothing left to accept
+                _bump(stats.offered_per_position, depth)
         for depth in range(accepted):
-            stats.accepted_per_position[depth] += 1
+            _bump(stats.accepted_per_position, depth)
+
+
+def _bump(counts: list[int], at: int) -> None:
+    counts += [0] * (at + 1 - len(counts))
+    counts[at] += 1
 
 
 class Picks:
@@ -226,7 +244,8 @@ class Picks:
         self.request, self.tree, self.logits = request, tree, logits
         params = request.params
         # One synchronisation with an accelerator, where a row at a time would take one each.
-        at_once = logits.device.type != "cpu" and not params.temperature and not params.adjusts
+        alike = not params.temperature and not params.adjusts and request.history.process is None
+        at_once = alike and logits.device.type != "cpu"
         self._made = sampling.argmax_rows(logits) if at_once else None
 
     def __getitem__(self, node: int) -> int:

@@ -41,10 +41,17 @@ class Scheduler:
         elif request in self.waiting:
             self.waiting.remove(request)
 
-    def pick(self, cached: Callable[[int], int]) -> list[Turn]:
-        """The turns of this step; a request whose prompt found no budget has none."""
+    def pick(
+        self, cached: Callable[[int], int], begin: Callable[[Request], None] | None = None
+    ) -> list[Turn]:
+        """The turns of this step; a request whose prompt found no budget has none.
+
+        cached: tokens of a key that need not be read; begin: told of a request that gets a place.
+        """
         while self.waiting and len(self.running) < self.max_batch:
             self.running.append(self.waiting.popleft())
+            if begin is not None:
+                begin(self.running[-1])
         turns, budget = [], self.prompt_budget
         for request in self.running:
             done, last = cached(request.key), len(request.tokens) - 1

@@ -19,7 +19,7 @@ from torch import Tensor
 from foretoken import sampling
 from foretoken.proposers.base import Growth
 from foretoken.request import Request
-from foretoken.runners.base import Target, Work
+from foretoken.runners.base import Target, Work, begin
 from foretoken.tree import TokenTree
 
 SLICE = 512  # prompt tokens read in one pass
@@ -80,6 +80,8 @@ class DraftModel:
         runner, key, tokens = self.runner, request.key, request.tokens
         depth = min(self.num_draft_tokens, request.room - 1, runner.max_length - len(tokens))
         growth = Growth(request, depth, [tokens[-1]])
+        if key not in self._chains:
+            begin(runner, key, tokens)
         cached = runner.cached(key)
         same = len(commonprefix([self._chains.pop(key, []), tokens[cached:-1]]))
         if same:

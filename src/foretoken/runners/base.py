@@ -35,7 +35,11 @@ class Output:
 
 
 class Runner(Protocol):
-    """A model with a cache of committed tokens and scratch room for one tree per key."""
+    """A model with a cache of committed tokens and scratch room for one tree per key.
+
+    One hook is optional: begin(key, tokens), before the first pass of a key, for a runner that can
+    take over what it cached for an earlier key.
+    """
 
     def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
         """One pass: `new` becomes committed, the tree's nodes become scratch."""
@@ -52,6 +56,13 @@ class Runner(Protocol):
     def free(self, key: int) -> None:
         """Forget `key`; its place is free at once."""
         ...
+
+
+def begin(runner: Runner, key: int, tokens: Sequence[int]) -> None:
+    """Call the hook if there is one."""
+    hook = getattr(runner, "begin", None)
+    if hook is not None:
+        hook(key, tokens)
 
 
 class Target(Runner, Protocol):

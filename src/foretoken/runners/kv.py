@@ -8,6 +8,7 @@ a row can be handed to any attention kernel as a view. Knows nothing of models.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import commonprefix  # of lists as well as of paths
 
 import torch
 from torch import Tensor
@@ -35,26 +36,60 @@ class KVCache:
         self.rows: dict[int, int] = {}  # key -> row
         self.lengths: dict[int, int] = {}  # key -> committed tokens
         self._free: list[int] = []
+        self._parked: dict[int, list[int]] = {}  # row -> what it holds for nobody, oldest first
         self._row_count = self._slot_count = 0
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def reserve(self, key: int, slots: int) -> int:
         """The row of `key`, made if new, with room for `slots` in all."""
         if key not in self.rows:
-            if not self._free and self._row_count >= self.max_rows:
-                raise RuntimeError(f"all {self.max_rows} rows of the cache are taken")
-            self.rows[key] = self._free.pop() if self._free else self._row_count
+            self.rows[key] = self._empty_row()
             self.lengths[key] = 0
-            self._row_count = max(self._row_count, self.rows[key] + 1)
         if slots > self._slot_count:
             doubled = min(max(FIRST_SLOTS, 2 * self._slot_count), self.max_slots)
             self._slot_count = max(slots, doubled)
         return self.rows[key]
 
-    def release(self, key: int) -> None:
+    def _empty_row(self) -> int:
+        if self._free:
+            return self._free.pop()
+        if self._row_count < self.max_rows:
+            self._row_count += 1
+            return self._row_count - 1
+        if not self._parked:
+            raise RuntimeError(f"all {self.max_rows} rows of the cache are taken")
+        row = next(iter(self._parked))
+        del self._parked[row]
+        return row
+
+    def release(self, key: int, tokens: Sequence[int] = ()) -> None:
+        """Forget `key`; `tokens`, the committed ones, let a later key `adopt` its row."""
         if key in self.rows:
-            self._free.append(self.rows.pop(key))
-            del self.lengths[key]
+            row, length = self.rows.pop(key), self.lengths.pop(key)
+            if tokens and length:
+                self._parked[row] = list(tokens[:length])
+            else:
+                self._free.append(row)
+
+    def adopt(self, key: int, tokens: Sequence[int]) -> int:
+        """Give `key` the parked row that begins most like `tokens`; how many tokens they share.
+
+        A row that would lose most of what it holds is left alone while there is another to take:
+        else two conversations with the same first words would take one row from each other.
+        """
+        shared = {
+            row: len(commonprefix([held, list(tokens)])) for row, held in self._parked.items()
+        }
+        row = max(shared, key=lambda row: shared[row], default=None)
+        if row is None or not shared[row]:
+            return 0
+        oldest = next(iter(self._parked))  # the one that would be taken
+        another = self._free or self._row_count < self.max_rows or row != oldest
+        if another and 2 * shared[row] < len(self._parked[row]):
+            return 0
+        del self._parked[row]
+        self.rows[key], self.lengths[key] = row, shared[row]
+        return shared[row]
 
     def write(self, layer: int, row: int, at: int, key: Tensor, value: Tensor) -> None:
         """Store key and value (heads, T, head size) of one layer in the slots from `at`."""

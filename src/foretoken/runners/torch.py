@@ -44,6 +44,7 @@ class TorchRunner:
         max_batch: int = 8,
         max_length: int | None = None,
         trust_remote_code: bool = False,
+        prefix_cache: bool = False,
     ) -> None:
         self.model = loading.unwrap(model)
         loading.refuse_unsupported(self.model)
@@ -52,7 +53,9 @@ class TorchRunner:
         self.max_length = loading.length_limit(self.config, max_length)
         self._configs, self._modules = _configs(self.model), list(self.model.modules())
         self._accepts = inspect.signature(self.model.forward).parameters
+        self.prefix_cache = prefix_cache
         self._scratch: dict[int, Scratch] = {}
+        self._tokens: dict[int, list[int]] = {}  # the committed ones, kept for the prefix cache
         self._cache = KVCache(max_batch, self.max_length)
         probe.check(self)
 
@@ -84,19 +87,26 @@ class TorchRunner:
             device=self.device,
             trust_remote_code=self.trust_remote_code,
         )
-        return TorchRunner(loaded, max_batch=self.max_batch, max_length=None)
+        return TorchRunner(loaded, max_batch=self.max_batch, prefix_cache=self.prefix_cache)
 
     def cached(self, key: int) -> int:
         return self._cache.lengths.get(key, 0)
 
+    def begin(self, key: int, tokens: Sequence[int]) -> None:
+        """Take over what an earlier key cached of `tokens`; the last one is left to be run."""
+        if self.prefix_cache and key not in self._tokens:  # a draft that failed begins again
+            shared = self._cache.adopt(key, tokens[:-1])
+            self._tokens[key] = list(tokens[:shared])
+
     def free(self, key: int) -> None:
-        self._cache.release(key)
+        self._cache.release(key, self._tokens.pop(key, ()))
         self._scratch.pop(key, None)
 
     def close(self) -> None:
         """Let go of all keys and values."""
         self._cache = KVCache(self.max_batch, self.max_length)
         self._scratch.clear()
+        self._tokens.clear()
 
     def keep(self, key: int, path: Sequence[int]) -> None:
         scratch = self._scratch[key]
@@ -107,6 +117,8 @@ class TorchRunner:
             sources = [base + node for node in path[moved:]]
             with torch.inference_mode():
                 self._cache.move(self._cache.rows[key], sources, base + moved)
+        if key in self._tokens and scratch.tree is not None:
+            self._tokens[key][base:] = [scratch.tree.tokens[node] for node in path]
         self._cache.lengths[key] = base + len(path)
         self._scratch[key] = Scratch(None, 0)
 
@@ -131,6 +143,8 @@ class TorchRunner:
             span = slice(at, at + rows)
             outputs.append(Output(logits[span], {tap: h[span] for tap, h in hidden.items()}))
             at += rows
+            if item.key in self._tokens:  # before the length: an interrupt may come in between
+                self._tokens[item.key][seg.cached :] = item.new
             self._cache.lengths[item.key] = seg.root
             self._scratch[item.key] = Scratch(item.tree, item.first + rows)
         return outputs

@@ -36,7 +36,8 @@ proposers.base          <- tree sampling request runners.base checkpoints | torc
 proposers.*             <- tree sampling request runners.base proposers.base checkpoints | torch
 scheduler engine        <- tree sampling verify request runners* proposers* scheduler engine
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
-hf certify              <- llm analysis foretoken
+hf                      <- llm request sampling
+certify                 <- llm analysis foretoken
 bench bench.*           <- * !server !server.* !cli !training !training.*
 demo demo.*             <- llm analysis demo demo.* foretoken
 training training.*     <- runners runners.* proposers.* checkpoints analysis training.*

@@ -22,12 +22,13 @@ END = "<|endoftext|>"
 HELD_OUT_ONE_IN = 20
 
 
-def modules(root: Path | None = None) -> list[tuple[str, str]]:
+def modules(root: Path | None = None, only_held_out: bool = False) -> list[tuple[str, str]]:
     """Every (relative path, source) of the standard library that parses, sorted by path."""
     root = root or Path(sysconfig.get_paths()["stdlib"])
     found = []
     for path in sorted(root.rglob("*.py")):
-        if "site-packages" in path.parts:
+        name = path.relative_to(root).as_posix()
+        if "site-packages" in path.parts or (only_held_out and not is_held_out(name)):
             continue
         try:
             source = path.read_bytes().decode("utf-8")
@@ -37,7 +38,7 @@ def modules(root: Path | None = None) -> list[tuple[str, str]]:
         except (UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # the test suite ships broken files on purpose
         if source.strip():
-            found.append((path.relative_to(root).as_posix(), source))
+            found.append((name, source))
     return found
 
 

@@ -1,8 +1,10 @@
 """Trains the bundled models: `python -m foretoken.demo.train target`, then `... draft`.
 
-The target learns the standard library's sources; the draft is distilled from the target (forward
-KL over the whole vocabulary). Both stop by wall clock, write checkpoints that resume on the same
-machine, and can start from the shipped weights with a fresh optimiser (`--from-shipped`).
+The target learns the standard library's sources; the draft is distilled from the target: for most
+of the time from the sources and, in turn, from lessons that the target wrote down once, then on
+long rows by forward KL over the whole vocabulary. Both stop by wall clock, write checkpoints that
+resume on the same machine, and can start from the shipped weights with a fresh optimiser
+(`--from-shipped`).
 Matrices are trained by Muon, the rest by AdamW; both are torch's.
 """
 
@@ -23,12 +25,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from foretoken.demo import corpus
+from foretoken.demo import corpus, lessons
 
 MODELS = Path(__file__).parent / "models"
 CONTEXT = 2048
 SHORT, LONG = 512, 2048  # tokens per row; the long rows come last, for positions beyond 512
 LONG_SHARE = 0.12  # of the wall clock
+TEACHING_SHARE = 0.35  # of the draft's wall clock, before its training begins
 ROW_TOKENS = 4096  # tokens per forward pass
 STEP_TOKENS = 8192  # tokens per optimiser step
 SHAPES: dict[str, dict[str, Any]] = {
@@ -128,6 +131,12 @@ def loss_of(model: Any, teacher: Any, row: torch.Tensor) -> torch.Tensor:
     return F.kl_div(logits.float().log_softmax(-1), law, log_target=True, reduction="batchmean")
 
 
+def lesson_loss(model: Any, batch: list[torch.Tensor]) -> torch.Tensor:
+    ids, best, logp = batch
+    logits = model(ids[:, :-1], use_cache=False).logits
+    return lessons.loss(logits.flatten(0, 1), best.flatten(0, 1), logp.flatten(0, 1))
+
+
 def start(
     name: str, resume: Path, from_shipped: bool, device: str
 ) -> tuple[Any, list[torch.optim.Optimizer], dict[str, Any]]:
@@ -180,6 +189,7 @@ def fit(
     opts: Any,
     state: dict[str, Any],
     teacher: Any,
+    taught: lessons.Lessons | None,
     data: tuple[np.ndarray, np.ndarray],
     minutes: float,
     checkpoint: Path,
@@ -187,12 +197,8 @@ def fit(
     """Trains in place until `minutes` of wall clock are spent, the resumed ones included."""
     device = next(model.parameters()).device
     rows = Rows(data[0], seed=state["step"])
-    train_model, train_teacher = model, teacher
-    try:
-        train_model = torch.compile(model)
-        train_teacher = torch.compile(teacher) if teacher is not None else None
-    except RuntimeError as error:  # no compiler on this machine: slower, not different
-        print(f"training without torch.compile: {error}", file=sys.stderr)
+    train_model = lessons.compiled(model)
+    train_teacher = lessons.compiled(teacher) if teacher is not None else None
     budget, began, saved_at = minutes * 60, time.monotonic() - state["elapsed_s"], time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, refresh_per_second=0.5) as progress:
@@ -205,10 +211,16 @@ def fit(
                     group.setdefault("base_lr", group["lr"])
                     group["lr"] = group["base_lr"] * learning_rate(share, state["step"])
             total = 0.0
-            for _ in range(STEP_TOKENS // ROW_TOKENS):
-                row = rows.batch(ROW_TOKENS // length, length).to(device)
+            for part in range(STEP_TOKENS // ROW_TOKENS):
+                count = ROW_TOKENS // length
                 with torch.autocast(device.type, torch.bfloat16):
-                    loss = loss_of(train_model, train_teacher, row)
+                    if taught is not None and length == SHORT and part % 2:
+                        lesson = taught.batch(count, rows.rng)
+                        loss = lesson_loss(train_model, [each.to(device) for each in lesson])
+                    else:  # with lessons, the text itself teaches as well: there is more of it
+                        row = rows.batch(count, length).to(device)
+                        own = train_teacher if taught is None or length == LONG else None
+                        loss = loss_of(train_model, own, row)
                 (loss * ROW_TOKENS / STEP_TOKENS).backward()
                 total += float(loss.detach()) * ROW_TOKENS / STEP_TOKENS
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -249,9 +261,16 @@ def main(
     if name == "draft":
         teacher = AutoModelForCausalLM.from_pretrained(MODELS / "target", dtype=torch.bfloat16)
         teacher = teacher.to(device).eval()
+    taught = None
+    if teacher is not None:
+        if not (work / "lessons.npz").exists():
+            share = TEACHING_SHARE * minutes
+            lessons.write(teacher, train_ids, share, SHORT, seed=0).save(work / "lessons.npz")
+            minutes -= share
+        taught = lessons.Lessons.load(work / "lessons.npz")
     checkpoint = work / f"{name}.pt"
     model, opts, state = start(name, checkpoint, from_shipped, device)
-    fit(model, opts, state, teacher, (train_ids, held_ids), minutes, checkpoint)
+    fit(model, opts, state, teacher, taught, (train_ids, held_ids), minutes, checkpoint)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     provenance = {
         "command": " ".join(["python -m foretoken.demo.train", *sys.argv[1:]]),
@@ -260,6 +279,7 @@ def main(
         "seed": 0,
         "data": f"standard library of Python {platform.python_version()}",
         "train_tokens": len(train_ids),
+        "lesson_tokens": 0 if taught is None else taught.best[..., 0].size,
         "tokens_seen": state["tokens"],
         "steps": state["step"],
         "minutes": round(state["elapsed_s"] / 60, 1),

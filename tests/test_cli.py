@@ -83,6 +83,9 @@ def test_version_and_help(run: Any) -> None:
         command.name or command.callback.__name__ for command in cli.app.registered_commands
     ] == [
         "generate",
+        "chat",
+        "bench",
+        "info",
         "demo",
     ]
     code, out, _ = run("generate", "--help")
@@ -279,7 +282,7 @@ def test_bad_input_is_one_sentence(run: Any, tmp_path: Path, line: str, names: s
 
 
 def test_unknown_commands_and_a_terminal_without_a_prompt(run: Any) -> None:
-    for words in (("dance",), ("info",), ("generate", "T")):
+    for words in (("dance",), ("generate", "T")):
         code, out, err = run(*words, tty=True)
         assert (code, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1
 

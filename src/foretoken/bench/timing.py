@@ -34,6 +34,11 @@ def median_ratio(above: list[float], below: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
+def load() -> str:
+    """Load average of the last minute."""
+    return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
+
+
 def machine() -> str:
     """One line: processor, cores, threads, load, versions."""
     model = platform.processor() or platform.machine()
@@ -42,9 +47,8 @@ def machine() -> str:
             model = next(line.split(":")[1].strip() for line in file if "model name" in line)
     except (OSError, StopIteration):
         pass
-    load = f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
     capability = torch.backends.cpu.get_cpu_capability()
     return (
         f"{model}, {os.cpu_count()} cores, {capability}, {torch.get_num_threads()} threads, "
-        f"load {load}, torch {torch.__version__}, Python {platform.python_version()}"
+        f"load {load()}, torch {torch.__version__}, Python {platform.python_version()}"
     )

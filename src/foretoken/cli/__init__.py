@@ -1,4 +1,4 @@
-"""The command line: `foretoken generate` and `foretoken demo`.
+"""The command line: `foretoken generate`, `chat`, `bench`, `info` and `demo`.
 
 Arguments become calls of the package, results become text, a table or JSON. Whatever a user can do
 wrong ends in one sentence on standard error and exit code 2; an interrupt in what was written so
@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import shellingham  # type: ignore[import-untyped]  # typer's own way to know the shell
 import torch
 import transformers
 import typer
@@ -21,13 +22,18 @@ from huggingface_hub.utils.tqdm import enable_progress_bars
 from rich.console import Console
 
 import foretoken
+from foretoken.cli.bench import bench
+from foretoken.cli.chat import chat
 from foretoken.cli.generate import generate
+from foretoken.cli.info import info
 from foretoken.demo import show
 from foretoken.demo.prompts import PROMPTS
 
 USAGE: Any = typer.BadParameter.__bases__[0]  # what typer raises for wrong usage
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+
+app = typer.Typer(pretty_exceptions_enable=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+            if words[0] in ("--install-completion", "--show-completion"):
+                _check_shell()
             code = app(words, prog_name="foretoken", standalone_mode=False) or 0
             _flush()
     except BrokenPipeError:  # whoever reads our output has seen enough
@@ -66,6 +74,16 @@ def _refuse(reason: str) -> int:
     return 2
 
 
+def _check_shell() -> None:
+    """Refuse a shell that cannot be told or completed for: typer would say so in its own way."""
+    try:
+        name = shellingham.detect_shell()[0]
+    except (shellingham.ShellDetectionFailure, RuntimeError):
+        name = "unknown"
+    if name not in SHELLS:
+        raise ValueError(f"there is no completion for this shell ({name}): use {', '.join(SHELLS)}")
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print("foretoken", foretoken.__version__)
@@ -83,6 +101,9 @@ def _about(
 
 
 app.command()(generate)
+app.command()(chat)
+app.command()(bench)
+app.command()(info)
 
 
 @app.command()

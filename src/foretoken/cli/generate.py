@@ -22,7 +22,8 @@ from foretoken.text import chat_ids
 BUNDLED = "bundled"
 
 
-def _option(panel: str, help: str, *names: str, **more: Any) -> Any:
+def option(panel: str, help: str, *names: str, **more: Any) -> Any:
+    """An option of a command, in its panel of the help."""
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
 
 
@@ -34,57 +35,57 @@ def generate(
     prompt: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="Else --prompt-file or stdin.")
     ] = None,
-    prompt_file: Annotated[Path | None, _option(OUTPUT, "A text file: one prompt.")] = None,
-    chat: Annotated[bool, _option(OUTPUT, "The prompt is a user's message.", "--chat")] = False,
-    stats: Annotated[bool, _option(OUTPUT, "A table on stderr at the end.", "--stats")] = False,
-    as_json: Annotated[bool, _option(OUTPUT, "One JSON object, at the end.", "--json")] = False,
+    prompt_file: Annotated[Path | None, option(OUTPUT, "A text file: one prompt.")] = None,
+    chat: Annotated[bool, option(OUTPUT, "The prompt is a user's message.", "--chat")] = False,
+    stats: Annotated[bool, option(OUTPUT, "A table on stderr at the end.", "--stats")] = False,
+    as_json: Annotated[bool, option(OUTPUT, "One JSON object, at the end.", "--json")] = False,
     method: Annotated[
         list[str] | None,
-        _option(DRAFTING, "none, ngram, draft; several are merged.", metavar="NAME"),
+        option(DRAFTING, "none, ngram, draft; several are merged.", metavar="NAME"),
     ] = None,
-    draft: Annotated[str | None, _option(DRAFTING, "The draft: id, folder or `bundled`.")] = None,
-    num_draft_tokens: Annotated[int | None, _option(DRAFTING, "The longest draft.")] = None,
+    draft: Annotated[str | None, option(DRAFTING, "The draft: id, folder or `bundled`.")] = None,
+    num_draft_tokens: Annotated[int | None, option(DRAFTING, "The longest draft.")] = None,
     min_confidence: Annotated[
-        float | None, _option(DRAFTING, "A draft stops where it is less sure (0 to 1).")
+        float | None, option(DRAFTING, "A draft stops where it is less sure (0 to 1).")
     ] = None,
-    branch: Annotated[int | None, _option(DRAFTING, "Alternatives at each depth.")] = None,
-    rule: Annotated[str, _option(DRAFTING, "coupled (default) or rejection.")] = "coupled",
-    temperature: Annotated[float, _option(SAMPLING, "0 (default) is greedy.")] = 0.0,
-    top_k: Annotated[int, _option(SAMPLING, "Keep the k likeliest; 0 is off.")] = 0,
-    top_p: Annotated[float, _option(SAMPLING, "Keep this share of the mass.")] = 1.0,
-    min_p: Annotated[float, _option(SAMPLING, "Keep what has this share of the best.")] = 0.0,
-    repetition_penalty: Annotated[float, _option(SAMPLING, "1 is off.")] = 1.0,
-    presence_penalty: Annotated[float, _option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
-    frequency_penalty: Annotated[float, _option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
+    branch: Annotated[int | None, option(DRAFTING, "Alternatives at each depth.")] = None,
+    rule: Annotated[str, option(DRAFTING, "coupled (default) or rejection.")] = "coupled",
+    temperature: Annotated[float, option(SAMPLING, "0 (default) is greedy.")] = 0.0,
+    top_k: Annotated[int, option(SAMPLING, "Keep the k likeliest; 0 is off.")] = 0,
+    top_p: Annotated[float, option(SAMPLING, "Keep this share of the mass.")] = 1.0,
+    min_p: Annotated[float, option(SAMPLING, "Keep what has this share of the best.")] = 0.0,
+    repetition_penalty: Annotated[float, option(SAMPLING, "1 is off.")] = 1.0,
+    presence_penalty: Annotated[float, option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
+    frequency_penalty: Annotated[float, option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
     logit_bias: Annotated[
-        list[str] | None, _option(SAMPLING, "Token id and bias; repeatable.", metavar="ID=VALUE")
+        list[str] | None, option(SAMPLING, "Token id and bias; repeatable.", metavar="ID=VALUE")
     ] = None,
     bad_token_ids: Annotated[
         list[int] | None,
-        _option(SAMPLING, "Never written; repeatable.", "--bad-token-id", metavar="ID"),
+        option(SAMPLING, "Never written; repeatable.", "--bad-token-id", metavar="ID"),
     ] = None,
-    min_tokens: Annotated[int, _option(SAMPLING, "No end before these.")] = 0,
-    max_tokens: Annotated[int, _option(SAMPLING, "256 unless given.")] = 256,
+    min_tokens: Annotated[int, option(SAMPLING, "No end before these.")] = 0,
+    max_tokens: Annotated[int, option(SAMPLING, "256 unless given.")] = 256,
     stop: Annotated[
-        list[str] | None, _option(SAMPLING, "End before it; repeatable.", metavar="TEXT")
+        list[str] | None, option(SAMPLING, "End before it; repeatable.", metavar="TEXT")
     ] = None,
     stop_token_ids: Annotated[
         list[int] | None,
-        _option(SAMPLING, "End with it; repeatable.", "--stop-token-id", metavar="ID"),
+        option(SAMPLING, "End with it; repeatable.", "--stop-token-id", metavar="ID"),
     ] = None,
-    ignore_eos: Annotated[bool, _option(SAMPLING, "Write on.", "--ignore-eos")] = False,
-    seed: Annotated[int | None, _option(SAMPLING, "Drawn and reported unless given.")] = None,
-    logprobs: Annotated[int | None, _option(SAMPLING, "The best k per token, in --json.")] = None,
-    n: Annotated[int, _option(SAMPLING, "Completions; several are not streamed.", "-n")] = 1,
+    ignore_eos: Annotated[bool, option(SAMPLING, "Write on.", "--ignore-eos")] = False,
+    seed: Annotated[int | None, option(SAMPLING, "Drawn and reported unless given.")] = None,
+    logprobs: Annotated[int | None, option(SAMPLING, "The best k per token, in --json.")] = None,
+    n: Annotated[int, option(SAMPLING, "Completions; several are not streamed.", "-n")] = 1,
     dtype: Annotated[
-        str | None, _option(LOADING, "auto, float32, bfloat16, float16 or float64.")
+        str | None, option(LOADING, "auto, float32, bfloat16, float16 or float64.")
     ] = None,
-    device: Annotated[str, _option(LOADING, "auto, cpu, cuda or cuda:N.")] = "auto",
-    max_length: Annotated[int | None, _option(LOADING, "Tokens of prompt and output.")] = None,
-    threads: Annotated[int | None, _option(LOADING, "CPU threads.")] = None,
-    revision: Annotated[str | None, _option(LOADING, "Branch, tag or commit on the hub.")] = None,
+    device: Annotated[str, option(LOADING, "auto, cpu, cuda or cuda:N.")] = "auto",
+    max_length: Annotated[int | None, option(LOADING, "Tokens of prompt and output.")] = None,
+    threads: Annotated[int | None, option(LOADING, "CPU threads.")] = None,
+    revision: Annotated[str | None, option(LOADING, "Branch, tag or commit on the hub.")] = None,
     trust_remote_code: Annotated[
-        bool, _option(LOADING, "Run the model's own code.", "--trust-remote-code")
+        bool, option(LOADING, "Run the model's own code.", "--trust-remote-code")
     ] = False,
 ) -> int:
     """Continue a prompt; text is written as it comes."""
@@ -98,7 +99,7 @@ def generate(
         raise ValueError("logprobs are only in the JSON object: add --json")
     if revision is not None and (model == BUNDLED or Path(model).is_dir()):
         raise ValueError(f"revision {revision!r} is for models of the hub, and {model!r} is none")
-    speculate = _speculate(method or [], draft, num_draft_tokens, min_confidence, branch)
+    speculate = speculation(method or [], draft, num_draft_tokens, min_confidence, branch)
     text = _prompt(prompt, prompt_file)
     with foretoken.LLM(
         str(bundled("target")) if model == BUNDLED else model,
@@ -130,7 +131,7 @@ def generate(
     return 0
 
 
-def _speculate(methods: list[str], draft: str | None, tokens: Any, confidence: Any, k: Any) -> Any:
+def speculation(methods: list[str], draft: str | None, tokens: Any, confidence: Any, k: Any) -> Any:
     """What `LLM(speculate=)` takes; options that nothing would read are refused."""
     names = list(dict.fromkeys([*methods, *(["draft"] if draft else [])]))
     if "none" in names and len(names) > 1:

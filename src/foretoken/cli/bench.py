@@ -1,0 +1,113 @@
+"""`foretoken bench`: from arguments to a comparison, its table and its files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from foretoken.bench import report as reports
+from foretoken.bench import suite
+from foretoken.cli.generate import BUNDLED, option
+from foretoken.demo import bundled
+
+FORMATS = ("spec-bench",)
+
+
+WHO, WHAT, LOADING, RESULTS = "Who is compared", "What is written", "The model", "Results"
+
+
+def bench(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")],
+    draft: Annotated[str | None, option(WHO, "The draft: id, folder or `bundled`.")] = None,
+    methods: Annotated[
+        str | None, option(WHO, "none, ngram, draft, ngram+draft; all that can run unless given.")
+    ] = None,
+    against: Annotated[str, option(WHO, "Peers (default transformers), or nothing.")] = (
+        "transformers"
+    ),
+    num_draft_tokens: Annotated[int | None, option(WHO, "The longest draft.")] = None,
+    min_confidence: Annotated[
+        float | None, option(WHO, "A draft stops where it is less sure (0 to 1).")
+    ] = None,
+    branch: Annotated[int | None, option(WHO, "Alternatives at each depth of a draft.")] = None,
+    prompts: Annotated[
+        list[Path] | None,
+        option(WHAT, "JSON lines (`prompt` or `turns`) or a text; repeatable. Else held-out code."),
+    ] = None,
+    num_prompts: Annotated[int | None, option(WHAT, "The first so many of each file.")] = None,
+    max_tokens: Annotated[int, option(WHAT, "Tokens per answer; 128 unless given.")] = 128,
+    temperature: Annotated[list[float] | None, option(WHAT, "0 unless given; repeatable.")] = None,
+    batch: Annotated[list[int] | None, option(WHAT, "Prompts at once; repeatable.")] = None,
+    seed: Annotated[int, option(WHAT, "Of the sampling.")] = 0,
+    ignore_eos: Annotated[bool, option(WHAT, "Write on to --max-tokens.", "--ignore-eos")] = False,
+    rounds: Annotated[int, option(WHAT, "Timed rounds, after one to warm up; 5.")] = 5,
+    inflate: Annotated[
+        str | None,
+        option(LOADING, "Give the model the cost of this shape, same output.", metavar="SHAPE"),
+    ] = None,
+    dtype: Annotated[
+        str | None, option(LOADING, "auto, float32, bfloat16, float16 or float64.")
+    ] = None,
+    device: Annotated[str, option(LOADING, "auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int | None, option(LOADING, "CPU threads.")] = None,
+    trust_remote_code: Annotated[
+        bool, option(LOADING, "Run the model's own code.", "--trust-remote-code")
+    ] = False,
+    out: Annotated[Path, option(RESULTS, "Folder for JSON and picture.")] = Path("bench-results"),
+    export: Annotated[
+        list[str] | None, option(RESULTS, "Also write: spec-bench.", metavar="FORMAT")
+    ] = None,
+) -> int:
+    """Compare foretoken with what you use today, on your model: same weights, same prompts."""
+    for name in export or ():
+        if name not in FORMATS:
+            raise ValueError(f"export {name!r} is unknown: use {', '.join(FORMATS)}")
+    if draft is None and not (min_confidence is branch is None):
+        raise ValueError("--min-confidence and --branch are options of a draft: add --draft MODEL")
+    length = {} if num_draft_tokens is None else {"num_draft_tokens": num_draft_tokens}
+    shape = {"min_confidence": min_confidence, "branch": branch}
+    options = suite.Options(
+        model=str(bundled("target")) if model == BUNDLED else model,
+        draft=str(bundled("draft")) if draft == BUNDLED else draft,
+        methods=_listed(methods or ("none,ngram,draft" if draft else "none,ngram")),
+        against=_listed(against),
+        prompts=prompts or (),
+        num_prompts=num_prompts,
+        max_tokens=max_tokens,
+        temperatures=temperature or (0.0,),
+        batches=batch or (1,),
+        rounds=rounds,
+        seed=seed,
+        ignore_eos=ignore_eos,
+        dtype=dtype or ("float32" if model == BUNDLED else "auto"),
+        device=device,
+        threads=threads,
+        draft_options=length | {key: value for key, value in shape.items() if value is not None},
+        ngram_options=length,
+        inflate=inflate,
+        trust_remote_code=trust_remote_code,
+    )
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("loading", total=1.0)
+        found = suite.run(
+            options, lambda text, done: bar.update(task, description=text, completed=done)
+        )
+    console = Console()
+    console.print(reports.table(found.as_dict()))
+    for note in reports.notes(found.as_dict()):
+        console.print(note, highlight=False, markup=False)
+    written = reports.write(found, out, export or ())
+    if not any(path.suffix == ".png" for path in written):
+        print("no picture: pip install 'foretoken[bench]' brings matplotlib", file=sys.stderr)
+    console.print("written:", ", ".join(map(str, written)), highlight=False, markup=False)
+    return 0
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

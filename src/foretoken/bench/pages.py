@@ -47,9 +47,9 @@ def _section(name: str, found: dict[str, Any]) -> str:
 
 def _command(options: dict[str, Any]) -> str:
     """The command that runs this again."""
-    words = ["foretoken", "bench", _name(options["model"])]
+    words = ["foretoken", "bench", options["model"]]
     if options["draft"]:
-        words += ["--draft", _name(options["draft"])]
+        words += ["--draft", options["draft"]]
     words += ["--methods", ",".join(options["methods"])]
     words += ["--against", ",".join(options["against"])]
     for path in options["prompts"]:
@@ -65,10 +65,6 @@ def _command(options: dict[str, Any]) -> str:
     for key, value in options["draft_options"].items():
         words += [f"--{key.replace('_', '-')}", str(value)]
     return shlex.join([*words, *(["--ignore-eos"] if options["ignore_eos"] else [])])
-
-
-def _name(model: str) -> str:
-    return "bundled" if Path(model).parent.name == "models" else model
 
 
 def main() -> None:

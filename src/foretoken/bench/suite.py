@@ -18,6 +18,7 @@ from foretoken.bench.compare import Comparison, Result, best_assistant, judge, p
 from foretoken.bench.inflation import inflate
 from foretoken.bench.prompts import Prompt
 from foretoken.bench.sides import How, assisted, ours, transformers
+from foretoken.demo import bundled
 from foretoken.llm import LLM, resolve
 from foretoken.proposers.draft import DraftModel
 from foretoken.proposers.ngram import NGram
@@ -31,7 +32,7 @@ DRAFT_SHARE = 0.1  # of the inflated target's cost, for an inflated draft
 class Options:
     """What is compared, on what, and how often."""
 
-    model: str
+    model: str  # hub id, folder, or `bundled`
     draft: str | None = None
     methods: Sequence[str] = ("none",)  # none is always there; a+b are merged into one tree
     against: Sequence[str] = ()
@@ -177,7 +178,7 @@ def load(options: Options) -> tuple[LLM, PreTrainedModel | None]:
         "threads": options.threads,
     }
     plain = LLM(
-        options.model,
+        _located(options.model, "target"),
         dtype=options.dtype,
         device=options.device,
         trust_remote_code=options.trust_remote_code,
@@ -186,7 +187,7 @@ def load(options: Options) -> tuple[LLM, PreTrainedModel | None]:
     assistant: Any = None
     if options.draft is not None:
         assistant = loading.load(
-            options.draft,
+            _located(options.draft, "draft"),
             dtype=plain.runner.dtype,
             device=plain.runner.device,
             trust_remote_code=options.trust_remote_code,
@@ -197,6 +198,10 @@ def load(options: Options) -> tuple[LLM, PreTrainedModel | None]:
         if assistant is not None:
             assistant = inflate(assistant, like=options.inflate, share=DRAFT_SHARE)
     return plain, assistant
+
+
+def _located(name: str, part: str) -> str:
+    return str(bundled(part)) if name == "bundled" else name
 
 
 def read(options: Options, tokenizer: Any, templated: bool) -> list[Prompt]:

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from foretoken.bench import report as reports
 from foretoken.bench import suite
 from foretoken.cli.generate import BUNDLED, option
-from foretoken.demo import bundled
 
 FORMATS = ("spec-bench",)
 
@@ -72,8 +71,8 @@ def bench(
     length = {} if num_draft_tokens is None else {"num_draft_tokens": num_draft_tokens}
     shape = {"min_confidence": min_confidence, "branch": branch}
     options = suite.Options(
-        model=str(bundled("target")) if model == BUNDLED else model,
-        draft=str(bundled("draft")) if draft == BUNDLED else draft,
+        model=model,
+        draft=draft,
         methods=_listed(methods or ("none,ngram,draft" if draft else "none,ngram")),
         against=_listed(against),
         prompts=prompts or (),

@@ -166,7 +166,9 @@ class Row:
         self, request: Request, padding: list[int], index: int, rows: int, processors: Sequence[Any]
     ) -> None:
         self.request, self.padding, self.index, self.rows = request, padding, index, rows
-        self.processors = processors
+        # Each with whether it is given this row alone.
+        row_wise = ROW_WISE.split()
+        self.processors = [(p, rows == 1 or type(p).__name__ in row_wise) for p in processors]
         if processors:
             request.history.process = lambda path, row: self.process([*request.tokens, *path], row)
 
@@ -174,8 +176,8 @@ class Row:
         """Scores (V,) of what follows `tokens`, from the model's logits (V,); float32."""
         ids = self._ids(tokens, logits.device)
         scores = logits.to(torch.float32, copy=True)[None]
-        for processor in self.processors:
-            if self.rows == 1 or type(processor).__name__ in ROW_WISE.split():
+        for processor, alone in self.processors:
+            if alone:
                 scores = processor(ids, scores)
             else:
                 many = processor(ids.repeat(self.rows, 1), scores.repeat(self.rows, 1))
@@ -231,9 +233,7 @@ def _of_generate(arguments: dict[str, Any]) -> dict[str, Any]:
     names = ("streamer", "assistant_model", "synced_gpus")
     found = {name: arguments.get(name) for name in names}
     found["past_key_values"] = (arguments.get("kwargs") or {}).get("past_key_values")
-    return {
-        name: value for name, value in found.items() if value is not None and value is not False
-    }
+    return {n: value for n, value in found.items() if value is not None and value is not False}
 
 
 def _refuse(

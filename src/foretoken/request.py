@@ -51,9 +51,8 @@ class Stats:
     accepted: int = 0
     tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
-    offered_per_position: list[int] = field(
-        default_factory=list
-    )  # the walk came there, with drafts
+    # How often the walk came to a depth where there was a draft to accept.
+    offered_per_position: list[int] = field(default_factory=list)
     began: float = 0.0  # monotonic seconds: added, first token, end
     first_token: float = 0.0
     ended: float = 0.0

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -19,9 +19,7 @@ from foretoken import analysis
 from foretoken.bench import timing
 from foretoken.bench.prompts import Prompt
 from foretoken.bench.sides import How, Side, Written
-from foretoken.runners.base import Work
 from foretoken.runners.torch import TorchRunner
-from foretoken.tree import TokenTree
 
 CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass at which the cost of a pass is measured
 
@@ -56,11 +54,7 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the texts, fit for JSON."""
-        answers, self.answers = self.answers, []
-        try:
-            return asdict(self)
-        finally:
-            self.answers = answers
+        return asdict(replace(self, answers=[]))
 
 
 @dataclass(frozen=True)
@@ -237,13 +231,7 @@ def _ids(answer: Answer) -> list[list[int]]:
 
 def pass_seconds(runner: TorchRunner, context: int, rounds: int = 15) -> dict[int, float]:
     """Median seconds of a pass over each number of tokens in `CURVE`, behind `context` tokens."""
-    key = -1  # no request's
-    runner.forward([Work(key, [(7 * i) % runner.vocabulary for i in range(context)], None)])
-
-    def run(tokens: int) -> Callable[[], object]:
-        tree = TokenTree.chain([1] * tokens)
-        return lambda: runner.forward([Work(key, [], tree)])
-
-    took = timing.interleaved({str(t): run(t) for t in CURVE}, rounds, warm=3)
-    runner.free(key)
+    passes = timing.passes(runner, context)
+    took = timing.interleaved({str(t): passes(t) for t in CURVE}, rounds, warm=3)
+    runner.free(timing.KEY)
     return {int(tokens): statistics.median(seconds) for tokens, seconds in took.items()}

@@ -37,9 +37,7 @@ from transformers import (
 
 from foretoken.bench import timing
 from foretoken.demo import bundled
-from foretoken.runners.base import Work
 from foretoken.runners.torch import TorchRunner
-from foretoken.tree import TokenTree
 
 MODELS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 QWEN3 = {
@@ -254,11 +252,10 @@ def pass_ms(
     models: dict[str, PreTrainedModel], context: int, rows: int, rounds: int
 ) -> dict[str, list[float]]:
     """Milliseconds of passes over `rows` tokens after `context`, the models in turn."""
-    runners = {name: TorchRunner(model, max_batch=1) for name, model in models.items()}
-    tree, passes = TokenTree.chain([1] * rows), {}
-    for name, runner in runners.items():
-        runner.forward([Work(0, [7 * i % 1000 for i in range(context)], None)])
-        passes[name] = lambda runner=runner: runner.forward([Work(0, [], tree)])
+    passes = {
+        name: timing.passes(TorchRunner(model, max_batch=1), context)(rows)
+        for name, model in models.items()
+    }
     seconds = timing.interleaved(passes, rounds, warm=3)
     return {name: [1e3 * each for each in took] for name, took in seconds.items()}
 

@@ -107,16 +107,12 @@ def step_ms(vocabulary: int, batch: int, temperature: float, nodes: int = 8) -> 
 def pass_ratio(model: PreTrainedModel, context: int, rows: int) -> tuple[float, float, float]:
     """Median ms of our pass and of transformers', and the median ratio, over `rows` tokens."""
     runner = TorchRunner(model, max_batch=1)
-    ids = [(7 * i) % runner.vocabulary for i in range(context)]
-    tree = TokenTree.chain([1] * rows)
-    runner.forward([Work(0, ids, None)])
+    ours = timing.passes(runner, context)(rows)
+    ids = timing.context_ids(runner, context)
     cache = DynamicCache(config=model.config)
     fresh = torch.tensor([[1] * rows])
     with torch.inference_mode():
         model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True)
-
-    def ours() -> None:
-        runner.forward([Work(0, [], tree)])
 
     def theirs() -> None:
         with torch.inference_mode():

@@ -100,7 +100,8 @@ def write(report: Report, folder: Path, formats: Iterable[str] = ()) -> list[Pat
     try:
         folder.mkdir(parents=True, exist_ok=True)
         written = [folder / f"{stamp}.json"]
-        written[0].write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+        found = report.as_dict()
+        written[0].write_text(json.dumps(found, indent=1) + "\n")
         if "spec-bench" in formats:
             for each in filter(tells_steps, report.results):
                 name = each.side.replace(" ", "-").translate({40: None, 41: None})
@@ -108,7 +109,7 @@ def write(report: Report, folder: Path, formats: Iterable[str] = ()) -> list[Pat
                 path.write_text("".join(json.dumps(line) + "\n" for line in spec_bench(each)))
                 written.append(path)
         picture = folder / f"{stamp}.png"
-        if draw(report.as_dict(), picture):
+        if draw(found, picture):
             written.append(picture)
     except OSError as error:
         raise ValueError(f"cannot write results to {folder}: {error.strerror}") from error

@@ -18,7 +18,7 @@ from foretoken.bench.compare import Comparison, Result, best_assistant, judge, p
 from foretoken.bench.inflation import inflate
 from foretoken.bench.prompts import Prompt
 from foretoken.bench.sides import How, assisted, ours, transformers
-from foretoken.demo import bundled
+from foretoken.demo import located
 from foretoken.llm import LLM, resolve
 from foretoken.proposers.draft import DraftModel
 from foretoken.proposers.ngram import NGram
@@ -122,12 +122,13 @@ def run(options: Options, progress: Callable[[str, float], None]) -> Report:
         for name in options.against
         if name not in PEERS
     ]
+    mine = [ours(name, llm) for name, llm in llms.items()]
     cases = [(t, b) for t in options.temperatures for b in options.batches]
     for number, (temperature, batch) in enumerate(cases):
         how = How(temperature, options.max_tokens, options.seed, options.ignore_eos)
         ticks = Ticks(progress, number, len(cases), f"T={temperature:g}, batch {batch}")
         comparison = Comparison(
-            [ours(name, llm) for name, llm in llms.items()],
+            list(mine),
             prompts,
             plain.tokenizer,
             how,
@@ -178,7 +179,7 @@ def load(options: Options) -> tuple[LLM, PreTrainedModel | None]:
         "threads": options.threads,
     }
     plain = LLM(
-        _located(options.model, "target"),
+        located(options.model, "target"),
         dtype=options.dtype,
         device=options.device,
         trust_remote_code=options.trust_remote_code,
@@ -187,7 +188,7 @@ def load(options: Options) -> tuple[LLM, PreTrainedModel | None]:
     assistant: Any = None
     if options.draft is not None:
         assistant = loading.load(
-            _located(options.draft, "draft"),
+            located(options.draft, "draft"),
             dtype=plain.runner.dtype,
             device=plain.runner.device,
             trust_remote_code=options.trust_remote_code,
@@ -198,10 +199,6 @@ def load(options: Options) -> tuple[LLM, PreTrainedModel | None]:
         if assistant is not None:
             assistant = inflate(assistant, like=options.inflate, share=DRAFT_SHARE)
     return plain, assistant
-
-
-def _located(name: str, part: str) -> str:
-    return str(bundled(part)) if name == "bundled" else name
 
 
 def read(options: Options, tokenizer: Any, templated: bool) -> list[Prompt]:

@@ -10,6 +10,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from foretoken.runners.base import Work
+from foretoken.runners.torch import TorchRunner
+from foretoken.tree import TokenTree
+
+KEY = -1  # of what is timed: no request's
+
 
 def interleaved(
     sides: Mapping[str, Callable[[], object]], rounds: int, warm: int = 1
@@ -29,6 +35,22 @@ def interleaved(
     return seconds
 
 
+def context_ids(runner: TorchRunner, length: int) -> list[int]:
+    """Token ids to stand behind; which ones does not matter."""
+    return [(7 * i) % runner.vocabulary for i in range(length)]
+
+
+def passes(runner: TorchRunner, context: int) -> Callable[[int], Callable[[], object]]:
+    """Reads `context` tokens under `KEY`; then tokens -> a pass over so many nodes behind them."""
+    runner.forward([Work(KEY, context_ids(runner, context), None)])
+
+    def over(tokens: int) -> Callable[[], object]:
+        tree = TokenTree.chain([1] * tokens)
+        return lambda: runner.forward([Work(KEY, [], tree)])
+
+    return over
+
+
 def median_ratio(above: list[float], below: list[float]) -> float:
     """Median of the round-by-round ratios."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
@@ -39,16 +61,20 @@ def load() -> str:
     return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
 
 
-def machine() -> str:
-    """One line: processor, cores, threads, load, versions."""
-    model = platform.processor() or platform.machine()
+def processor() -> str:
+    """Its name, as far as the system tells."""
     try:
         with open("/proc/cpuinfo") as file:
-            model = next(line.split(":")[1].strip() for line in file if "model name" in line)
+            line = next(line for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
-        pass
+        return platform.processor() or platform.machine()
+    return line.partition(":")[2].strip()
+
+
+def machine() -> str:
+    """One line: processor, cores, threads, load, versions."""
     capability = torch.backends.cpu.get_cpu_capability()
     return (
-        f"{model}, {os.cpu_count()} cores, {capability}, {torch.get_num_threads()} threads, "
+        f"{processor()}, {os.cpu_count()} cores, {capability}, {torch.get_num_threads()} threads, "
         f"load {load()}, torch {torch.__version__}, Python {platform.python_version()}"
     )

@@ -6,34 +6,31 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foretoken.bench import report as reports
 from foretoken.bench import suite
-from foretoken.cli.generate import BUNDLED, option
+from foretoken.cli import options
+from foretoken.cli.options import LOADING, option
+from foretoken.demo import BUNDLED
 
 FORMATS = ("spec-bench",)
-
-
-WHO, WHAT, LOADING, RESULTS = "Who is compared", "What is written", "The model", "Results"
+WHO, WHAT, RESULTS = "Who is compared", "What is written", "Results"
 
 
 def bench(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")],
-    draft: Annotated[str | None, option(WHO, "The draft: id, folder or `bundled`.")] = None,
+    model: options.Model,
+    draft: options.Draft = None,
     methods: Annotated[
         str | None, option(WHO, "none, ngram, draft, ngram+draft; all that can run unless given.")
     ] = None,
     against: Annotated[str, option(WHO, "Peers (default transformers), or nothing.")] = (
         "transformers"
     ),
-    num_draft_tokens: Annotated[int | None, option(WHO, "The longest draft.")] = None,
-    min_confidence: Annotated[
-        float | None, option(WHO, "A draft stops where it is less sure (0 to 1).")
-    ] = None,
-    branch: Annotated[int | None, option(WHO, "Alternatives at each depth of a draft.")] = None,
+    num_draft_tokens: options.NumDraftTokens = None,
+    min_confidence: options.MinConfidence = None,
+    branch: options.Branch = None,
     prompts: Annotated[
         list[Path] | None,
         option(WHAT, "JSON lines (`prompt` or `turns`) or a text; repeatable. Else held-out code."),
@@ -49,14 +46,10 @@ def bench(
         str | None,
         option(LOADING, "Give the model the cost of this shape, same output.", metavar="SHAPE"),
     ] = None,
-    dtype: Annotated[
-        str | None, option(LOADING, "auto, float32, bfloat16, float16 or float64.")
-    ] = None,
-    device: Annotated[str, option(LOADING, "auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, option(LOADING, "CPU threads.")] = None,
-    trust_remote_code: Annotated[
-        bool, option(LOADING, "Run the model's own code.", "--trust-remote-code")
-    ] = False,
+    dtype: options.Dtype = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     out: Annotated[Path, option(RESULTS, "Folder for JSON and picture.")] = Path("bench-results"),
     export: Annotated[
         list[str] | None, option(RESULTS, "Also write: spec-bench.", metavar="FORMAT")
@@ -70,7 +63,7 @@ def bench(
         raise ValueError("--min-confidence and --branch are options of a draft: add --draft MODEL")
     length = {} if num_draft_tokens is None else {"num_draft_tokens": num_draft_tokens}
     shape = {"min_confidence": min_confidence, "branch": branch}
-    options = suite.Options(
+    chosen = suite.Options(
         model=model,
         draft=draft,
         methods=_listed(methods or ("none,ngram,draft" if draft else "none,ngram")),
@@ -95,11 +88,12 @@ def bench(
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading", total=1.0)
         found = suite.run(
-            options, lambda text, done: bar.update(task, description=text, completed=done)
+            chosen, lambda text, done: bar.update(task, description=text, completed=done)
         )
     console = Console()
-    console.print(reports.table(found.as_dict()))
-    for note in reports.notes(found.as_dict()):
+    told = found.as_dict()
+    console.print(reports.table(told))
+    for note in reports.notes(told):
         console.print(note, highlight=False, markup=False)
     written = reports.write(found, out, export or ())
     if not any(path.suffix == ".png" for path in written):

@@ -15,13 +15,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 
 from foretoken import LLM, Completion, SamplingParams
-from foretoken.cli import output
-from foretoken.cli.generate import BUNDLED, DRAFTING, LOADING, SAMPLING, option, speculation
-from foretoken.demo import bundled
+from foretoken.cli import options, output
+from foretoken.cli.generate import speculation
+from foretoken.cli.options import LOADING, SAMPLING, option
+from foretoken.demo import BUNDLED, located
 from foretoken.request import Stats
 from foretoken.text import chat_ids, load_tokenizer
 
@@ -33,40 +33,31 @@ Message = dict[str, str]
 
 
 def chat(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")],
+    model: options.Model,
     system: Annotated[
         str | None, option(TALK, "What the model is told before all.", metavar="TEXT")
     ] = None,
     chat_template: Annotated[
         Path | None, option(TALK, "A Jinja template, instead of the model's own.", metavar="FILE")
     ] = None,
-    method: Annotated[
-        list[str] | None,
-        option(DRAFTING, "none, ngram, draft; several are merged.", metavar="NAME"),
-    ] = None,
-    draft: Annotated[str | None, option(DRAFTING, "The draft: id, folder or `bundled`.")] = None,
-    num_draft_tokens: Annotated[int | None, option(DRAFTING, "The longest draft.")] = None,
-    min_confidence: Annotated[
-        float | None, option(DRAFTING, "A draft stops where it is less sure (0 to 1).")
-    ] = None,
-    branch: Annotated[int | None, option(DRAFTING, "Alternatives at each depth.")] = None,
-    rule: Annotated[str, option(DRAFTING, "coupled (default) or rejection.")] = "coupled",
-    temperature: Annotated[float, option(SAMPLING, "0 (default) is greedy.")] = 0.0,
-    top_k: Annotated[int, option(SAMPLING, "Keep the k likeliest; 0 is off.")] = 0,
-    top_p: Annotated[float, option(SAMPLING, "Keep this share of the mass.")] = 1.0,
-    min_p: Annotated[float, option(SAMPLING, "Keep what has this share of the best.")] = 0.0,
-    repetition_penalty: Annotated[float, option(SAMPLING, "1 is off.")] = 1.0,
+    method: options.Method = None,
+    draft: options.Draft = None,
+    num_draft_tokens: options.NumDraftTokens = None,
+    min_confidence: options.MinConfidence = None,
+    branch: options.Branch = None,
+    rule: options.Rule = "coupled",
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
     max_tokens: Annotated[int, option(SAMPLING, "Of one answer; 512 unless given.")] = 512,
     seed: Annotated[int | None, option(SAMPLING, "Drawn for each answer unless given.")] = None,
-    dtype: Annotated[
-        str | None, option(LOADING, "auto, float32, bfloat16, float16 or float64.")
-    ] = None,
-    device: Annotated[str, option(LOADING, "auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = "auto",
     max_length: Annotated[int | None, option(LOADING, "Tokens of the conversation.")] = None,
-    threads: Annotated[int | None, option(LOADING, "CPU threads.")] = None,
-    trust_remote_code: Annotated[
-        bool, option(LOADING, "Run the model's own code.", "--trust-remote-code")
-    ] = False,
+    threads: options.Threads = None,
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> int:
     """Talk with a model; /help lists what can be said besides messages."""
 
@@ -95,7 +86,7 @@ def chat(
     speculate = speculation(method or [], draft, num_draft_tokens, min_confidence, branch)
     names = list(dict.fromkeys([*(method or []), *(["draft"] if draft else [])])) or ["none"]
     first = [] if system is None else [{"role": "system", "content": system}]
-    source = str(bundled("target")) if model == BUNDLED else model
+    source = located(model, "target")
     tokenizer = load_tokenizer(source, None, {"trust_remote_code": trust_remote_code})
     if tokenizer is not None:  # before the weights, which may be large
         _give_template(tokenizer, model, chat_template, first)

@@ -15,23 +15,16 @@ from rich.console import Console
 
 import foretoken
 from foretoken import llm
-from foretoken.cli import output
-from foretoken.demo import bundled
+from foretoken.cli import options, output
+from foretoken.cli.options import LOADING, SAMPLING, option
+from foretoken.demo import BUNDLED, located
 from foretoken.text import chat_ids
 
-BUNDLED = "bundled"
-
-
-def option(panel: str, help: str, *names: str, **more: Any) -> Any:
-    """An option of a command, in its panel of the help."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
-
-
-SAMPLING, DRAFTING, LOADING, OUTPUT = "Sampling", "Drafting", "The model", "Prompt and output"
+OUTPUT = "Prompt and output"
 
 
 def generate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")],
+    model: options.Model,
     prompt: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="Else --prompt-file or stdin.")
     ] = None,
@@ -39,22 +32,17 @@ def generate(
     chat: Annotated[bool, option(OUTPUT, "The prompt is a user's message.", "--chat")] = False,
     stats: Annotated[bool, option(OUTPUT, "A table on stderr at the end.", "--stats")] = False,
     as_json: Annotated[bool, option(OUTPUT, "One JSON object, at the end.", "--json")] = False,
-    method: Annotated[
-        list[str] | None,
-        option(DRAFTING, "none, ngram, draft; several are merged.", metavar="NAME"),
-    ] = None,
-    draft: Annotated[str | None, option(DRAFTING, "The draft: id, folder or `bundled`.")] = None,
-    num_draft_tokens: Annotated[int | None, option(DRAFTING, "The longest draft.")] = None,
-    min_confidence: Annotated[
-        float | None, option(DRAFTING, "A draft stops where it is less sure (0 to 1).")
-    ] = None,
-    branch: Annotated[int | None, option(DRAFTING, "Alternatives at each depth.")] = None,
-    rule: Annotated[str, option(DRAFTING, "coupled (default) or rejection.")] = "coupled",
-    temperature: Annotated[float, option(SAMPLING, "0 (default) is greedy.")] = 0.0,
-    top_k: Annotated[int, option(SAMPLING, "Keep the k likeliest; 0 is off.")] = 0,
-    top_p: Annotated[float, option(SAMPLING, "Keep this share of the mass.")] = 1.0,
-    min_p: Annotated[float, option(SAMPLING, "Keep what has this share of the best.")] = 0.0,
-    repetition_penalty: Annotated[float, option(SAMPLING, "1 is off.")] = 1.0,
+    method: options.Method = None,
+    draft: options.Draft = None,
+    num_draft_tokens: options.NumDraftTokens = None,
+    min_confidence: options.MinConfidence = None,
+    branch: options.Branch = None,
+    rule: options.Rule = "coupled",
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
     presence_penalty: Annotated[float, option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
     frequency_penalty: Annotated[float, option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
     logit_bias: Annotated[
@@ -77,16 +65,12 @@ def generate(
     seed: Annotated[int | None, option(SAMPLING, "Drawn and reported unless given.")] = None,
     logprobs: Annotated[int | None, option(SAMPLING, "The best k per token, in --json.")] = None,
     n: Annotated[int, option(SAMPLING, "Completions; several are not streamed.", "-n")] = 1,
-    dtype: Annotated[
-        str | None, option(LOADING, "auto, float32, bfloat16, float16 or float64.")
-    ] = None,
-    device: Annotated[str, option(LOADING, "auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = "auto",
     max_length: Annotated[int | None, option(LOADING, "Tokens of prompt and output.")] = None,
-    threads: Annotated[int | None, option(LOADING, "CPU threads.")] = None,
+    threads: options.Threads = None,
     revision: Annotated[str | None, option(LOADING, "Branch, tag or commit on the hub.")] = None,
-    trust_remote_code: Annotated[
-        bool, option(LOADING, "Run the model's own code.", "--trust-remote-code")
-    ] = False,
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> int:
     """Continue a prompt; text is written as it comes."""
     given = locals()
@@ -102,7 +86,7 @@ def generate(
     speculate = speculation(method or [], draft, num_draft_tokens, min_confidence, branch)
     text = _prompt(prompt, prompt_file)
     with foretoken.LLM(
-        str(bundled("target")) if model == BUNDLED else model,
+        located(model, "target"),
         speculate=speculate,
         rule=rule,
         dtype=dtype or ("float32" if model == BUNDLED else "auto"),
@@ -143,13 +127,13 @@ def speculation(methods: list[str], draft: str | None, tokens: Any, confidence: 
     if tokens is not None and not {*names} - {"none"}:
         raise ValueError("--num-draft-tokens needs something that drafts: add --method or --draft")
     length = {} if tokens is None else {"num_draft_tokens": tokens}
-    options = {"min_confidence": confidence, "branch": k}
+    shape = {"min_confidence": confidence, "branch": k}
     parts: list[Any] = []
     for name in names:
         if name == "draft":
-            set_ = {key: value for key, value in options.items() if value is not None}
-            source = str(bundled("draft")) if draft == BUNDLED else draft
-            parts.append(foretoken.DraftModel(source, **length, **set_))
+            set_ = {key: value for key, value in shape.items() if value is not None}
+            assert draft is not None  # refused above
+            parts.append(foretoken.DraftModel(located(draft, "draft"), **length, **set_))
         else:
             parts.append(foretoken.NGram(**length) if name == "ngram" else llm.resolve(name))
     return [part for part in parts if part is not None]

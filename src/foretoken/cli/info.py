@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 import foretoken
 from foretoken import llm
+from foretoken.bench import timing
 from foretoken.demo import bundled
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
@@ -53,7 +54,7 @@ def facts() -> dict[str, Any]:
         },
         "machine": {
             "platform": platform.platform(),
-            "processor": _processor(),
+            "processor": timing.processor(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
         },
@@ -86,15 +87,6 @@ def _version(library: str) -> str | None:
         return metadata.version(library)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            line = next(line for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-    return line.partition(":")[2].strip()
 
 
 def _cuda() -> dict[str, Any]:

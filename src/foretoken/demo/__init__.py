@@ -8,6 +8,7 @@ from pathlib import Path
 
 MODELS = Path(__file__).parent / "models"
 TARGET, DRAFT = MODELS / "target", MODELS / "draft"
+BUNDLED = "bundled"  # what a user writes where a model is asked for
 
 
 def bundled(name: str) -> Path:
@@ -19,3 +20,8 @@ def bundled(name: str) -> Path:
             "foretoken.demo.train target --minutes 60`, then `... draft --minutes 30`"
         )
     return folder
+
+
+def located(model: str, part: str) -> str:
+    """The folder of the bundled `part` where a user wrote `bundled`; else `model` as it is."""
+    return str(bundled(part)) if model == BUNDLED else model

@@ -23,6 +23,7 @@ GIVEN = 96  # tokens of a file's text that the target's own writing begins with
 OWN = 0.2  # share of the time that goes into the target's own writing
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)  # at which it writes, in turn
 ROWS = 64  # rows in a generation
+PASS = 8  # rows in a pass that teaches
 
 
 @dataclass
@@ -93,11 +94,11 @@ def write(teacher: Any, ids: np.ndarray, minutes: float, length: int, seed: int)
         own = len(rows)
         progress.update(task, description="the target teaches")
         rows += [ids[at : at + length + 1] for at in starts]
-        while (spent := time.monotonic() - began) < until and len(rows) >= 8:
-            some = np.stack([rows.pop(0) for _ in range(8)]).astype(np.int64)
+        while len(rows) >= PASS and (not found or time.monotonic() - began < until):
+            some = np.stack([rows.pop(0) for _ in range(PASS)]).astype(np.int64)
             found.append(_taught(run, torch.from_numpy(some).to(device)))
-            progress.update(task, completed=spent)
-        progress.console.print(f"{len(found) * 8} rows, {own} of them the target's own")
+            progress.update(task, completed=time.monotonic() - began)
+        progress.console.print(f"{len(found) * PASS} rows, {own} of them the target's own")
     return Lessons(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
 

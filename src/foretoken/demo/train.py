@@ -266,7 +266,7 @@ def main(
         if not (work / "lessons.npz").exists():
             share = TEACHING_SHARE * minutes
             lessons.write(teacher, train_ids, share, SHORT, seed=0).save(work / "lessons.npz")
-            minutes -= share
+        minutes *= 1 - TEACHING_SHARE
         taught = lessons.Lessons.load(work / "lessons.npz")
     checkpoint = work / f"{name}.pt"
     model, opts, state = start(name, checkpoint, from_shipped, device)

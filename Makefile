@@ -1,6 +1,8 @@
 # Every target sets up what it needs: `make demo` works on a fresh clone. PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
+NATIVE := $(wildcard src/foretoken/native/*.cpp src/foretoken/native/*.h src/foretoken/native/*.inl) \
+  src/foretoken/native/CMakeLists.txt
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .PHONY: setup demo test test-all lint clean
@@ -30,12 +32,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 # dev includes runtime; runtime alone is enough for the demo.
-.venv/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
+.venv/dev.stamp: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	@echo "installing foretoken and its development tools into .venv"
 	@$(INSTALL) -e '.[dev]'
 	@touch .venv/runtime.stamp $@
 
-.venv/runtime.stamp: pyproject.toml constraints.txt | $(BIN)/python
+.venv/runtime.stamp: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	@echo "installing foretoken into .venv (a minute or so, once)"
 	@$(INSTALL) -e .
 	@touch $@

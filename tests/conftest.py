@@ -1,11 +1,15 @@
 """What holds for every test: no network, at most two threads, the same examples on every run."""
 
 import os
+import signal
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, so it comes first
 
 import torch
 from hypothesis import settings
+
+# A shell that starts the tests with & has them ignore interrupts, which some of them raise.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(min(2, torch.get_num_threads()))
 

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, T5Config
 
 import foretoken
 import tiny
-from foretoken import cli, demo
+from foretoken import cli, demo, native
 from foretoken.engine import Engine
 from foretoken.sampling import NoCandidate
 
@@ -122,7 +122,7 @@ def test_methods_write_the_same(run: Any, temperature: str) -> None:
         assert run(*common, *options) == plain
 
 
-def test_bundled_is_the_target_in_float32(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dtype_of_the_bundled_target(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
     real = foretoken.LLM.__init__
 
@@ -131,9 +131,17 @@ def test_bundled_is_the_target_in_float32(run: Any, monkeypatch: pytest.MonkeyPa
         real(self, model, **options)
 
     monkeypatch.setattr(foretoken.LLM, "__init__", spy)
-    for model, more in (("bundled", ()), ("bundled", ("--dtype", "auto")), ("T", ())):
+    torch_only = ("--runner", "torch")
+    for model, more in (
+        ("bundled", ()),
+        ("bundled", torch_only),
+        ("bundled", ("--dtype", "auto")),
+        ("T", ()),
+        ("T", torch_only),
+    ):
         assert run("generate", model, PROMPT, "--max-tokens", "1", *more).code == 0
-    assert given == ["float32", "auto", "auto"]
+    natively = "bfloat16" if native.found() is not None else "float32"
+    assert given == [natively, "float32", "auto", "auto", "auto"]
 
 
 def test_json_holds_everything(run: Any) -> None:

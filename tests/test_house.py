@@ -26,9 +26,10 @@ SOURCE = REPOSITORY / "src" / "foretoken"
 # from outside besides the standard library (no bar: anything). The last two rows are leaves of
 # which the design says nothing; heads lie with their proposers or with the checkpoints.
 TABLE = """
-tree params noise       <-  | torch
+tree params             <-  | torch
+noise                   <- native.sampling | torch
 history                 <- params | torch
-sampling                <- params noise history | torch
+sampling                <- params noise history native.sampling | torch
 runners runners.*       <- tree native native.* runners runners.* | torch transformers
 verify request          <- tree sampling | torch
 proposers               <- proposers.* | torch
@@ -42,7 +43,7 @@ bench bench.*           <- * !server !server.* !cli !training !training.*
 demo demo.*             <- llm analysis demo demo.* foretoken
 training training.*     <- runners runners.* proposers.* checkpoints analysis training.*
 server server.* cli cli.* foretoken <- *
-native native.* text checkpoints <- native.*
+native native.* text checkpoints <- native native.*
 inputs                  <- sampling
 analysis                <- tree
 """

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 import transformers
 
 import foretoken
-from foretoken import cli, demo
+from foretoken import cli, demo, native
 
 INFO: Any = importlib.import_module("foretoken.cli.info")  # `cli.info` is the command
 
@@ -54,11 +53,21 @@ def test_json(run: Any) -> None:
 
 
 def test_the_native_runner_is_told_as_it_is() -> None:
-    """It may be called missing only while it is."""
-    here = any(find_spec(f"foretoken.{name}") for name in ("native", "runners.native"))
     state = INFO.facts()["runners"]["native"]
-    assert state["available"] == here
-    assert here or state["reason"] == "not part of this version"
+    assert state["available"] == (native.found() is not None)
+    if state["available"]:
+        assert state["kernels"] == native.kernels() and "int8" in state["precisions"]
+
+
+def test_a_missing_native_runner_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise native.Missing("the native kernels were not built: no compiler")
+
+    monkeypatch.setattr(native, "kernels", missing)
+    facts = INFO.facts()
+    assert facts["runners"]["native"]["reason"] == "the native kernels were not built: no compiler"
+    rows = dict(INFO._rows(facts))
+    assert rows["runner native"] == "no: the native kernels were not built: no compiler"
 
 
 def test_the_table(run: Any) -> None:
@@ -68,7 +77,7 @@ def test_the_table(run: Any) -> None:
         f"foretoken {foretoken.__version__}",
         f"torch {torch.__version__}",
         "device cpu yes",
-        "runner native no: not part of this version",
+        "runner native " + ("no: " if native.found() is None else native.kernels()),
         "methods none, ngram, draft",
         "bundled target 1",
     ):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from foretoken.proposers.base import Proposer, release
 from foretoken.request import VERIFIER, Feedback, Laws, Picks, Request
@@ -62,7 +61,8 @@ class Engine:
         turns = self.scheduler.pick(self.runner.cached, self._begin)
         trees = self._propose(turns)
         work = [
-            Work(turn.request.key, turn.new, tree) for turn, tree in zip(turns, trees, strict=True)
+            Work(turn.request.key, turn.new, tree, greedy=self._greedy(turn.request))
+            for turn, tree in zip(turns, trees, strict=True)
         ]
         outputs = self.runner.forward(work, self.taps) if work else []
         moved = []
@@ -71,6 +71,9 @@ class Engine:
                 self._commit(turn.request, tree, output)
                 moved.append(turn.request)
         return moved
+
+    def _greedy(self, request: Request) -> bool:
+        return self.rule == "coupled" and request.greedy
 
     def _begin(self, request: Request) -> None:
         begin(self.runner, request.key, request.tokens)
@@ -122,7 +125,7 @@ class Engine:
     def _commit(self, request: Request, tree: TokenTree, output: Output) -> None:
         """Verify a tree, write what was accepted, commit exactly what was written."""
         try:
-            path, bonus = self._verify(request, tree, output.logits)
+            path, bonus = self._verify(request, tree, output)
         except NoCandidate as error:
             request.finish("error", str(error))
             self._release(request)
@@ -134,11 +137,11 @@ class Engine:
         self.runner.keep(request.key, path[: len(written)])
         request.feedback = Feedback(tree, path, output.hidden)
 
-    def _verify(self, request: Request, tree: TokenTree, logits: Tensor) -> tuple[list[int], int]:
+    def _verify(self, request: Request, tree: TokenTree, output: Output) -> tuple[list[int], int]:
         if self.rule == "rejection":
-            laws = Laws(request, tree, logits)
+            laws = Laws(request, tree, output.logits)
             return verify_rejection(tree, laws, request.generator(VERIFIER))
-        return verify(tree, Picks(request, tree, logits))
+        return verify(tree, Picks(request, tree, output.logits, output.best))
 
     def _release(self, request: Request) -> None:
         self.scheduler.remove(request)

@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
+from foretoken import native
 from foretoken.engine import Engine
 from foretoken.inputs import Prompt, as_list, integers, params_of
 from foretoken.proposers.base import Proposer, bind
 from foretoken.proposers.merged import Merged
 from foretoken.proposers.ngram import NGram
 from foretoken.request import Completion, Request
-from foretoken.runners import loading
+from foretoken.runners import choice, loading
+from foretoken.runners.native import NativeRunner
 from foretoken.runners.torch import TorchRunner
 from foretoken.sampling import SamplingParams
 from foretoken.scheduler import Scheduler
@@ -39,8 +41,11 @@ class Chunk:
 class LLM:
     """A language model that writes faster and writes the same.
 
-    model: hub id, folder, or a loaded transformers model (which may lie on any device; then give
-    `tokenizer` too, or prompt with token ids). speculate: None, a method's name, a proposer, or a
+    model: hub id, folder, a loaded transformers model (which may lie on any device; then give
+    `tokenizer` too, or prompt with token ids), or another LLM, whose weights are shared as they
+    are. runner: "torch" runs any model; "native" (CPU; bfloat16, and dtype="int8") reads several
+    tokens for the price of one, and speculation changes no bit there; "auto" takes it for a model
+    by name in bfloat16 that it can run. speculate: None, a method's name, a proposer, or a
     list of these, whose trees are merged. rule: "coupled" (same seed, same tokens, whatever
     drafts) or "rejection" (exact in law). max_length bounds prompt and output together.
     prefix_cache: a prompt that begins like an earlier request is read from there on; off, because
@@ -48,6 +53,9 @@ class LLM:
 
     Raises `ValueError`, in one sentence, for whatever cannot run.
     """
+
+    runner: TorchRunner | NativeRunner
+    tokenizer: Any
 
     def __init__(
         self,
@@ -66,31 +74,30 @@ class LLM:
         revision: str | None = None,
         prefix_cache: bool = False,
     ) -> None:
-        if runner not in ("auto", "torch"):
-            raise ValueError(f"runner {runner!r} is unknown: use auto or torch")
         if max_batch < 1:
             raise ValueError(f"max_batch={max_batch} runs nothing: use 1 or more")
-        if threads is not None:
-            if threads < 1:
-                raise ValueError(f"threads={threads} computes nothing: use 1 or more")
-            torch.set_num_threads(threads)
         proposer = resolve(speculate)
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        loaded = loading.load(
-            model,
-            dtype=loading.pick_dtype(dtype),
-            device=loading.pick_device(device),
-            **options,
-        )
-        if isinstance(model, torch.nn.Module):
-            loading.refuse_to_convert(loaded, device, dtype)
-        self.runner = TorchRunner(
-            loaded,
-            max_batch=max_batch,
-            max_length=max_length,
-            trust_remote_code=trust_remote_code,
-            prefix_cache=prefix_cache,
-        )
+        room: dict[str, Any] = {
+            "max_batch": max_batch,
+            "max_length": max_length,
+            "prefix_cache": prefix_cache,
+        }
+        if isinstance(model, LLM):
+            if (runner, device, dtype, threads, revision) != ("auto", "auto", "auto", None, None):
+                raise ValueError("weights of another LLM are shared as they are: drop the options")
+            self.runner = model.runner.again(**room)
+            tokenizer = tokenizer or model.tokenizer
+        else:
+            self.runner = choice.make(
+                model,
+                runner=runner,
+                device=device,
+                dtype=dtype,
+                threads=threads,
+                **options,
+                **room,
+            )
         self.tokenizer = load_tokenizer(model, tokenizer, options)
         self.end_ids = end_ids(self.runner.model, self.tokenizer)
         self.max_length = self.runner.max_length
@@ -264,6 +271,11 @@ class LLM:
                     f"{what} holds token id {token}, and the vocabulary ends at "
                     f"{self.runner.vocabulary - 1}"
                 )
+
+
+def native_runs(device: str | torch.device = "auto") -> bool:
+    """Whether `runner="auto"` can be the native one on this device."""
+    return native.found() is not None and loading.pick_device(device).type == "cpu"
 
 
 def resolve(speculate: Any) -> Proposer | None:

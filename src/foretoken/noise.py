@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretoken.native import sampling as fast
+
 _MASK = 0xFFFFFFFF
 _LN2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
@@ -117,6 +119,16 @@ class Noise:
         result: float = _exponential(float(words[token & 3]))
         return result
 
+    def race(
+        self, logits: Tensor, temperature: float, position: int, k: int
+    ) -> tuple[list[int], list[float], float] | None:
+        """The k best ids of a whole row (V,), their scaled logits, and the log of its mass.
+
+        None where there is no compiled race for such a row: `sampling` has it in torch.
+        """
+        row = self.gumbel(position, len(logits))
+        return fast.race(logits, row, temperature, self.seed, self.stream, position, k)
+
     def gumbel(self, position: int, vocabulary: int, ids: Tensor | None = None) -> Tensor:
         """g = -log(u) >= -log(E) of all ids below `vocabulary`, or of `ids` (K,); float32."""
         kept = self._kept.get(position)
@@ -129,6 +141,10 @@ class Noise:
         return kept[:vocabulary] if ids is None else kept[ids]
 
     def _fill(self, position: int, vocabulary: int) -> None:
+        row = fast.gumbel(self.seed, self.stream, position, vocabulary)
+        if row is not None:
+            self._keep({position: row})
+            return
         blocks = (vocabulary + 3) // 4
         ahead = max(1, min(8, 2**14 // blocks))  # small rows: calls cost more than arithmetic
         block = torch.arange(blocks).repeat(ahead)
@@ -136,10 +152,14 @@ class Noise:
         rows = torch.empty(ahead * blocks, 4)
         for w, word in enumerate(_words(self.seed, self.stream, where, block)):
             rows[:, w] = word
-        for i, row in enumerate(_bound(rows).view(ahead, -1)):
-            self._kept.pop(position + i, None)
-            self._kept[position + i] = row
-        room = max(ahead, min(self.positions, self.elements // (4 * blocks)))
+        every = _bound(rows).view(ahead, -1)
+        self._keep({position + i: row for i, row in enumerate(every)})
+
+    def _keep(self, rows: dict[int, Tensor]) -> None:
+        for position, row in rows.items():
+            self._kept.pop(position, None)
+            self._kept[position] = row
+        room = max(len(rows), min(self.positions, self.elements // len(row)))
         while len(self._kept) > room:
             del self._kept[next(iter(self._kept))]
 

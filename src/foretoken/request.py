@@ -134,6 +134,14 @@ class Request:
         return min(self.params.max_tokens - written, self.max_length - len(self.tokens))
 
     @property
+    def greedy(self) -> bool:
+        """Whether of the target's rows only the first argmax is looked at."""
+        params = self.params
+        looked_at = params.logprobs is not None or self.rows is not None
+        changed = params.adjusts or self.history.process is not None
+        return not (params.temperature or changed or looked_at)
+
+    @property
     def finished(self) -> bool:
         return self.finish_reason is not None
 
@@ -237,20 +245,26 @@ def _bump(counts: list[int], at: int) -> None:
 
 
 class Picks:
-    """The target's own token after each node of a tree, made when it is asked for."""
+    """The target's own token after each node of a tree, made when it is asked for.
 
-    def __init__(self, request: Request, tree: TokenTree, logits: Tensor) -> None:
+    best: what the runner found where the request is greedy; -1 where there is nothing to pick.
+    """
+
+    def __init__(
+        self, request: Request, tree: TokenTree, logits: Tensor, best: Sequence[int] | None = None
+    ) -> None:
         self.request, self.tree, self.logits = request, tree, logits
-        params = request.params
+        self._best = best if request.greedy else None
         # One synchronisation with an accelerator, where a row at a time would take one each.
-        alike = not params.temperature and not params.adjusts and request.history.process is None
-        at_once = alike and logits.device.type != "cpu"
-        self._made = sampling.argmax_rows(logits) if at_once else None
+        if request.greedy and best is None and logits.device.type != "cpu":
+            self._best = sampling.argmax_rows(logits)
 
     def __getitem__(self, node: int) -> int:
-        if self._made is not None:
-            return self._made[node]
         request = self.request
+        if self._best is not None:
+            if self._best[node] < 0:
+                raise sampling.NoCandidate("no token can be picked, the logits are not finite")
+            return self._best[node]
         return sampling.pick(
             self.logits[node],
             request.params,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from foretoken.history import History, adjust
+from foretoken.native import sampling as fast
 from foretoken.noise import Noise, mix, noise
 from foretoken.params import SamplingParams
 
@@ -122,8 +123,8 @@ _TINY_TEMPERATURE = 1e-3  # below it float32 could overflow: scores in float64
 
 def _winners(
     logits: Tensor, params: SamplingParams, noise: Noise, position: int, k: int, mass: bool
-) -> tuple[list[tuple[float, int, float]], float]:
-    """The k best (score, id, scaled logit) of the exponential race, and log of the whole mass.
+) -> tuple[list[tuple[int, float]], float]:
+    """The k best (id, scaled logit) of the exponential race, and log of the whole mass.
 
     Score of token i: l_i - log(E_i), l_i = (x_i - max x) / temperature: argmax p_i / E_i.
     Since E >= u, l_i + g_i with g_i = -log(u_i) bounds the score from above. Let t be the k-th best
@@ -132,8 +133,11 @@ def _winners(
     get an exact score. Slack covers float32: of such a token l_i lies in [t - 23, 0] because
     log(E_i) > -23, and g_i in [0, 23], so its bound is off by less than 2e-6 (|t| + 64).
     """
-    V = len(logits)
-    if params.top_k <= 0 and params.min_p == 0 and params.top_p == 1:
+    V, whole = len(logits), params.top_k <= 0 and params.min_p == 0 and params.top_p == 1
+    can = whole and logits.device.type == "cpu" and params.temperature >= _TINY_TEMPERATURE
+    if can and (made := noise.race(logits, params.temperature, position, k)):
+        return list(zip(*made[:2], strict=True)), made[2]
+    if whole:
         ids, x, top, temperature = None, logits, _top(logits), params.temperature
     else:
         ids, x = survivors(logits, params)
@@ -161,7 +165,7 @@ def _winners(
         chosen = (bound >= t - 2.0**-18 * (abs(t) + 64)).nonzero()[:, 0]
         if len(chosen) > k:
             found = scores(chosen)[:k]
-    return found, log_mass
+    return [(token, s) for _, token, s in found], log_mass
 
 
 def pick(
@@ -181,7 +185,7 @@ def pick(
     row = adjust(logits, params, history, path)
     if params.temperature == 0:
         return argmax_rows(row[None])[0]
-    return _winners(row, params, noise, position, 1, mass=False)[0][0][1]
+    return _winners(row, params, noise, position, 1, mass=False)[0][0][0]
 
 
 def argmax_rows(logits: Tensor) -> list[int]:
@@ -222,7 +226,9 @@ def race(
     row = adjust(logits, params, history, path)
     if params.temperature > 0:
         found, log_mass = _winners(row, params, noise, position, k, mass=True)
-        return [i for _, i, _ in found], [math.exp(s - log_mass) for _, _, s in found]
+        return [i for i, _ in found], [math.exp(s - log_mass) for _, s in found]
+    if made := fast.race(row, None, 1.0, 0, 0, 0, k):
+        return made[0], [math.exp(s - made[2]) for s in made[1]]
     top = _top(row)
     ids = _best(row, min(k, len(row)))
     relative = row.to(torch.float64 if row.dtype == torch.float64 else torch.float32) - top

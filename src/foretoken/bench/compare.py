@@ -19,7 +19,7 @@ from foretoken import analysis
 from foretoken.bench import timing
 from foretoken.bench.prompts import Prompt
 from foretoken.bench.sides import How, Side, Written
-from foretoken.runners.torch import TorchRunner
+from foretoken.runners.base import Target
 
 CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass at which the cost of a pass is measured
 
@@ -229,7 +229,7 @@ def _ids(answer: Answer) -> list[list[int]]:
     return [words.token_ids for words in answer.turns]
 
 
-def pass_seconds(runner: TorchRunner, context: int, rounds: int = 15) -> dict[int, float]:
+def pass_seconds(runner: Target, context: int, rounds: int = 15) -> dict[int, float]:
     """Median seconds of a pass over each number of tokens in `CURVE`, behind `context` tokens."""
     passes = timing.passes(runner, context)
     took = timing.interleaved({str(t): passes(t) for t in CURVE}, rounds, warm=3)

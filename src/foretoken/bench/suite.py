@@ -22,7 +22,8 @@ from foretoken.demo import located
 from foretoken.llm import LLM, resolve
 from foretoken.proposers.draft import DraftModel
 from foretoken.proposers.ngram import NGram
-from foretoken.runners import loading
+from foretoken.runners import choice, loading
+from foretoken.text import load_tokenizer
 
 PEERS = ("transformers",)
 DRAFT_SHARE = 0.1  # of the inflated target's cost, for an inflated draft
@@ -44,6 +45,7 @@ class Options:
     rounds: int = 5
     seed: int = 0
     ignore_eos: bool = False
+    runner: str = "auto"
     dtype: str = "auto"
     device: str = "auto"
     threads: int | None = None
@@ -101,22 +103,19 @@ def run(options: Options, progress: Callable[[str, float], None]) -> Report:
     """All comparisons; `progress` is told what runs and how much of everything is done."""
     check(options)
     progress("loading", 0.0)
-    plain, assistant = load(options)
+    model, plain, assistant = load(options)
     templated = bool(getattr(plain.tokenizer, "chat_template", None))
     if plain.tokenizer is None:
         raise ValueError("a comparison reads text, and this model came without a tokenizer")
     prompts = read(options, plain.tokenizer, templated)
-    model = plain.runner.model
     llms = {"none": plain}
     for method in options.methods:
         if method not in llms:
             drafter = [_drafter(part, options, assistant) for part in method.split("+")]
-            llms[method] = LLM(
-                model, tokenizer=plain.tokenizer, speculate=drafter, max_batch=max(options.batches)
-            )
+            llms[method] = LLM(plain, speculate=drafter, max_batch=max(options.batches))
     progress("measuring passes", 0.0)
     cost = pass_seconds(plain.runner, 128)
-    report = Report(options, environment(model), cost, len(prompts))
+    report = Report(options, environment(model, plain), cost, len(prompts))
     report.skipped += [
         f"{name}: not known here (known: {', '.join(PEERS)})"
         for name in options.against
@@ -137,7 +136,7 @@ def run(options: Options, progress: Callable[[str, float], None]) -> Report:
             ticks,
         )
         if "transformers" in options.against:
-            _add_transformers(comparison, plain, assistant, options, ticks)
+            _add_transformers(comparison, model, plain.end_ids, assistant, options, ticks)
         groups = -(-len(prompts) // batch)
         ticks.expect(groups * len(comparison.sides) * (options.rounds + 1))
         results = comparison.warm_up(model)
@@ -172,33 +171,37 @@ class Ticks:
         self.progress(self.text, (self.case + share) / self.cases)
 
 
-def load(options: Options) -> tuple[LLM, PreTrainedModel | None]:
-    """The target in a plain engine, and the draft; both inflated if that is asked for."""
+def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None]:
+    """The target as peers run it, in a plain engine, and the draft; inflated if asked for.
+
+    What the native runner packs is a copy of the weights that peers compute with.
+    """
+    int8 = options.dtype == "int8"
+    source, where = located(options.model, "target"), loading.pick_device(options.device)
     common: dict[str, Any] = {
-        "max_batch": max(options.batches),
-        "threads": options.threads,
+        "device": where,
+        "trust_remote_code": options.trust_remote_code,
     }
-    plain = LLM(
-        located(options.model, "target"),
-        dtype=options.dtype,
-        device=options.device,
-        trust_remote_code=options.trust_remote_code,
-        **common,
+    model = loading.load(
+        source, dtype=torch.bfloat16 if int8 else loading.pick_dtype(options.dtype), **common
     )
     assistant: Any = None
     if options.draft is not None:
-        assistant = loading.load(
-            located(options.draft, "draft"),
-            dtype=plain.runner.dtype,
-            device=plain.runner.device,
-            trust_remote_code=options.trust_remote_code,
-        )
+        assistant = loading.load(located(options.draft, "draft"), dtype=model.dtype, **common)
     if options.inflate is not None:
-        big = inflate(plain.runner.model, like=options.inflate)
-        plain = LLM(big, tokenizer=plain.tokenizer, **common)
+        model = inflate(model, like=options.inflate)
         if assistant is not None:
             assistant = inflate(assistant, like=options.inflate, share=DRAFT_SHARE)
-    return plain, assistant
+    natively = options.runner == "auto" and choice.suits(model)
+    plain = LLM(
+        model,
+        tokenizer=load_tokenizer(source, None, {"trust_remote_code": options.trust_remote_code}),
+        runner="native" if natively else options.runner,
+        dtype="int8" if int8 else "auto",
+        threads=options.threads,
+        max_batch=max(options.batches),
+    )
+    return model, plain, assistant
 
 
 def read(options: Options, tokenizer: Any, templated: bool) -> list[Prompt]:
@@ -219,13 +222,13 @@ def _drafter(part: str, options: Options, assistant: PreTrainedModel | None) -> 
 
 def _add_transformers(
     comparison: Comparison,
-    plain: LLM,
+    model: PreTrainedModel,
+    ends: Sequence[int],
     assistant: PreTrainedModel | None,
     options: Options,
     ticks: Ticks,
 ) -> None:
     """transformers' own loop, prompt lookup, and its assistant at the best of several lengths."""
-    model, ends = plain.runner.model, plain.end_ids
     comparison.sides.append(transformers("", model, ends))
     if comparison.batch > 1:
         comparison.skipped.append("transformers assistant and lookup: they take one prompt at once")
@@ -242,7 +245,7 @@ def _add_transformers(
         comparison.sides += [best] if best is not None else []
 
 
-def environment(model: PreTrainedModel) -> dict[str, Any]:
+def environment(model: PreTrainedModel, plain: LLM) -> dict[str, Any]:
     """The machine, the versions and the model, as they were."""
     return {
         "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
@@ -251,6 +254,7 @@ def environment(model: PreTrainedModel) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         **{name: version(name) for name in ("foretoken", "torch", "transformers")},
         "device": str(model.device),
-        "dtype": str(model.dtype).removeprefix("torch."),
+        "runner": plain.runner.name,
+        "dtype": plain.runner.precision,
         "parameters": sum(p.numel() for p in model.parameters()),
     }

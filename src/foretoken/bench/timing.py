@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from foretoken.runners.base import Work
-from foretoken.runners.torch import TorchRunner
+from foretoken.runners.base import Target, Work
 from foretoken.tree import TokenTree
 
 KEY = -1  # of what is timed: no request's
@@ -35,12 +34,12 @@ def interleaved(
     return seconds
 
 
-def context_ids(runner: TorchRunner, length: int) -> list[int]:
+def context_ids(runner: Target, length: int) -> list[int]:
     """Token ids to stand behind; which ones does not matter."""
     return [(7 * i) % runner.vocabulary for i in range(length)]
 
 
-def passes(runner: TorchRunner, context: int) -> Callable[[int], Callable[[], object]]:
+def passes(runner: Target, context: int) -> Callable[[int], Callable[[], object]]:
     """Reads `context` tokens under `KEY`; then tokens -> a pass over so many nodes behind them."""
     runner.forward([Work(KEY, context_ids(runner, context), None)])
 

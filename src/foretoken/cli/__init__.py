@@ -115,7 +115,10 @@ def demo(
     max_tokens: Annotated[int, typer.Option(help="Tokens per prompt.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
-    dtype: Annotated[str, typer.Option(help="bfloat16 is identical up to near-ties.")] = "float32",
+    dtype: Annotated[
+        str | None, typer.Option(help="Unless given: bfloat16 natively, float32 on torch.")
+    ] = None,
+    runner: Annotated[str, typer.Option(help="auto, native or torch.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, at the end.")] = False,
 ) -> int:
@@ -128,6 +131,7 @@ def demo(
             temperature,
             seed,
             dtype,
+            runner,
             threads,
             as_json,
         ),

@@ -21,7 +21,7 @@ from foretoken import LLM, Completion, SamplingParams
 from foretoken.cli import options, output
 from foretoken.cli.generate import speculation
 from foretoken.cli.options import LOADING, SAMPLING, option
-from foretoken.demo import BUNDLED, located
+from foretoken.demo import BUNDLED, located, precision
 from foretoken.request import Stats
 from foretoken.text import chat_ids, load_tokenizer
 
@@ -53,6 +53,7 @@ def chat(
     repetition_penalty: options.RepetitionPenalty = 1.0,
     max_tokens: Annotated[int, option(SAMPLING, "Of one answer; 512 unless given.")] = 512,
     seed: Annotated[int | None, option(SAMPLING, "Drawn for each answer unless given.")] = None,
+    runner: options.Runner = "auto",
     dtype: options.Dtype = None,
     device: options.Device = "auto",
     max_length: Annotated[int | None, option(LOADING, "Tokens of the conversation.")] = None,
@@ -95,7 +96,8 @@ def chat(
         tokenizer=tokenizer,
         speculate=speculate,
         rule=rule,
-        dtype=dtype or ("float32" if model == BUNDLED else "auto"),
+        runner=runner,
+        dtype=precision(dtype, runner, device) if model == BUNDLED else dtype or "auto",
         device=device,
         max_batch=1,
         max_length=max_length,

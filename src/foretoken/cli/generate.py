@@ -17,7 +17,7 @@ import foretoken
 from foretoken import llm
 from foretoken.cli import options, output
 from foretoken.cli.options import LOADING, SAMPLING, option
-from foretoken.demo import BUNDLED, located
+from foretoken.demo import BUNDLED, located, precision
 from foretoken.text import chat_ids
 
 OUTPUT = "Prompt and output"
@@ -65,6 +65,7 @@ def generate(
     seed: Annotated[int | None, option(SAMPLING, "Drawn and reported unless given.")] = None,
     logprobs: Annotated[int | None, option(SAMPLING, "The best k per token, in --json.")] = None,
     n: Annotated[int, option(SAMPLING, "Completions; several are not streamed.", "-n")] = 1,
+    runner: options.Runner = "auto",
     dtype: options.Dtype = None,
     device: options.Device = "auto",
     max_length: Annotated[int | None, option(LOADING, "Tokens of prompt and output.")] = None,
@@ -89,7 +90,8 @@ def generate(
         located(model, "target"),
         speculate=speculate,
         rule=rule,
-        dtype=dtype or ("float32" if model == BUNDLED else "auto"),
+        runner=runner,
+        dtype=precision(dtype, runner, device) if model == BUNDLED else dtype or "auto",
         device=device,
         max_batch=min(n, 8),
         max_length=max_length,

@@ -21,9 +21,10 @@ from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 import foretoken
-from foretoken import llm
+from foretoken import llm, native
 from foretoken.bench import timing
 from foretoken.demo import bundled
+from foretoken.runners.native import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
 OPTIONAL = {"matplotlib": "pictures of `foretoken bench`", "peft": "targets with adapters"}
@@ -68,7 +69,7 @@ def facts() -> dict[str, Any]:
             "cuda": _cuda(),
             "mps": _state("not supported (no test machine)"),
         },
-        "runners": {"torch": _state(), "native": _state("not part of this version")},
+        "runners": {"torch": _state(), "native": _native()},
         "methods": [*llm.METHODS, "draft"],
         "optional": {
             name: {"version": _version(name), "adds": adds} for name, adds in OPTIONAL.items()
@@ -87,6 +88,13 @@ def _version(library: str) -> str | None:
         return metadata.version(library)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _native() -> dict[str, Any]:
+    try:
+        return _state(kernels=native.kernels(), precisions=[*PRECISIONS])
+    except native.Missing as error:
+        return _state(str(error), kernels=None, precisions=[])
 
 
 def _cuda() -> dict[str, Any]:
@@ -145,7 +153,8 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ]
         yield f"device {device}", _said(state, "; ".join(listed))
     for runner, state in found["runners"].items():
-        yield f"runner {runner}", _said(state)
+        kernels, kinds = state.get("kernels"), " and ".join(state.get("precisions", ()))
+        yield f"runner {runner}", _said(state, f"{kernels} kernels, {kinds}" if kernels else "")
     yield "methods", ", ".join(found["methods"])
     for name, library in found["optional"].items():
         yield name, f"{library['version'] or 'not installed'} ({library['adds']})"

@@ -31,7 +31,10 @@ TopK = Annotated[int, option(SAMPLING, "Keep the k likeliest; 0 is off.")]
 TopP = Annotated[float, option(SAMPLING, "Keep this share of the mass.")]
 MinP = Annotated[float, option(SAMPLING, "Keep what has this share of the best.")]
 RepetitionPenalty = Annotated[float, option(SAMPLING, "1 is off.")]
-Dtype = Annotated[str | None, option(LOADING, "auto, float32, bfloat16, float16 or float64.")]
+Runner = Annotated[str, option(LOADING, "auto, native (bfloat16 and int8, CPU) or torch.")]
+Dtype = Annotated[
+    str | None, option(LOADING, "auto, float32, bfloat16, int8 (native), float16 or float64.")
+]
 Device = Annotated[str, option(LOADING, "auto, cpu, cuda or cuda:N.")]
 Threads = Annotated[int | None, option(LOADING, "CPU threads.")]
 TrustRemoteCode = Annotated[

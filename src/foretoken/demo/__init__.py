@@ -6,6 +6,8 @@ they lie; `prompts` is what they are asked, `race` measures, `show` displays, `t
 
 from pathlib import Path
 
+from foretoken.llm import native_runs
+
 MODELS = Path(__file__).parent / "models"
 TARGET, DRAFT = MODELS / "target", MODELS / "draft"
 BUNDLED = "bundled"  # what a user writes where a model is asked for
@@ -25,3 +27,11 @@ def bundled(name: str) -> Path:
 def located(model: str, part: str) -> str:
     """The folder of the bundled `part` where a user wrote `bundled`; else `model` as it is."""
     return str(bundled(part)) if model == BUNDLED else model
+
+
+def precision(dtype: str | None, runner: str = "auto", device: str = "auto") -> str:
+    """The bundled models' dtype unless one is given: their own bfloat16 natively, else float32.
+
+    On torch bfloat16 is equal to plain decoding up to near-ties only.
+    """
+    return dtype or ("bfloat16" if runner != "torch" and native_runs(device) else "float32")

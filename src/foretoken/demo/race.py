@@ -179,10 +179,9 @@ def runners(
     """A warm LLM for plain decoding and one per method; all of them share the bundled target."""
     target, small = bundled("target"), bundled("draft")
     llms = {PLAIN: LLM(str(target), **options)}
-    loaded, tokenizer = llms[PLAIN].runner.model, llms[PLAIN].tokenizer
     for method in dict.fromkeys(methods):
         drafter = DRAFTERS[method](small)
-        llms[method] = LLM(loaded, tokenizer=tokenizer, speculate=drafter)
+        llms[method] = LLM(llms[PLAIN], speculate=drafter)
     try:
         short = SamplingParams(
             temperature=params.temperature, seed=params.seed, max_tokens=WARM_UP_TOKENS

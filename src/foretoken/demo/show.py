@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich import box
@@ -20,8 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from foretoken import SamplingParams
+from foretoken.demo import precision
 from foretoken.demo.prompts import PROMPTS
 from foretoken.demo.race import PLAIN, Race, Score, Writer, check, runners, scores
+from foretoken.llm import native_runs
 
 DRAFTED, OWN, GIVEN = "bold green", "", "dim"
 NARROWEST = 34  # columns of a panel beside another one; below, panels lie under each other
@@ -30,7 +32,7 @@ HOW = {
     "draft": "a small draft model",
     "ngram": "a look-up in the text so far",
 }
-ROUGH = ("auto", "bfloat16", "float16")  # dtypes in which near-ties may fall either way
+ROUGH = ("auto", "bfloat16", "float16")  # dtypes in which torch's near-ties fall either way
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Options:
     max_tokens: int = 128
     temperature: float = 0.0
     seed: int = 0
-    dtype: str = "float32"
+    dtype: str | None = None
+    runner: str = "auto"
     threads: int | None = None
     as_json: bool = False
 
@@ -52,6 +55,7 @@ def demo(options: Options, console: Console) -> int:
 
     Raises `ValueError`, in one sentence, for what cannot run.
     """
+    options = replace(options, dtype=precision(options.dtype, options.runner))
     check(options.methods, options.prompts, len(PROMPTS), options.max_tokens)
     params = SamplingParams(
         temperature=options.temperature, max_tokens=options.max_tokens, seed=options.seed
@@ -66,6 +70,7 @@ def demo(options: Options, console: Console) -> int:
                 options.methods,
                 params,
                 prompts[0],
+                runner=options.runner,
                 dtype=options.dtype,
                 threads=options.threads,
             ) as llms,
@@ -236,7 +241,8 @@ def differences(races: Sequence[Race]) -> list[str]:
 
 
 def sentence(same: bool, options: Options) -> str:
-    if not same and options.dtype in ROUGH:
+    exact = options.runner != "torch" and native_runs()
+    if not same and not exact and options.dtype in ROUGH:
         return (
             "Torch rounds half precision differently for one token and for several, so a near-tie "
             "between two tokens fell the other way; --dtype float32 does not have this."

@@ -24,14 +24,21 @@ class Work:
     new: Sequence[int]  # committed tokens that this runner has not cached yet, node 0 excluded
     tree: TokenTree | None  # None: a slice of a long prompt, no logits wanted
     first: int = 0  # nodes before it ran earlier in this step and lie in their scratch slots
+    greedy: bool = False  # of every row only the first argmax is of use
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one `Work` gave: rows for the nodes `first` and after."""
+    """What one `Work` gave: rows for the nodes `first` and after.
 
-    logits: Tensor  # (N - first, V), the model's own precision
+    Tensors may be views of memory that the runner's next pass writes to.
+    """
+
+    logits: Tensor  # (N - first, V), the model's own precision; (0, V) where `best` stands for it
     hidden: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> (N - first, hidden size)
+    # (N - first): the first argmax of each row, -1 where NaN or +inf is in it or nothing is finite;
+    # None from a runner that does not find it on the way.
+    best: Sequence[int] | None = None
 
 
 class Runner(Protocol):
@@ -67,6 +74,16 @@ def begin(runner: Runner, key: int, tokens: Sequence[int]) -> None:
 
 class Target(Runner, Protocol):
     """What a proposer may ask of the target in `bind`."""
+
+    @property
+    def name(self) -> str:
+        """Which runner it is, and with which kernels."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """What it computes in: a dtype's name, or int8."""
+        ...
 
     @property
     def vocabulary(self) -> int: ...

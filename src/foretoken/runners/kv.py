@@ -1,8 +1,9 @@
 """Keys and values of committed tokens and of one tree per row: where they live and move.
 
-One pair of tensors per layer, (rows, heads, slots, head size). A row belongs to one key; slot i
-holds position i for committed tokens, scratch nodes lie behind them. Contiguous, not paged:
-a row can be handed to any attention kernel as a view. Knows nothing of models.
+A row belongs to one key; slot i holds position i for committed tokens, scratch nodes lie behind
+them. `Rows` says which row is whose, `KVCache` holds one pair of tensors per layer, (rows, heads,
+slots, head size). Contiguous, not paged: a row can be handed to any attention kernel as a view.
+Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ import torch
 from torch import Tensor
 
 FIRST_SLOTS = 256
+
+
+def grown(have: int, wanted: int, most: int) -> int:
+    """Slots to have when `wanted` are needed: at least twice as many, as far as `most` allows."""
+    if wanted <= have:
+        return have
+    return max(wanted, min(max(FIRST_SLOTS, 2 * have), most))
 
 
 def available_bytes(device: torch.device) -> int | None:
@@ -28,26 +36,22 @@ def available_bytes(device: torch.device) -> int | None:
     return int(line.split()[1]) * 1024
 
 
-class KVCache:
-    """Keys and values for at most `max_rows` keys; grows when needed, never shrinks."""
+class Rows:
+    """At most `max_rows` rows, each of one key or parked with what it holds for a later one."""
 
-    def __init__(self, max_rows: int, max_slots: int) -> None:
-        self.max_rows, self.max_slots = max_rows, max_slots
+    def __init__(self, max_rows: int) -> None:
+        self.max_rows = max_rows
         self.rows: dict[int, int] = {}  # key -> row
         self.lengths: dict[int, int] = {}  # key -> committed tokens
         self._free: list[int] = []
         self._parked: dict[int, list[int]] = {}  # row -> what it holds for nobody, oldest first
-        self._row_count = self._slot_count = 0
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._row_count = 0
 
-    def reserve(self, key: int, slots: int) -> int:
-        """The row of `key`, made if new, with room for `slots` in all."""
+    def row_of(self, key: int) -> int:
+        """The row of `key`, made if new."""
         if key not in self.rows:
             self.rows[key] = self._empty_row()
             self.lengths[key] = 0
-        if slots > self._slot_count:
-            doubled = min(max(FIRST_SLOTS, 2 * self._slot_count), self.max_slots)
-            self._slot_count = max(slots, doubled)
         return self.rows[key]
 
     def _empty_row(self) -> int:
@@ -91,6 +95,21 @@ class KVCache:
         self.rows[key], self.lengths[key] = row, shared[row]
         return shared[row]
 
+
+class KVCache(Rows):
+    """Keys and values for at most `max_rows` keys; grows when needed, never shrinks."""
+
+    def __init__(self, max_rows: int, max_slots: int) -> None:
+        super().__init__(max_rows)
+        self.max_slots, self._slot_count = max_slots, 0
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def reserve(self, key: int, slots: int) -> int:
+        """The row of `key`, made if new, with room for `slots` in all."""
+        row = self.row_of(key)
+        self._slot_count = grown(self._slot_count, slots, self.max_slots)
+        return row
+
     def write(self, layer: int, row: int, at: int, key: Tensor, value: Tensor) -> None:
         """Store key and value (heads, T, head size) of one layer in the slots from `at`."""
         keys, values = self._tensors(layer, key, value)
@@ -110,7 +129,8 @@ class KVCache:
             for tensor in tensors:
                 if at is None or at.device != tensor.device:
                     at = torch.tensor(sources, device=tensor.device)
-                tensor[row, :, to : to + len(sources)] = tensor[row].index_select(1, at)
+                with torch.inference_mode():
+                    tensor[row, :, to : to + len(sources)] = tensor[row].index_select(1, at)
 
     def _tensors(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         old = self._layers.get(layer)

@@ -6,6 +6,8 @@ found out by `probe`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,19 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
             f"{name} has layers of type {', '.join(sorted(foreign))}, and only full and sliding "
             "attention can be rolled back: use another architecture"
         )
+
+
+@contextmanager
+def evaluating(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """No dropout for the length of a pass; every module gets its own mode back."""
+    training = [module for module in modules if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def unwrap(model: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from foretoken.runners import loading
 from foretoken.runners.attention import Call, Segment, Step
 from foretoken.runners.kv import KVCache
 from foretoken.runners.loading import Refused
@@ -73,7 +74,7 @@ def check(runner: TorchRunner) -> None:
 
 def _own(runner: TorchRunner, sequence: list[int], **options: Any) -> torch.Tensor:
     """The logits (T, V) of the model's own pass over one sequence."""
-    with torch.inference_mode(), runner.evaluating():
+    with torch.inference_mode(), loading.evaluating(runner._modules):
         at = torch.tensor([sequence], device=runner.device)
         logits: torch.Tensor = runner.model(input_ids=at, use_cache=False, **options).logits[0]
     return logits

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,19 +18,11 @@ from transformers import PreTrainedModel
 from foretoken.runners import attention, loading, probe
 from foretoken.runners.attention import Segment, Step
 from foretoken.runners.base import Output, Work
+from foretoken.runners.committed import Committed
 from foretoken.runners.kv import KVCache
-from foretoken.tree import TokenTree
 
 
-@dataclass(slots=True)
-class Scratch:
-    """The last tree of a key: its parents and how many of its nodes have run."""
-
-    tree: TokenTree | None
-    ran: int
-
-
-class TorchRunner:
+class TorchRunner(Committed):
     """A `Runner` and `Target` over a transformers model.
 
     Raises `ValueError` at construction, naming the cause, when the model cannot be run packed.
@@ -53,11 +44,17 @@ class TorchRunner:
         self.max_length = loading.length_limit(self.config, max_length)
         self._configs, self._modules = _configs(self.model), list(self.model.modules())
         self._accepts = inspect.signature(self.model.forward).parameters
-        self.prefix_cache = prefix_cache
-        self._scratch: dict[int, Scratch] = {}
-        self._tokens: dict[int, list[int]] = {}  # the committed ones, kept for the prefix cache
         self._cache = KVCache(max_batch, self.max_length)
+        super().__init__(self._cache, self._cache, prefix_cache)
         probe.check(self)
+
+    @property
+    def name(self) -> str:
+        return "torch"
+
+    @property
+    def precision(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
 
     @property
     def vocabulary(self) -> int:
@@ -79,6 +76,10 @@ class TorchRunner:
             logits: Tensor = self.model.get_output_embeddings()(hidden)
         return logits
 
+    def again(self, **options: Any) -> TorchRunner:
+        """Another runner over the same weights, with room of its own."""
+        return TorchRunner(self.model, trust_remote_code=self.trust_remote_code, **options)
+
     def load(self, model: Any) -> TorchRunner:
         """Another model on this runner's device, precision and batch."""
         loaded = loading.load(
@@ -89,38 +90,10 @@ class TorchRunner:
         )
         return TorchRunner(loaded, max_batch=self.max_batch, prefix_cache=self.prefix_cache)
 
-    def cached(self, key: int) -> int:
-        return self._cache.lengths.get(key, 0)
-
-    def begin(self, key: int, tokens: Sequence[int]) -> None:
-        """Take over what an earlier key cached of `tokens`; the last one is left to be run."""
-        if self.prefix_cache and key not in self._tokens:  # a draft that failed begins again
-            shared = self._cache.adopt(key, tokens[:-1])
-            self._tokens[key] = list(tokens[:shared])
-
-    def free(self, key: int) -> None:
-        self._cache.release(key, self._tokens.pop(key, ()))
-        self._scratch.pop(key, None)
-
     def close(self) -> None:
         """Let go of all keys and values."""
         self._cache = KVCache(self.max_batch, self.max_length)
-        self._scratch.clear()
-        self._tokens.clear()
-
-    def keep(self, key: int, path: Sequence[int]) -> None:
-        scratch = self._scratch[key]
-        assert not path or path[-1] < scratch.ran, "a node was kept that never ran"
-        base = self._cache.lengths[key]
-        moved = next((i for i, node in enumerate(path) if node != i), len(path))
-        if moved < len(path):
-            sources = [base + node for node in path[moved:]]
-            with torch.inference_mode():
-                self._cache.move(self._cache.rows[key], sources, base + moved)
-        if key in self._tokens and scratch.tree is not None:
-            self._tokens[key][base:] = [scratch.tree.tokens[node] for node in path]
-        self._cache.lengths[key] = base + len(path)
-        self._scratch[key] = Scratch(None, 0)
+        self.forget(self._cache, self._cache)
 
     def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
         """One packed pass; shapes as in `Output`, whose rows are views of one tensor."""
@@ -143,10 +116,7 @@ class TorchRunner:
             span = slice(at, at + rows)
             outputs.append(Output(logits[span], {tap: h[span] for tap, h in hidden.items()}))
             at += rows
-            if item.key in self._tokens:  # before the length: an interrupt may come in between
-                self._tokens[item.key][seg.cached :] = item.new
-            self._cache.lengths[item.key] = seg.root
-            self._scratch[item.key] = Scratch(item.tree, item.first + rows)
+            self.passed(item)
         return outputs
 
     def run(
@@ -185,7 +155,7 @@ class TorchRunner:
         if item.tree is not None:
             nodes = len(item.tree.tokens)
         if item.first:
-            assert not item.new and self._scratch[item.key].ran == item.first
+            assert not item.new and self.ran(item.key) == item.first
         row = self._cache.reserve(item.key, cached + len(item.new) + nodes)
         end = begin + len(item.new) + nodes - item.first
         return Segment(begin, end, row, cached, len(item.new), item.tree, item.first)
@@ -200,23 +170,11 @@ class TorchRunner:
         try:
             for config in self._configs:
                 config._attn_implementation = attention.NAME
-            with self.evaluating():
+            with loading.evaluating(self._modules):
                 yield
         finally:
             for config, old in zip(self._configs, before, strict=True):
                 config._attn_implementation = old
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """No dropout for the length of a pass; every module gets its own mode back."""
-        training = [module for module in self._modules if module.training]
-        try:
-            for module in training:
-                module.training = False
-            yield
-        finally:
-            for module in training:
-                module.training = True
 
 
 def _configs(model: PreTrainedModel) -> list[Any]:

@@ -1,0 +1,13 @@
+// AVX2 and FMA: the generic loops, for registers of eight floats.
+#include "kernels.h"
+
+#include <immintrin.h>
+
+namespace {
+inline float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+}  // namespace
+
+#include "generic.inl"
+
+const Kernels kAvx2 = {"avx2", tile_bf16, tile_int8, norm,  to_bf16, to_uint8, rotate,
+                       swiglu, scores,    softmax,   weigh, argmax, gumbel, soften, max_of};

@@ -1,0 +1,208 @@
+// Loops that every instruction set shares: plain C++, vectorised by the compiler that includes it.
+// The includer defines `madd(a, b, c)` for floats: fused or not, but the same everywhere.
+#include <cmath>
+#include <cstring>
+
+namespace {
+
+inline float as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+inline uint32_t as_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+
+inline float from_bf16(uint16_t x) { return as_float(uint32_t(x) << 16); }
+
+inline uint16_t round_bf16(float x) {
+  const uint32_t bits = as_bits(x);
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return uint16_t((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded);
+}
+
+// exp(x) within 2 ulp for |x| <= 87, beyond that the value there. (Cephes' polynomial.)
+inline float exp_of(float x) {
+  x = x < -87.0f ? -87.0f : (x > 87.0f ? 87.0f : x);
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const float shifted = madd(x, 1.44269504088896341f, magic);
+  const float n = shifted - magic;
+  float r = madd(n, -0.693359375f, x);
+  r = madd(n, 2.12194440e-4f, r);
+  float p = 1.9875691500e-4f;
+  p = madd(p, r, 1.3981999507e-3f);
+  p = madd(p, r, 8.3334519073e-3f);
+  p = madd(p, r, 4.1665795894e-2f);
+  p = madd(p, r, 1.6666665459e-1f);
+  p = madd(p, r, 5.0000001201e-1f);
+  p = madd(p, r * r, r) + 1.0f;
+  const uint32_t exponent = (as_bits(shifted) - as_bits(magic)) << 23;
+  return as_float(as_bits(p) + exponent);
+}
+
+inline float sum_of_lanes(const float *lane) {
+  float half[8], quarter[4];
+  for (int i = 0; i < 8; ++i) half[i] = lane[i] + lane[i + 8];
+  for (int i = 0; i < 4; ++i) quarter[i] = half[i] + half[i + 4];
+  return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+}
+
+// The largest of n >= 1 floats; NaN never wins. By lanes, because a single one would not vectorise.
+inline float max_of(const float *x, int64_t n) {
+  float lane[kLanes];
+  for (float &each : lane) each = x[0];
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+  }
+  float top = lane[0];
+  for (int l = 1; l < kLanes; ++l) top = lane[l] > top ? lane[l] : top;
+  for (; i < n; ++i) top = x[i] > top ? x[i] : top;
+  return top;
+}
+
+void norm(const float *x, const float *weight, float eps, int n, float *out) {
+  float lane[kLanes] = {};
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lane[l] = madd(x[i + l], x[i + l], lane[l]);
+  }
+  for (int l = 0; i + l < n; ++l) lane[l] = madd(x[i + l], x[i + l], lane[l]);
+  const float scale = 1.0f / std::sqrt(sum_of_lanes(lane) / float(n) + eps);
+  for (int j = 0; j < n; ++j) out[j] = x[j] * scale * weight[j];
+}
+
+void to_bf16(const float *x, int n, uint16_t *out) {
+  for (int i = 0; i < n; ++i) out[i] = round_bf16(x[i]);
+}
+
+float to_uint8(const float *x, int n, uint8_t *out) {
+  float lane[kLanes] = {}, top = 0.0f;
+  for (int i = 0; i < n; ++i) {
+    float &most = lane[i % kLanes];
+    most = std::fabs(x[i]) > most ? std::fabs(x[i]) : most;
+  }
+  for (float most : lane) top = most > top ? most : top;
+  const float scale = top / 127.0f, inverse = top > 0.0f ? 127.0f / top : 0.0f;
+  const float magic = 12582912.0f + 128.0f;
+  for (int i = 0; i < n; ++i) out[i] = uint8_t(as_bits(x[i] * inverse + magic) & 0xff);
+  return scale;
+}
+
+void rotate(float *head, const float *cosine, const float *sine, int half) {
+  for (int i = 0; i < half; ++i) {
+    const float a = head[i], b = head[i + half];
+    head[i] = a * cosine[i] - b * sine[i];
+    head[i + half] = b * cosine[i] + a * sine[i];
+  }
+}
+
+void swiglu(const float *tile, float *out) {
+  for (int i = 0; i < kPanel / 2; ++i) {
+    const float gate = tile[i];
+    out[i] = gate / (1.0f + exp_of(-gate)) * tile[i + kPanel / 2];
+  }
+}
+
+// Lanes go by absolute place, so that a sum does not depend on where memory or a block begins.
+float softmax(float *s, int64_t start, int64_t end, float scale) {
+  const float top = max_of(s + start, end - start);
+  float lane[kLanes] = {};
+  int64_t j = start;
+  for (; j < end && j % kLanes; ++j) {
+    s[j] = exp_of((s[j] - top) * scale);
+    lane[j % kLanes] += s[j];
+  }
+  for (; j + kLanes <= end; j += kLanes) {
+    for (int l = 0; l < kLanes; ++l) {
+      s[j + l] = exp_of((s[j + l] - top) * scale);
+      lane[l] += s[j + l];
+    }
+  }
+  for (; j < end; ++j) {
+    s[j] = exp_of((s[j] - top) * scale);
+    lane[j % kLanes] += s[j];
+  }
+  return sum_of_lanes(lane);
+}
+
+void argmax(const float *x, int n, int32_t id, float *best, int32_t *best_id, int32_t *bad) {
+  const float top = max_of(x, n);
+  int32_t wrong = 0;
+  for (int i = 0; i < n; ++i) wrong |= !(x[i] < INFINITY);
+  *bad |= wrong;
+  if (!(top > *best)) return;
+  for (int i = 0; i < n; ++i) {
+    if (x[i] == top) {
+      *best = top;
+      *best_id = id + i;
+      return;
+    }
+  }
+}
+
+// Within 2e-7 of log(x) or of it relative, for normal x > 0. (Cephes' polynomial.)
+inline float log_of(float x) {
+  const uint32_t bits = as_bits(x);
+  // The exponent so that what is left lies in [sqrt(1/2), sqrt(2)).
+  const int32_t exponent = int32_t(bits - 0x3f3504f3u) >> 23;
+  const float f = as_float(bits - (uint32_t(exponent) << 23)) - 1.0f;
+  float p = 7.0376836292e-2f;
+  p = madd(p, f, -1.1514610310e-1f);
+  p = madd(p, f, 1.1676998740e-1f);
+  p = madd(p, f, -1.2420140846e-1f);
+  p = madd(p, f, 1.4249322787e-1f);
+  p = madd(p, f, -1.6668057665e-1f);
+  p = madd(p, f, 2.0000714765e-1f);
+  p = madd(p, f, -2.4999993993e-1f);
+  p = madd(p, f, 3.3333331174e-1f);
+  const float z = f * f, e = float(exponent);
+  float y = f * z * p;
+  y = madd(e, -2.12194440e-4f, y);
+  y = madd(z, -0.5f, y);
+  return madd(e, 0.693359375f, f + y);
+}
+
+void gumbel(uint64_t seed, uint32_t stream, uint32_t position, int block, int blocks, float *out) {
+  for (int b = 0; b < blocks; ++b) {
+    uint32_t c0 = uint32_t(block + b), c1 = position, c2 = stream, c3 = 0;
+    uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t p0 = uint64_t(c0) * 0xD2511F53u, p1 = uint64_t(c2) * 0xCD9E8D57u;
+      c0 = uint32_t(p1 >> 32) ^ c1 ^ k0;
+      c2 = uint32_t(p0 >> 32) ^ c3 ^ k1;
+      c1 = uint32_t(p1);
+      c3 = uint32_t(p0);
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    const uint32_t words[4] = {c0, c1, c2, c3};
+    for (int w = 0; w < 4; ++w) {
+      out[4 * b + w] = -log_of((float(words[w]) + 0.5f) * 2.3283064365386963e-10f);
+    }
+  }
+}
+
+float soften(const float *x, const float *add, float top, float temperature, int n, float *out) {
+  float lane[kLanes] = {};
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) {
+      out[i + l] = (x[i + l] - top) / temperature;
+      lane[l] += exp_of(out[i + l]);
+    }
+  }
+  for (int l = 0; i + l < n; ++l) {
+    out[i + l] = (x[i + l] - top) / temperature;
+    lane[l] += exp_of(out[i + l]);
+  }
+  for (int j = 0; add && j < n; ++j) out[j] += add[j];
+  return sum_of_lanes(lane);
+}
+
+}  // namespace

@@ -1,0 +1,67 @@
+// Memory for weights and keys: zeroed, aligned, in pages of 2 MB where the system gives them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#else
+#include <cstdlib>
+#include <cstring>
+#endif
+
+class Memory {
+ public:
+  Memory() = default;
+  // Throws std::bad_alloc.
+  explicit Memory(size_t bytes) : bytes_(bytes) {
+    if (!bytes) return;
+#if defined(__linux__)
+    const size_t page = size_t(1) << 21;
+    mapped_ = bytes + page;
+    void *at = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) throw std::bad_alloc();
+    base_ = at;
+    data_ = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(at) + page - 1) / page * page);
+    if (bytes >= page) madvise(data_, bytes, MADV_HUGEPAGE);
+#else
+    base_ = std::calloc(1, bytes + 64);
+    if (!base_) throw std::bad_alloc();
+    data_ = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(base_) + 63) / 64 * 64);
+#endif
+  }
+  Memory(const Memory &) = delete;
+  Memory &operator=(const Memory &) = delete;
+  Memory(Memory &&other) noexcept { swap(other); }
+  Memory &operator=(Memory &&other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Memory() {
+#if defined(__linux__)
+    if (base_) munmap(base_, mapped_);
+#else
+    std::free(base_);
+#endif
+  }
+  char *data() const { return data_; }
+  template <class T>
+  T *as() const {
+    return reinterpret_cast<T *>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(Memory &other) noexcept {
+    std::swap(base_, other.base_);
+    std::swap(data_, other.data_);
+    std::swap(mapped_, other.mapped_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+  void *base_ = nullptr;
+  char *data_ = nullptr;
+  size_t mapped_ = 0, bytes_ = 0;
+};

@@ -1,0 +1,295 @@
+#include "pass.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "tiles.h"
+
+Pass::Pass(ft_model &model, ft_team &team, const ft_pass &pass, const float *given)
+    : model_(model), team_(team), pass_(pass), given_(given), k_(*model.kernels),
+      room_(model.room) {
+  place();
+  const int counters = 8 * model.shape.layers + 8;
+  counters_ = std::make_unique<std::atomic<int>[]>(counters);
+  for (int i = 0; i < counters; ++i) counters_[i].store(0, std::memory_order_relaxed);
+}
+
+// Positions, slots and pasts of all rows; the tasks of attention; room for everything.
+void Pass::place() {
+  int64_t slots = 0, positions = 0;
+  const int group = model_.shape.heads / model_.shape.kv_heads;
+  const int rows_of_item = std::max(1, kPairs / group);
+  places_.resize(pass_.rows);
+  for (int s = 0; s < pass_.segments; ++s) {
+    const ft_segment &seg = pass_.segment[s];
+    const int root = seg.cached + seg.fresh;
+    const int *parents = pass_.parents + seg.parents;
+    std::vector<int> depths(seg.nodes);
+    for (int i = 0; i < seg.nodes; ++i) depths[i] = i ? depths[parents[i]] + 1 : 0;
+    for (int r = seg.begin; r < seg.end; ++r) {
+      const int fresh = r - seg.begin;
+      if (fresh < seg.fresh) {
+        const int position = seg.cached + fresh;
+        places_[r] = {&seg, position, position, position + 1, 0, 0};
+        continue;
+      }
+      const int node = seg.first + fresh - seg.fresh, length = depths[node] + 1;
+      const int path = int(paths_.size());
+      paths_.resize(path + length);
+      for (int at = node, i = length; i-- > 0; at = parents[at]) paths_[path + i] = at;
+      places_[r] = {&seg, root + depths[node], root + node, root, path, length};
+    }
+    for (int r = seg.begin; r < seg.end; r += rows_of_item) {
+      items_.insert(items_.end(), {s, r, std::min(rows_of_item, seg.end - r)});
+      positions = std::max<int64_t>(positions, root + seg.nodes + 1);
+    }
+    slots = std::max<int64_t>(slots, round_up(root + seg.nodes, kLanes));
+  }
+  model_.ensure_positions(positions);
+  model_.ensure_room(std::max(pass_.rows, pass_.wanted), team_.count(), slots);
+  best_.assign(size_t(team_.count()) * apart(), -INFINITY);
+  best_ids_.assign(best_.size(), -1);
+  bad_.assign(best_.size(), 0);
+}
+
+void Pass::run() {
+  team_.run([](void *self, int thread) { static_cast<Pass *>(self)->work(thread); }, this);
+  for (int r = 0; r < pass_.wanted; ++r) {  // threads took their panels in any order
+    float best = -INFINITY;
+    int32_t id = -1, bad = 0;
+    for (size_t at = r; at < best_.size(); at += apart()) {
+      bad |= bad_[at];
+      const bool first = best_[at] == best && best_ids_[at] < id;
+      if (best_ids_[at] >= 0 && (best_[at] > best || first)) {
+        best = best_[at];
+        id = best_ids_[at];
+      }
+    }
+    pass_.best[r] = bad ? -1 : id;
+  }
+}
+
+void Pass::work(int thread) {
+  Worker worker{team_, counters_.get(), thread, team_.working(), team_.sense()};
+  if (given_) {
+    const int n = model_.shape.hidden;
+    for (int r = thread; r < pass_.wanted; r += worker.threads) {
+      std::memcpy(room_.normed.as<float>() + int64_t(r) * n, given_ + int64_t(r) * n, n * 4);
+    }
+  } else {
+    embed(thread);
+    worker.meet();
+    for (int i = 0; i < model_.shape.layers; ++i) layer(worker, i);
+    last(worker);
+  }
+  head(worker);
+}
+
+void Pass::embed(int thread) {
+  for (int r = thread; r < pass_.rows; r += team_.working()) {
+    model_.embed(pass_.tokens[r], room_.x.as<float>() + int64_t(r) * model_.shape.hidden);
+  }
+}
+
+void Pass::layer(Worker &worker, int number) {
+  const ft_shape &s = model_.shape;
+  const Layer &layer = model_.layers[number];
+  const int rows = pass_.rows, width = model_.q_width() + 2 * model_.kv_width();
+  float *x = room_.x.as<float>(), *qkv = room_.qkv.as<float>(), *act = room_.act.as<float>();
+  const bool int8 = model_.int8();
+
+  tap(number, worker.thread);
+  normed(worker, x, layer.norm_in, rows);
+  multiply(worker, layer.qkv, quantised(worker, room_.normed.as<float>(), s.hidden, s.hidden,
+                                        room_.input.data(), rows),
+           rows, [&](int panel, int first, int count, const float *tile) {
+             const int at = panel * kPanel, n = std::min(kPanel, width - at);
+             for (int r = 0; r < count; ++r) {
+               std::memcpy(qkv + int64_t(first + r) * width + at, tile + r * kPanel, n * 4);
+             }
+           });
+  worker.meet();
+  heads(worker, number);
+  worker.meet();
+  attention(worker, number);
+  worker.meet();
+  const auto add = [&](int panel, int first, int count, const float *tile) {
+    const int at = panel * kPanel, n = std::min(kPanel, s.hidden - at);
+    for (int r = 0; r < count; ++r) {
+      float *to = x + int64_t(first + r) * s.hidden + at;
+      for (int i = 0; i < n; ++i) to[i] += tile[r * kPanel + i];
+    }
+  };
+  multiply(worker, layer.o, quantised(worker, room_.attended.as<float>(), model_.q_width(),
+                                      model_.q_width(), room_.attended_input.data(), rows),
+           rows, add);
+  worker.meet();
+  normed(worker, x, layer.norm_post, rows);
+  const Input input = quantised(worker, room_.normed.as<float>(), s.hidden, s.hidden,
+                                room_.input.data(), rows);
+  const int act_width = model_.act_width(), act_stride = round_up(act_width, 4);
+  multiply(worker, layer.gate_up, input, rows,
+           [&](int panel, int first, int count, const float *tile) {
+             const int at = panel * kPanel / 2;
+             for (int r = 0; r < count; ++r) {
+               float *to = act + int64_t(first + r) * act_width + at;
+               k_.swiglu(tile + r * kPanel, to);
+               if (int8) continue;  // is quantised when its row is whole
+               k_.to_bf16(to, kPanel / 2, room_.act_input.as<uint16_t>() +
+                                              int64_t(first + r) * act_stride + at);
+             }
+           });
+  worker.meet();
+  Input activated{room_.act_input.data(), act_stride, nullptr};
+  if (int8) {
+    activated = quantised(worker, act, act_width, act_width, room_.act_input.data(), rows);
+  }
+  multiply(worker, layer.down, activated, rows, add);
+  worker.meet();
+}
+
+void Pass::normed(Worker &worker, const float *x, const std::vector<float> &weight, int rows) {
+  const int n = model_.shape.hidden;
+  float *out = room_.normed.as<float>();
+  for (int r = worker.thread; r < rows; r += worker.threads) {
+    k_.norm(x + int64_t(r) * n, weight.data(), model_.shape.eps, n, out + int64_t(r) * n);
+  }
+}
+
+// Rows (rows, width) of floats in the precision of the weights; the same thread made them.
+Input Pass::quantised(Worker &worker, const float *from, int width, int64_t stride, char *to,
+                      int rows) {
+  const int64_t padded = round_up(width, 4);
+  float *scales = room_.scales.as<float>();
+  for (int r = worker.thread; r < rows; r += worker.threads) {
+    const float *row = from + r * stride;
+    if (model_.int8()) {
+      scales[r] = k_.to_uint8(row, width, reinterpret_cast<uint8_t *>(to) + r * padded);
+    } else {
+      k_.to_bf16(row, width, reinterpret_cast<uint16_t *>(to) + r * padded);
+    }
+  }
+  worker.meet();
+  return {to, padded, model_.int8() ? scales : nullptr};
+}
+
+// Queries and keys normalised and rotated; keys and values into their slots.
+void Pass::heads(Worker &worker, int number) {
+  const ft_shape &s = model_.shape;
+  const Layer &layer = model_.layers[number];
+  const int dim = s.head_dim, half = dim / 2, all = s.heads + s.kv_heads;
+  const int width = model_.q_width() + 2 * model_.kv_width();
+  for (int r = worker.thread; r < pass_.rows; r += worker.threads) {
+    const Place &place = places_[r];
+    float *row = room_.qkv.as<float>() + int64_t(r) * width;
+    const float *cosine = model_.cosine.data() + int64_t(place.position) * half;
+    const float *sine = model_.sine.data() + int64_t(place.position) * half;
+    for (int h = 0; h < all; ++h) {
+      float *head = row + h * dim;
+      if (s.has_qk_norm) {
+        k_.norm(head, (h < s.heads ? layer.norm_q : layer.norm_k).data(), s.eps, dim, head);
+      }
+      k_.rotate(head, cosine, sine, half);
+    }
+    const float *keys = row + model_.q_width(), *values = keys + model_.kv_width();
+    for (int h = 0; h < s.kv_heads; ++h) {
+      place.segment->row->store(number, h, place.slot, keys + h * dim, values + h * dim);
+    }
+    const int queries = model_.q_width();
+    k_.to_bf16(row, queries, room_.queries.as<uint16_t>() + int64_t(r) * queries);
+  }
+}
+
+void Pass::attention(Worker &worker, int number) {
+  const int heads = model_.shape.kv_heads, items = int(items_.size()) / 3;
+  for (int at; (at = worker.take(1)) < items * heads;) {
+    const int *item = &items_[at / heads * 3];
+    attend(worker, number, pass_.segment[item[0]], at % heads, item[1], item[2]);
+  }
+  worker.next();
+}
+
+void Pass::tap(int layer, int thread) {
+  const int n = model_.shape.hidden;
+  for (int t = 0; t < pass_.taps; ++t) {
+    if (pass_.tap_layers[t] != layer) continue;
+    const float *from = layer < model_.shape.layers ? room_.x.as<float>() : room_.normed.as<float>();
+    for (int r = thread; r < pass_.wanted; r += team_.working()) {
+      const int row = layer < model_.shape.layers ? pass_.wanted_rows[r] : r;
+      std::memcpy(pass_.hidden + (int64_t(t) * pass_.wanted + r) * n, from + int64_t(row) * n,
+                  n * 4);
+    }
+  }
+}
+
+// The last norm, for the rows that are asked for.
+void Pass::last(Worker &worker) {
+  const ft_shape &s = model_.shape;
+  float *rows = room_.last.as<float>();
+  for (int r = worker.thread; r < pass_.wanted; r += worker.threads) {
+    const float *from = room_.x.as<float>() + int64_t(pass_.wanted_rows[r]) * s.hidden;
+    std::memcpy(rows + int64_t(r) * s.hidden, from, s.hidden * 4);
+  }
+  normed(worker, rows, model_.norm_last, pass_.wanted);
+  tap(s.layers, worker.thread);
+}
+
+// Logits where they are asked for; the best token of every row on the way, without them.
+void Pass::head(Worker &worker) {
+  const ft_shape &s = model_.shape;
+  const Input input = quantised(worker, room_.normed.as<float>(), s.hidden, s.hidden,
+                                room_.input.data(), pass_.wanted);
+  float *best = best_.data() + worker.thread * apart();
+  int32_t *ids = best_ids_.data() + worker.thread * apart();
+  int32_t *bad = bad_.data() + worker.thread * apart();
+  multiply(worker, model_.head, input, pass_.wanted,
+           [&](int panel, int first, int count, const float *tile) {
+             const int at = panel * kPanel, n = std::min(kPanel, s.vocabulary - at);
+             for (int r = 0; r < count; ++r) {
+               const int row = first + r;
+               k_.argmax(tile + r * kPanel, n, at, best + row, ids + row, bad + row);
+               if (pass_.logits_rows[row] < 0) continue;
+               std::memcpy(pass_.logits + int64_t(pass_.logits_rows[row]) * s.vocabulary + at,
+                           tile + r * kPanel, n * 4);
+             }
+           });
+}
+
+FT_API int32_t ft_forward(ft_model *model, ft_team *team, const ft_pass *pass) try {
+  Pass(*model, *team, *pass).run();
+  return FT_OK;
+} catch (const std::bad_alloc &) {
+  return FT_NO_MEMORY;
+}
+
+FT_API int32_t ft_head(ft_model *model, ft_team *team, const float *hidden, int32_t rows,
+                       float *logits) try {
+  std::vector<int32_t> all(rows), best(rows);
+  std::iota(all.begin(), all.end(), 0);
+  ft_pass pass{};
+  pass.wanted = rows;
+  pass.logits_rows = all.data();
+  pass.logits = logits;
+  pass.best = best.data();
+  Pass(*model, *team, pass, hidden).run();
+  return FT_OK;
+} catch (const std::bad_alloc &) {
+  return FT_NO_MEMORY;
+}
+
+FT_API int32_t ft_version() { return 1; }
+
+FT_API const char *ft_kernels(const char *wanted) {
+  const Kernels *found = pick_kernels(wanted);
+  return found ? found->name : "";
+}
+
+FT_API ft_team *ft_team_new(int32_t threads) try {
+  return new ft_team(threads);
+} catch (const std::exception &) {
+  return nullptr;
+}
+
+FT_API void ft_team_free(ft_team *team) { delete team; }

@@ -1,0 +1,67 @@
+// One forward pass: what the threads of a region share, and the phases they go through.
+#pragma once
+#include <atomic>
+#include <memory>
+
+#include "model.h"
+#include "team.h"
+
+// A packed row: where it stands and what it may look at.
+struct Place {
+  const ft_segment *segment;
+  int position;
+  int slot;
+  int committed;  // slots before it that all hold its past
+  int path;       // then these nodes of the tree: `length` of them from paths[path]
+  int length;
+};
+
+// Activations as the tiles of a precision take them.
+struct Input {
+  const char *data;
+  int64_t stride;       // elements between rows
+  const float *scales;  // int8: of every row
+};
+
+class Pass {
+ public:
+  // Of a whole pass; or, where states past the last norm are given, of the head alone.
+  Pass(ft_model &model, ft_team &team, const ft_pass &pass, const float *given = nullptr);
+  void run();
+
+ private:
+  // What a thread does; each phase ends with a barrier.
+  struct Worker;
+  void work(int thread);
+  void embed(int thread);
+  void layer(Worker &worker, int number);
+  void normed(Worker &worker, const float *x, const std::vector<float> &weight, int rows);
+  void heads(Worker &worker, int number);
+  void attention(Worker &worker, int number);
+  void attend(Worker &worker, int number, const ft_segment &segment, int kv_head, int first,
+              int count);
+  void last(Worker &worker);
+  void head(Worker &worker);
+  void tap(int layer, int thread);
+  Input quantised(Worker &worker, const float *from, int width, int64_t stride, char *to, int rows);
+  // Calls done(panel, first row, rows, tile (rows, 32)) for every tile of a product.
+  template <class Done>
+  void multiply(Worker &worker, const Matrix &m, const Input &input, int rows, Done done);
+
+  void place();
+  // From one thread's running picks to the next's: no two write to one cache line.
+  size_t apart() const { return size_t(round_up(pass_.wanted, 16)); }
+
+  ft_model &model_;
+  ft_team &team_;
+  const ft_pass &pass_;
+  const float *given_;
+  const Kernels &k_;
+  Room &room_;
+  std::vector<Place> places_;
+  std::vector<int> paths_;
+  std::vector<int> items_;  // attention's: segment, first row, rows; each for every kv head
+  std::unique_ptr<std::atomic<int>[]> counters_;
+  std::vector<float> best_;  // (threads, apart())
+  std::vector<int32_t> best_ids_, bad_;
+};

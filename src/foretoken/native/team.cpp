@@ -1,0 +1,124 @@
+#include "team.h"
+
+#include <chrono>
+#if defined(_WIN32)
+#include <process.h>
+#define getpid _getpid
+#else
+#include <unistd.h>
+#endif
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr std::chrono::microseconds kSpin{300};  // a step's Python takes less
+
+inline void relax() {
+#if defined(__x86_64__) || defined(_M_X64)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Denormals are zero in every thread of a region, as the dot-product instructions have it anyway.
+class FlushDenormals {
+ public:
+#if defined(__x86_64__) || defined(_M_X64)
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80 | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#else
+  FlushDenormals() {}
+#endif
+};
+
+// Spins, and after a while lets others run: the machine may have fewer cores than threads.
+template <class Done>
+void await(Done done) {
+  for (int spins = 0; !done(); ++spins) {
+    if (spins < 1 << 14) {
+      relax();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+}  // namespace
+
+ft_team::ft_team(int threads) : count_(threads < 1 ? 1 : threads), process_(getpid()) {
+  for (int thread = 1; thread < count_; ++thread) {
+    threads_.emplace_back([this, thread] { loop(thread); });
+  }
+}
+
+ft_team::~ft_team() {
+  if (process_ != getpid()) {
+    for (auto &thread : threads_) thread.detach();  // they stayed in the parent
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = true;
+    region_.fetch_add(1);
+  }
+  wake_.notify_all();
+  for (auto &thread : threads_) thread.join();
+}
+
+void ft_team::run(Work work, void *argument) {
+  std::lock_guard<std::mutex> one(one_region_);
+  work_ = work;
+  argument_ = argument;
+  working_ = process_ == getpid() ? count_ : 1;
+  if (working_ > 1) {
+    busy_.store(working_ - 1);
+    region_.fetch_add(1);
+    if (sleeping_.load() > 0) {
+      std::lock_guard<std::mutex> lock(mutex_);  // nobody is between its last look and its sleep
+      wake_.notify_all();
+    }
+  }
+  {
+    FlushDenormals flush;
+    work(argument, 0);
+  }
+  if (working_ > 1) await([this] { return busy_.load(std::memory_order_acquire) == 0; });
+}
+
+void ft_team::loop(int thread) {
+  FlushDenormals flush;
+  uint32_t seen = 0;
+  for (;;) {
+    const auto until = std::chrono::steady_clock::now() + kSpin;
+    for (int spins = 0; region_.load(std::memory_order_acquire) == seen; ++spins) {
+      relax();
+      if (spins % 64 == 63 && std::chrono::steady_clock::now() > until) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        sleeping_.fetch_add(1);
+        wake_.wait(lock, [&] { return region_.load() != seen; });
+        sleeping_.fetch_sub(1);
+      }
+    }
+    ++seen;
+    if (closing_) return;
+    work_(argument_, thread);
+    busy_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+void ft_team::barrier(unsigned &sense) {
+  if (working_ == 1) return;
+  const unsigned next = ++sense;
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == working_ - 1) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.store(next, std::memory_order_release);
+  } else {
+    await([&] { return phase_.load(std::memory_order_acquire) == next; });
+  }
+}

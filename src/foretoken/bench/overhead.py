@@ -1,8 +1,9 @@
 """What the engine costs beyond the model: `python -m foretoken.bench.overhead`.
 
-Two tables. Steps: the engine's time per step over a runner that computes nothing and a drafter
-that knows the answer, so that every node is accepted: the dearest step there is. Passes: the torch
-runner's pass against the same model called by transformers with its own cache.
+Steps: the engine's time per step over a runner that computes nothing and a drafter that knows the
+answer, so that every node is accepted: the dearest step there is. Native: the wall time of a step
+of the bundled pair less what was spent in the kernels. Passes: the torch runner's pass against the
+same model called by transformers with its own cache.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from foretoken import LLM, DraftModel, NGram, native
 from foretoken.bench import timing
+from foretoken.demo import bundled
+from foretoken.demo.prompts import PROMPTS
 from foretoken.engine import Engine
 from foretoken.request import Request
 from foretoken.runners.base import Output, Target, Work
@@ -104,6 +109,39 @@ def step_ms(vocabulary: int, batch: int, temperature: float, nodes: int = 8) -> 
     return statistics.median(took[4:])
 
 
+def native_step_ms(method: str, temperature: float) -> tuple[float, float]:
+    """Median ms of a step at batch 1 that are Python, and all of it, over the native runner."""
+    draft: dict[str, Any] = {
+        "draft": lambda: DraftModel(bundled("draft")),
+        "ngram": NGram,
+        "none": lambda: None,
+    }
+    llm = LLM(bundled("target"), runner="native", speculate=draft[method]())
+    params = SamplingParams(temperature=temperature, max_tokens=256, seed=1, ignore_eos=True)
+    library: Any = native.library()
+    real, spent = library.ft_forward, [0.0]
+
+    def timed(*arguments: Any) -> int:
+        began = time.perf_counter()
+        code: int = real(*arguments)
+        spent[0] += time.perf_counter() - began
+        return code
+
+    python, whole = [], []
+    library.ft_forward = timed
+    try:
+        for _ in range(6):
+            llm.submit(PROMPTS[0], params)
+            while llm.engine.scheduler.running or llm.engine.scheduler.waiting:
+                spent[0], began = 0.0, time.perf_counter()
+                llm.engine.step()
+                whole.append(1e3 * (time.perf_counter() - began))
+                python.append(whole[-1] - 1e3 * spent[0])
+    finally:
+        library.ft_forward = real
+    return statistics.median(python), statistics.median(whole)
+
+
 def pass_ratio(model: PreTrainedModel, context: int, rows: int) -> tuple[float, float, float]:
     """Median ms of our pass and of transformers', and the median ratio, over `rows` tokens."""
     runner = TorchRunner(model, max_batch=1)
@@ -137,6 +175,13 @@ def main() -> None:
         took = step_ms(vocabulary, batch, temperature)
         table.add_row(f"{vocabulary:,}", str(batch), str(temperature), f"{took:.2f}")
     console.print(table)
+    if native.found() is not None:
+        table = Table("method", "temperature", "Python ms", "step ms", title="native, bundled pair")
+        for method in ("none", "ngram", "draft"):
+            for temperature in (0.0, 1.0):
+                python, whole = native_step_ms(method, temperature)
+                table.add_row(method, str(temperature), f"{python:.3f}", f"{whole:.3f}")
+        console.print(table)
     shape = LlamaConfig(
         vocab_size=8192,
         hidden_size=320,

@@ -1,8 +1,10 @@
 #include "model.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 namespace {
 
@@ -96,33 +98,39 @@ int64_t lay_out_all(const ft_shape &s, std::vector<Layer> &layers, Matrix &head,
   return lay_out(head, s.vocabulary, s.hidden, s.precision, at, base);
 }
 
-// One output's inputs into its panel; false if one of them is not finite.
-bool pack_output(const ft_model &model, Matrix &m, int place, const void *data, int32_t source,
-                 int64_t from, int inputs) {
+constexpr int kBlock = kPanel / 2;  // outputs that lie side by side in a panel, whatever they are
+
+// `count` <= kBlock outputs from `first` on into their panel; false if a weight is not finite.
+bool pack_block(const ft_model &model, Matrix &m, int which, int first, int count,
+                const void *data, int32_t source, int inputs) {
+  const int place = place_of(model, which, first), step = model.step();
   char *panel = m.data + place / kPanel * m.panel_bytes;
-  const int lane = place % kPanel, step = model.step();
-  float top = 0.0f;
-  for (int i = 0; i < inputs; ++i) {
-    const float x = source_value(data, source, from + i);
-    if (!std::isfinite(x)) return false;
-    top = std::fmax(top, std::fabs(x));
-  }
-  const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
-  int32_t sum = 0;
-  for (int i = 0; i < inputs; ++i) {
-    const float x = source_value(data, source, from + i);
-    const int64_t at = (int64_t(i) / step * kPanel + lane) * step + i % step;
-    if (model.int8()) {
-      const int8_t integer = int8_t(std::lrintf(x * inverse));
-      reinterpret_cast<int8_t *>(panel)[at] = integer;
-      sum += integer;
-    } else {
-      reinterpret_cast<uint16_t *>(panel)[at] = to_bf16(x);
+  const int lane = place % kPanel;
+  std::vector<float> row(inputs);
+  for (int n = 0; n < count; ++n) {
+    const int64_t from = int64_t(first + n) * inputs;
+    float top = 0.0f, wrong = 0.0f;
+    for (int i = 0; i < inputs; ++i) {
+      row[i] = source_value(data, source, from + i);
+      wrong += row[i] * 0.0f;  // 0, or NaN
+      top = std::fabs(row[i]) > top ? std::fabs(row[i]) : top;
     }
-  }
-  if (model.int8()) {
-    m.scale[place] = top / 127.0f;
-    m.shift[place] = 128 * sum;
+    if (!(wrong == 0.0f)) return false;
+    if (!model.int8()) {
+      uint16_t *to = reinterpret_cast<uint16_t *>(panel) + (lane + n) * step;
+      for (int i = 0; i < inputs; ++i) to[i / 2 * kPanel * 2 + i % 2] = to_bf16(row[i]);
+      continue;
+    }
+    int8_t *to = reinterpret_cast<int8_t *>(panel) + (lane + n) * step;
+    const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+    int32_t sum = 0;
+    for (int i = 0; i < inputs; ++i) {
+      const int8_t integer = int8_t(std::lrintf(row[i] * inverse));
+      to[i / 4 * kPanel * 4 + i % 4] = integer;
+      sum += integer;
+    }
+    m.scale[place + n] = top / 127.0f;
+    m.shift[place + n] = 128 * sum;
   }
   return true;
 }
@@ -232,13 +240,20 @@ FT_API int32_t ft_model_matrix(ft_model *model, int32_t which, int32_t layer, co
   Matrix *m = matrix_of(*model, which, layer);
   const Size size = size_of(model->shape, which);
   if (!m || outputs != size.outputs || inputs != size.inputs) return FT_BAD_ARGUMENT;
-  for (int n = 0; n < outputs; ++n) {
-    const int place = place_of(*model, which, n);
-    if (!pack_output(*model, *m, place, data, source, int64_t(n) * inputs, inputs)) {
-      return FT_NOT_FINITE;
+  std::atomic<int> next{0};
+  std::atomic<bool> finite{true};
+  const auto pack = [&] {
+    for (int n; (n = next.fetch_add(kBlock)) < outputs && finite;) {
+      const int count = std::min(kBlock, outputs - n);
+      if (!pack_block(*model, *m, which, n, count, data, source, inputs)) finite = false;
     }
-  }
-  return FT_OK;
+  };
+  const bool small = int64_t(outputs) * inputs < 1 << 18;
+  std::vector<std::thread> others(small ? 0 : std::min(7u, std::thread::hardware_concurrency() - 1));
+  for (auto &each : others) each = std::thread(pack);
+  pack();
+  for (auto &each : others) each.join();
+  return finite ? FT_OK : FT_NOT_FINITE;
 }
 
 FT_API int32_t ft_model_bias(ft_model *model, int32_t which, int32_t layer, const float *bias,

@@ -127,12 +127,13 @@ class Packed:
         self._matrix(native.HEAD, 0, model.lm_head, "lm_head")
         tied = model.lm_head.weight.data_ptr() == decoder.embed_tokens.weight.data_ptr()
         if not tied:
-            self._embeddings = decoder.embed_tokens.weight.detach().to(torch.bfloat16).contiguous()
+            weight = decoder.embed_tokens.weight.detach()
+            # A copy, or it would keep the whole checkpoint's memory alive.
+            self._embeddings = weight.to(torch.bfloat16, copy=release).contiguous()
             self.bytes += self._embeddings.numel() * 2
             self.library.ft_model_embeddings(self.handle, self._embeddings.data_ptr())
         if release:
-            _empty(model.lm_head)
-            _empty(decoder.embed_tokens)
+            _empty(model)  # one view that is left would keep the file's pages too
 
     def _matrix(self, which: int, layer: int, linear: Any, name: str) -> None:
         weight = linear.weight.detach()

@@ -35,7 +35,7 @@ def _section(name: str, found: dict[str, Any]) -> str:
         f"`{_command(found['options'])}`\n",
         f"{about['date']}. {about['machine']}, transformers {about['transformers']}; load "
         f"{about['load_before']} before, {about['load_after']} after. {found['prompts']} prompts, "
-        f"{about['dtype']}, {about['parameters'] / 1e6:.0f} million parameters.\n",
+        f"{about.get('runner', 'torch')}, {about['dtype']}, {about['parameters'] / 1e6:.0f} million parameters.\n",
         f"| {' | '.join(HEADINGS)} |",
         "|---" * len(HEADINGS) + "|",
         *(f"| {' | '.join(cells(each, found['prompts']))} |" for each in found["results"]),
@@ -62,6 +62,8 @@ def _command(options: dict[str, Any]) -> str:
         for value in options[values]:
             words += [f"--{name}", f"{value:g}"]
     words += ["--dtype", options["dtype"]]
+    if options.get("runner", "auto") != "auto":
+        words += ["--runner", options["runner"]]
     for key, value in options["draft_options"].items():
         words += [f"--{key.replace('_', '-')}", str(value)]
     return shlex.join([*words, *(["--ignore-eos"] if options["ignore_eos"] else [])])

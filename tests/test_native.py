@@ -25,7 +25,8 @@ from transformers.models.qwen3 import Qwen3Config
 
 import foretoken as ft
 import tiny
-from foretoken import native
+from foretoken import demo, native
+from foretoken.demo import corpus
 from foretoken.runners import choice, packing
 from foretoken.runners.base import Output, Work
 from foretoken.runners.native import NativeRunner, Team
@@ -473,3 +474,47 @@ def test_another_llm_is_shared_as_it_is() -> None:
     assert second.generate(tokens(1, 5))[0].token_ids
     with pytest.raises(ValueError, match="as they are"):
         ft.LLM(second, dtype="int8")
+
+
+# --- at length ------------------------------------------------------------------------------------
+
+
+@cache
+def bundled_target(precision: str) -> ft.LLM:
+    dtype = "int8" if precision == "int8" else "bfloat16"
+    return ft.LLM(demo.bundled("target"), runner="native", dtype=dtype)
+
+
+@cache
+def written_plainly(precision: str, temperature: float) -> tuple[list[list[int]], list[list[int]]]:
+    """200 beginnings of held-out code, and what the target writes after them, one at a time."""
+    llm = bundled_target(precision)
+    held_out = [text for path, text in corpus.modules(only_held_out=True)]
+    prompts = []
+    for i in range(200):
+        text = held_out[i % len(held_out)]
+        ids = llm.tokenizer(text)["input_ids"]
+        at = 61 * i % max(1, len(ids) - 200)
+        prompts.append(ids[at : at + 5 + i % 150])
+    params = long_params(temperature)
+    return prompts, [llm.generate([each], params)[0].token_ids for each in prompts]
+
+
+def long_params(temperature: float) -> ft.SamplingParams:
+    return ft.SamplingParams(
+        temperature=temperature, max_tokens=256, seed=11, ignore_eos=True, top_p=1.0
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ngram", "draft", "both", "none, in batches"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_200_prompts_of_256_tokens(precision: str, temperature: float, method: str) -> None:
+    prompts, want = written_plainly(precision, temperature)
+    draft = ft.DraftModel(demo.bundled("draft"))
+    drafter = {"ngram": "ngram", "draft": draft, "both": ["ngram", draft]}.get(method)
+    with ft.LLM(bundled_target(precision), speculate=drafter, max_batch=5) as llm:
+        got = llm.generate(prompts, long_params(temperature))
+    assert sum(len(one.token_ids) for one in got) == 200 * 256
+    assert [one.token_ids for one in got] == want

@@ -6,16 +6,17 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tiles.h"
+#include "pass.h"
 
-void Pass::attend(Worker &worker, int number, const ft_segment &segment, int kv_head, int first,
+void Pass::attend(int thread, int number, const ft_segment &segment, int kv_head, int first,
                   int count) {
   const ft_shape &s = model_.shape;
   const int dim = s.head_dim, group = s.heads / s.kv_heads;
+  const int width = model_.q_width() + 2 * model_.kv_width();
   const int window = model_.layers[number].window;
   const uint16_t *keys = segment.row->key_blocks(number, kv_head);
   const uint16_t *values = segment.row->value_slots(number, kv_head);
-  float *room = room_.scores.as<float>() + int64_t(worker.thread) * room_.slots * kPairs;
+  float *room = room_.scores.as<float>() + int64_t(thread) * room_.slots * kPairs;
   constexpr int kMost = 512;  // head_dim
   alignas(64) float sums[kPairs][kMost];
 
@@ -29,7 +30,7 @@ void Pass::attend(Worker &worker, int number, const ft_segment &segment, int kv_
     for (int p = 0; p < pairs; ++p) {
       const int row = first + (pair + p) / group, head = kv_head * group + (pair + p) % group;
       place[p] = &places_[row];
-      q[p] = room_.queries.as<uint16_t>() + int64_t(row) * model_.q_width() + head * dim;
+      q[p] = room_.rounded.as<uint16_t>() + int64_t(row) * width + head * dim;
       score[p] = room + p * room_.slots;
       sum[p] = sums[p];
       std::fill(sums[p], sums[p] + dim, 0.0f);

@@ -22,6 +22,9 @@ struct Kernels {
   // The same with unsigned activations: exact sums in 32 bits.
   void (*tile_int8)(const int8_t *panel, const uint8_t *x, int64_t stride, int inputs, int rows,
                     int32_t *out);
+  // Those sums as floats: (sum - shift) * (the row's scale * the output's).
+  void (*unscale)(const int32_t *sums, const int32_t *shift, const float *row_scales,
+                  const float *scales, int rows, float *out);
   void (*norm)(const float *x, const float *weight, float eps, int n, float *out);
   void (*to_bf16)(const float *x, int n, uint16_t *out);
   float (*to_uint8)(const float *x, int n, uint8_t *out);  // 128 + x / the scale it returns

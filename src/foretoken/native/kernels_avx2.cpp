@@ -9,5 +9,5 @@ inline float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 #include "generic.inl"
 
-const Kernels kAvx2 = {"avx2", tile_bf16, tile_int8, norm,  to_bf16, to_uint8, rotate,
+const Kernels kAvx2 = {"avx2", tile_bf16, tile_int8, unscale, norm,  to_bf16, to_uint8, rotate,
                        swiglu, scores,    softmax,   weigh, argmax, gumbel, soften, max_of};

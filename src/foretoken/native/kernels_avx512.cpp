@@ -180,5 +180,5 @@ void weigh(const uint16_t *values, int64_t n, const float *const *weights, int p
 
 }  // namespace
 
-const Kernels kAvx512 = {"avx512", tile<Bf16>, tile<Int8>, norm,  to_bf16, to_uint8, rotate,
+const Kernels kAvx512 = {"avx512", tile<Bf16>, tile<Int8>, unscale, norm,  to_bf16, to_uint8, rotate,
                          swiglu,   scores,     softmax,    weigh, argmax, gumbel, soften, max_of};

@@ -7,5 +7,5 @@ inline float madd(float a, float b, float c) { return a * b + c; }
 
 #include "generic.inl"
 
-const Kernels kPortable = {"portable", tile_bf16, tile_int8, norm,    to_bf16, to_uint8, rotate,
+const Kernels kPortable = {"portable", tile_bf16, tile_int8, unscale, norm,    to_bf16, to_uint8, rotate,
                            swiglu,     scores,    softmax,   weigh,   argmax, gumbel, soften, max_of};

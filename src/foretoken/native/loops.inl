@@ -76,20 +76,33 @@ void norm(const float *x, const float *weight, float eps, int n, float *out) {
   for (int j = 0; j < n; ++j) out[j] = x[j] * scale * weight[j];
 }
 
-void to_bf16(const float *x, int n, uint16_t *out) {
+void unscale(const int32_t *__restrict sums, const int32_t *__restrict shift,
+             const float *__restrict row_scales, const float *__restrict scales, int rows,
+             float *__restrict out) {
+  for (int r = 0; r < rows; ++r, sums += kPanel, out += kPanel) {
+    const float of_row = row_scales[r];
+    for (int i = 0; i < kPanel; ++i) out[i] = float(sums[i] - shift[i]) * (of_row * scales[i]);
+  }
+}
+
+void to_bf16(const float *__restrict x, int n, uint16_t *__restrict out) {
   for (int i = 0; i < n; ++i) out[i] = round_bf16(x[i]);
 }
 
-float to_uint8(const float *x, int n, uint8_t *out) {
+float to_uint8(const float *__restrict x, int n, uint8_t *__restrict out) {
   float lane[kLanes] = {}, top = 0.0f;
-  for (int i = 0; i < n; ++i) {
-    float &most = lane[i % kLanes];
-    most = std::fabs(x[i]) > most ? std::fabs(x[i]) : most;
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) {
+      const float size = std::fabs(x[i + l]);
+      lane[l] = size > lane[l] ? size : lane[l];
+    }
   }
   for (float most : lane) top = most > top ? most : top;
+  for (; i < n; ++i) top = std::fabs(x[i]) > top ? std::fabs(x[i]) : top;
   const float scale = top / 127.0f, inverse = top > 0.0f ? 127.0f / top : 0.0f;
   const float magic = 12582912.0f + 128.0f;
-  for (int i = 0; i < n; ++i) out[i] = uint8_t(as_bits(x[i] * inverse + magic) & 0xff);
+  for (int j = 0; j < n; ++j) out[j] = uint8_t(as_bits(x[j] * inverse + magic) & 0xff);
   return scale;
 }
 
@@ -101,7 +114,7 @@ void rotate(float *head, const float *cosine, const float *sine, int half) {
   }
 }
 
-void swiglu(const float *tile, float *out) {
+void swiglu(const float *__restrict tile, float *__restrict out) {
   for (int i = 0; i < kPanel / 2; ++i) {
     const float gate = tile[i];
     out[i] = gate / (1.0f + exp_of(-gate)) * tile[i + kPanel / 2];
@@ -167,24 +180,40 @@ inline float log_of(float x) {
   return madd(e, 0.693359375f, f + y);
 }
 
+// Philox4x32-10 of 16 blocks at a time, then -log(u).
 void gumbel(uint64_t seed, uint32_t stream, uint32_t position, int block, int blocks, float *out) {
-  for (int b = 0; b < blocks; ++b) {
-    uint32_t c0 = uint32_t(block + b), c1 = position, c2 = stream, c3 = 0;
-    uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
-#pragma GCC unroll 10
+  for (int first = 0; first < blocks; first += kLanes) {
+    uint64_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];  // of 32 bits: lanes of a product
+    for (int l = 0; l < kLanes; ++l) {
+      c0[l] = uint32_t(block + first + l);
+      c1[l] = position;
+      c2[l] = stream;
+      c3[l] = 0;
+    }
+    const uint64_t low = 0xffffffffu;
+    uint64_t k0 = seed & low, k1 = seed >> 32;
     for (int round = 0; round < 10; ++round) {
-      const uint64_t p0 = uint64_t(c0) * 0xD2511F53u, p1 = uint64_t(c2) * 0xCD9E8D57u;
-      c0 = uint32_t(p1 >> 32) ^ c1 ^ k0;
-      c2 = uint32_t(p0 >> 32) ^ c3 ^ k1;
-      c1 = uint32_t(p1);
-      c3 = uint32_t(p0);
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
+#pragma GCC unroll 1
+      for (int l = 0; l < kLanes; ++l) {
+        const uint64_t p0 = c0[l] * 0xD2511F53u, p1 = c2[l] * 0xCD9E8D57u;
+        c0[l] = (p1 >> 32) ^ c1[l] ^ k0;
+        c2[l] = (p0 >> 32) ^ c3[l] ^ k1;
+        c1[l] = p1 & low;
+        c3[l] = p0 & low;
+      }
+      k0 = (k0 + 0x9E3779B9u) & low;
+      k1 = (k1 + 0xBB67AE85u) & low;
     }
-    const uint32_t words[4] = {c0, c1, c2, c3};
-    for (int w = 0; w < 4; ++w) {
-      out[4 * b + w] = -log_of((float(words[w]) + 0.5f) * 2.3283064365386963e-10f);
+    float g[4 * kLanes];
+    for (int l = 0; l < kLanes; ++l) {
+      g[4 * l] = float(uint32_t(c0[l]));
+      g[4 * l + 1] = float(uint32_t(c1[l]));
+      g[4 * l + 2] = float(uint32_t(c2[l]));
+      g[4 * l + 3] = float(uint32_t(c3[l]));
     }
+    for (float &each : g) each = -log_of((each + 0.5f) * 2.3283064365386963e-10f);
+    const int count = blocks - first < kLanes ? blocks - first : kLanes;
+    std::memcpy(out + 4 * first, g, count * 4 * sizeof(float));
   }
 }
 

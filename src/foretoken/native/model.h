@@ -1,10 +1,19 @@
 // Packed weights, the rows of keys and values, and the room that a pass works in.
 #pragma once
+#include <cstring>
+#include <mutex>
 #include <vector>
 
 #include "foretoken.h"
 #include "kernels.h"
 #include "memory.h"
+
+inline float from_bf16(uint16_t x) {
+  const uint32_t bits = uint32_t(x) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
 
 inline int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -26,13 +35,14 @@ struct Layer {
 
 // The activations of a pass, (rows, width) each; widths are padded with zeros for the tiles.
 struct Room {
-  Memory x, normed, qkv, queries, attended, act, input, attended_input, act_input, scales, last;
+  Memory x, normed, qkv, rounded, attended, act, input, attended_input, act_input, scales;
   Memory scores;  // (threads, kPairs, slots)
   int rows = 0, threads = 0;
   int64_t slots = 0;
 };
 
 struct ft_model {
+  std::mutex one_pass;  // runners in several Python threads may share the weights and the room
   ft_shape shape;
   const Kernels *kernels;
   Memory weights;
@@ -65,7 +75,8 @@ struct ft_row {
   uint16_t *value_slots(int layer, int head) const {
     return values.as<uint16_t>() + plane(layer, head);
   }
-  void store(int layer, int head, int slot, const float *key, const float *value);
+  // Key and value (head_dim) of a slot, in bf16.
+  void store(int layer, int head, int slot, const uint16_t *key, const uint16_t *value);
 
  private:
   int64_t plane(int layer, int head) const {

@@ -11,9 +11,7 @@ Pass::Pass(ft_model &model, ft_team &team, const ft_pass &pass, const float *giv
     : model_(model), team_(team), pass_(pass), given_(given), k_(*model.kernels),
       room_(model.room) {
   place();
-  const int counters = 8 * model.shape.layers + 8;
-  counters_ = std::make_unique<std::atomic<int>[]>(counters);
-  for (int i = 0; i < counters; ++i) counters_[i].store(0, std::memory_order_relaxed);
+  phases_ = std::make_unique<Phase[]>(10 * model.shape.layers + pass.taps + 8);
 }
 
 // Positions, slots and pasts of all rows; the tasks of attention; room for everything.
@@ -72,25 +70,20 @@ void Pass::run() {
 }
 
 void Pass::work(int thread) {
-  Worker worker{team_, counters_.get(), thread, team_.working(), team_.sense()};
+  Worker worker{phases_.get(), thread};
+  const int n = model_.shape.hidden;
   if (given_) {
-    const int n = model_.shape.hidden;
-    for (int r = thread; r < pass_.wanted; r += worker.threads) {
+    worker.rows(pass_.wanted, [&](int r) {
       std::memcpy(room_.normed.as<float>() + int64_t(r) * n, given_ + int64_t(r) * n, n * 4);
-    }
+    });
   } else {
-    embed(thread);
-    worker.meet();
+    worker.rows(pass_.rows, [&](int r) {
+      model_.embed(pass_.tokens[r], room_.x.as<float>() + int64_t(r) * n);
+    });
     for (int i = 0; i < model_.shape.layers; ++i) layer(worker, i);
     last(worker);
   }
   head(worker);
-}
-
-void Pass::embed(int thread) {
-  for (int r = thread; r < pass_.rows; r += team_.working()) {
-    model_.embed(pass_.tokens[r], room_.x.as<float>() + int64_t(r) * model_.shape.hidden);
-  }
 }
 
 void Pass::layer(Worker &worker, int number) {
@@ -100,21 +93,16 @@ void Pass::layer(Worker &worker, int number) {
   float *x = room_.x.as<float>(), *qkv = room_.qkv.as<float>(), *act = room_.act.as<float>();
   const bool int8 = model_.int8();
 
-  tap(number, worker.thread);
-  normed(worker, x, layer.norm_in, rows);
-  multiply(worker, layer.qkv, quantised(worker, room_.normed.as<float>(), s.hidden, s.hidden,
-                                        room_.input.data(), rows),
-           rows, [&](int panel, int first, int count, const float *tile) {
-             const int at = panel * kPanel, n = std::min(kPanel, width - at);
-             for (int r = 0; r < count; ++r) {
-               std::memcpy(qkv + int64_t(first + r) * width + at, tile + r * kPanel, n * 4);
-             }
-           });
-  worker.meet();
-  heads(worker, number);
-  worker.meet();
+  tap(worker, number);
+  Input in = input(worker, x, s.hidden, &layer.norm_in, rows, room_.input.data());
+  multiply(worker, layer.qkv, in, rows, [&](int panel, int first, int count, const float *tile) {
+    const int at = panel * kPanel, n = std::min(kPanel, width - at);
+    for (int r = 0; r < count; ++r) {
+      std::memcpy(qkv + int64_t(first + r) * width + at, tile + r * kPanel, n * 4);
+    }
+  });
+  worker.rows(rows, [&](int r) { heads(number, r); });
   attention(worker, number);
-  worker.meet();
   const auto add = [&](int panel, int first, int count, const float *tile) {
     const int at = panel * kPanel, n = std::min(kPanel, s.hidden - at);
     for (int r = 0; r < count; ++r) {
@@ -122,129 +110,114 @@ void Pass::layer(Worker &worker, int number) {
       for (int i = 0; i < n; ++i) to[i] += tile[r * kPanel + i];
     }
   };
-  multiply(worker, layer.o, quantised(worker, room_.attended.as<float>(), model_.q_width(),
-                                      model_.q_width(), room_.attended_input.data(), rows),
-           rows, add);
-  worker.meet();
-  normed(worker, x, layer.norm_post, rows);
-  const Input input = quantised(worker, room_.normed.as<float>(), s.hidden, s.hidden,
-                                room_.input.data(), rows);
+  const float *attended = room_.attended.as<float>();
+  in = input(worker, attended, model_.q_width(), nullptr, rows, room_.attended_input.data());
+  multiply(worker, layer.o, in, rows, add);
+  in = input(worker, x, s.hidden, &layer.norm_post, rows, room_.input.data());
   const int act_width = model_.act_width(), act_stride = round_up(act_width, 4);
-  multiply(worker, layer.gate_up, input, rows,
-           [&](int panel, int first, int count, const float *tile) {
-             const int at = panel * kPanel / 2;
-             for (int r = 0; r < count; ++r) {
-               float *to = act + int64_t(first + r) * act_width + at;
-               k_.swiglu(tile + r * kPanel, to);
-               if (int8) continue;  // is quantised when its row is whole
-               k_.to_bf16(to, kPanel / 2, room_.act_input.as<uint16_t>() +
-                                              int64_t(first + r) * act_stride + at);
-             }
-           });
-  worker.meet();
-  Input activated{room_.act_input.data(), act_stride, nullptr};
-  if (int8) {
-    activated = quantised(worker, act, act_width, act_width, room_.act_input.data(), rows);
-  }
-  multiply(worker, layer.down, activated, rows, add);
-  worker.meet();
+  const auto activate = [&](int panel, int first, int count, const float *tile) {
+    const int at = panel * kPanel / 2;
+    for (int r = 0; r < count; ++r) {
+      float *to = act + int64_t(first + r) * act_width + at;
+      k_.swiglu(tile + r * kPanel, to);
+      if (int8) continue;  // is quantised when its row is whole
+      uint16_t *rounded = room_.act_input.as<uint16_t>() + int64_t(first + r) * act_stride + at;
+      k_.to_bf16(to, kPanel / 2, rounded);
+    }
+  };
+  multiply(worker, layer.gate_up, in, rows, activate);
+  in = {room_.act_input.data(), act_stride, nullptr};
+  if (int8) in = input(worker, act, act_width, nullptr, rows, room_.act_input.data());
+  multiply(worker, layer.down, in, rows, add);
 }
 
-void Pass::normed(Worker &worker, const float *x, const std::vector<float> &weight, int rows) {
-  const int n = model_.shape.hidden;
-  float *out = room_.normed.as<float>();
-  for (int r = worker.thread; r < rows; r += worker.threads) {
-    k_.norm(x + int64_t(r) * n, weight.data(), model_.shape.eps, n, out + int64_t(r) * n);
-  }
-}
-
-// Rows (rows, width) of floats in the precision of the weights; the same thread made them.
-Input Pass::quantised(Worker &worker, const float *from, int width, int64_t stride, char *to,
-                      int rows) {
+Input Pass::input(Worker &worker, const float *from, int width, const std::vector<float> *norm,
+                  int rows, char *to) {
   const int64_t padded = round_up(width, 4);
-  float *scales = room_.scales.as<float>();
-  for (int r = worker.thread; r < rows; r += worker.threads) {
-    const float *row = from + r * stride;
+  float *scales = room_.scales.as<float>(), *normed = room_.normed.as<float>();
+  worker.rows(rows, [&](int r) {
+    const float *row = from + int64_t(r) * width;
+    if (norm) {
+      float *out = normed + int64_t(r) * width;
+      k_.norm(row, norm->data(), model_.shape.eps, width, out);
+      row = out;
+    }
     if (model_.int8()) {
       scales[r] = k_.to_uint8(row, width, reinterpret_cast<uint8_t *>(to) + r * padded);
     } else {
       k_.to_bf16(row, width, reinterpret_cast<uint16_t *>(to) + r * padded);
     }
-  }
-  worker.meet();
+  });
   return {to, padded, model_.int8() ? scales : nullptr};
 }
 
-// Queries and keys normalised and rotated; keys and values into their slots.
-void Pass::heads(Worker &worker, int number) {
+// Queries and keys of a row normalised and rotated; its keys and values into their slot.
+void Pass::heads(int number, int r) {
   const ft_shape &s = model_.shape;
   const Layer &layer = model_.layers[number];
   const int dim = s.head_dim, half = dim / 2, all = s.heads + s.kv_heads;
   const int width = model_.q_width() + 2 * model_.kv_width();
-  for (int r = worker.thread; r < pass_.rows; r += worker.threads) {
-    const Place &place = places_[r];
-    float *row = room_.qkv.as<float>() + int64_t(r) * width;
-    const float *cosine = model_.cosine.data() + int64_t(place.position) * half;
-    const float *sine = model_.sine.data() + int64_t(place.position) * half;
-    for (int h = 0; h < all; ++h) {
-      float *head = row + h * dim;
-      if (s.has_qk_norm) {
-        k_.norm(head, (h < s.heads ? layer.norm_q : layer.norm_k).data(), s.eps, dim, head);
-      }
-      k_.rotate(head, cosine, sine, half);
+  const Place &place = places_[r];
+  float *row = room_.qkv.as<float>() + int64_t(r) * width;
+  const float *cosine = model_.cosine.data() + int64_t(place.position) * half;
+  const float *sine = model_.sine.data() + int64_t(place.position) * half;
+  for (int h = 0; h < all; ++h) {
+    float *head = row + h * dim;
+    if (s.has_qk_norm) {
+      k_.norm(head, (h < s.heads ? layer.norm_q : layer.norm_k).data(), s.eps, dim, head);
     }
-    const float *keys = row + model_.q_width(), *values = keys + model_.kv_width();
-    for (int h = 0; h < s.kv_heads; ++h) {
-      place.segment->row->store(number, h, place.slot, keys + h * dim, values + h * dim);
-    }
-    const int queries = model_.q_width();
-    k_.to_bf16(row, queries, room_.queries.as<uint16_t>() + int64_t(r) * queries);
+    k_.rotate(head, cosine, sine, half);
+  }
+  uint16_t *rounded = room_.rounded.as<uint16_t>() + int64_t(r) * width;
+  k_.to_bf16(row, width, rounded);
+  const uint16_t *keys = rounded + model_.q_width(), *values = keys + model_.kv_width();
+  for (int h = 0; h < s.kv_heads; ++h) {
+    place.segment->row->store(number, h, place.slot, keys + h * dim, values + h * dim);
   }
 }
 
 void Pass::attention(Worker &worker, int number) {
   const int heads = model_.shape.kv_heads, items = int(items_.size()) / 3;
-  for (int at; (at = worker.take(1)) < items * heads;) {
+  share(*worker.phase++, items * heads, 1, [&](int at) {
     const int *item = &items_[at / heads * 3];
-    attend(worker, number, pass_.segment[item[0]], at % heads, item[1], item[2]);
-  }
-  worker.next();
+    attend(worker.thread, number, pass_.segment[item[0]], at % heads, item[1], item[2]);
+  });
 }
 
-void Pass::tap(int layer, int thread) {
+// What enters a layer, or left the last norm, of the wanted rows.
+void Pass::tap(Worker &worker, int layer) {
   const int n = model_.shape.hidden;
+  const bool inside = layer < model_.shape.layers;
   for (int t = 0; t < pass_.taps; ++t) {
     if (pass_.tap_layers[t] != layer) continue;
-    const float *from = layer < model_.shape.layers ? room_.x.as<float>() : room_.normed.as<float>();
-    for (int r = thread; r < pass_.wanted; r += team_.working()) {
-      const int row = layer < model_.shape.layers ? pass_.wanted_rows[r] : r;
-      std::memcpy(pass_.hidden + (int64_t(t) * pass_.wanted + r) * n, from + int64_t(row) * n,
-                  n * 4);
-    }
+    worker.rows(pass_.wanted, [&](int r) {
+      const float *from = inside ? room_.x.as<float>() + int64_t(pass_.wanted_rows[r]) * n
+                                 : room_.normed.as<float>() + int64_t(r) * n;
+      std::memcpy(pass_.hidden + (int64_t(t) * pass_.wanted + r) * n, from, n * 4);
+    });
   }
 }
 
 // The last norm, for the rows that are asked for.
 void Pass::last(Worker &worker) {
-  const ft_shape &s = model_.shape;
-  float *rows = room_.last.as<float>();
-  for (int r = worker.thread; r < pass_.wanted; r += worker.threads) {
-    const float *from = room_.x.as<float>() + int64_t(pass_.wanted_rows[r]) * s.hidden;
-    std::memcpy(rows + int64_t(r) * s.hidden, from, s.hidden * 4);
-  }
-  normed(worker, rows, model_.norm_last, pass_.wanted);
-  tap(s.layers, worker.thread);
+  const int n = model_.shape.hidden;
+  worker.rows(pass_.wanted, [&](int r) {
+    const float *from = room_.x.as<float>() + int64_t(pass_.wanted_rows[r]) * n;
+    k_.norm(from, model_.norm_last.data(), model_.shape.eps, n,
+            room_.normed.as<float>() + int64_t(r) * n);
+  });
+  tap(worker, model_.shape.layers);
 }
 
 // Logits where they are asked for; the best token of every row on the way, without them.
 void Pass::head(Worker &worker) {
   const ft_shape &s = model_.shape;
-  const Input input = quantised(worker, room_.normed.as<float>(), s.hidden, s.hidden,
-                                room_.input.data(), pass_.wanted);
+  const Input in = input(worker, room_.normed.as<float>(), s.hidden, nullptr, pass_.wanted,
+                         room_.input.data());
   float *best = best_.data() + worker.thread * apart();
   int32_t *ids = best_ids_.data() + worker.thread * apart();
   int32_t *bad = bad_.data() + worker.thread * apart();
-  multiply(worker, model_.head, input, pass_.wanted,
+  multiply(worker, model_.head, in, pass_.wanted,
            [&](int panel, int first, int count, const float *tile) {
              const int at = panel * kPanel, n = std::min(kPanel, s.vocabulary - at);
              for (int r = 0; r < count; ++r) {
@@ -258,6 +231,7 @@ void Pass::head(Worker &worker) {
 }
 
 FT_API int32_t ft_forward(ft_model *model, ft_team *team, const ft_pass *pass) try {
+  std::lock_guard<std::mutex> one(model->one_pass);
   Pass(*model, *team, *pass).run();
   return FT_OK;
 } catch (const std::bad_alloc &) {
@@ -266,6 +240,7 @@ FT_API int32_t ft_forward(ft_model *model, ft_team *team, const ft_pass *pass) t
 
 FT_API int32_t ft_head(ft_model *model, ft_team *team, const float *hidden, int32_t rows,
                        float *logits) try {
+  std::lock_guard<std::mutex> one(model->one_pass);
   std::vector<int32_t> all(rows), best(rows);
   std::iota(all.begin(), all.end(), 0);
   ft_pass pass{};

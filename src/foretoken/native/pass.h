@@ -30,20 +30,19 @@ class Pass {
   void run();
 
  private:
-  // What a thread does; each phase ends with a barrier.
+  // What a thread does: the items that it gets of one phase after the other.
   struct Worker;
   void work(int thread);
-  void embed(int thread);
   void layer(Worker &worker, int number);
-  void normed(Worker &worker, const float *x, const std::vector<float> &weight, int rows);
-  void heads(Worker &worker, int number);
+  void heads(int number, int row);
   void attention(Worker &worker, int number);
-  void attend(Worker &worker, int number, const ft_segment &segment, int kv_head, int first,
-              int count);
+  void attend(int thread, int number, const ft_segment &segment, int kv_head, int first, int count);
   void last(Worker &worker);
   void head(Worker &worker);
-  void tap(int layer, int thread);
-  Input quantised(Worker &worker, const float *from, int width, int64_t stride, char *to, int rows);
+  void tap(Worker &worker, int layer);
+  // Rows (rows, width) of floats as the tiles take them, after a norm if there is a weight for it.
+  Input input(Worker &worker, const float *from, int width, const std::vector<float> *norm, int rows,
+              char *to);
   // Calls done(panel, first row, rows, tile (rows, 32)) for every tile of a product.
   template <class Done>
   void multiply(Worker &worker, const Matrix &m, const Input &input, int rows, Done done);
@@ -61,7 +60,7 @@ class Pass {
   std::vector<Place> places_;
   std::vector<int> paths_;
   std::vector<int> items_;  // attention's: segment, first row, rows; each for every kv head
-  std::unique_ptr<std::atomic<int>[]> counters_;
+  std::unique_ptr<Phase[]> phases_;
   std::vector<float> best_;  // (threads, apart())
   std::vector<int32_t> best_ids_, bad_;
 };

@@ -41,7 +41,7 @@ class FlushDenormals {
 template <class Done>
 void await(Done done) {
   for (int spins = 0; !done(); ++spins) {
-    if (spins < 1 << 14) {
+    if (spins < 1 << 12) {
       relax();
     } else {
       std::this_thread::yield();
@@ -50,6 +50,10 @@ void await(Done done) {
 }
 
 }  // namespace
+
+void finish(const Phase &phase, int items) {
+  await([&] { return phase.done.load(std::memory_order_acquire) == items; });
+}
 
 ft_team::ft_team(int threads) : count_(threads < 1 ? 1 : threads), process_(getpid()) {
   for (int thread = 1; thread < count_; ++thread) {
@@ -65,7 +69,6 @@ ft_team::~ft_team() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
-    region_.fetch_add(1);
   }
   wake_.notify_all();
   for (auto &thread : threads_) thread.join();
@@ -75,50 +78,48 @@ void ft_team::run(Work work, void *argument) {
   std::lock_guard<std::mutex> one(one_region_);
   work_ = work;
   argument_ = argument;
-  working_ = process_ == getpid() ? count_ : 1;
-  if (working_ > 1) {
-    busy_.store(working_ - 1);
-    region_.fetch_add(1);
-    if (sleeping_.load() > 0) {
-      std::lock_guard<std::mutex> lock(mutex_);  // nobody is between its last look and its sleep
-      wake_.notify_all();
-    }
+  state_.store((state_.load() / kRegion + 1) * kRegion | kOpen);
+  if (sleeping_.load() > 0 && process_ == getpid()) {
+    std::lock_guard<std::mutex> lock(mutex_);  // nobody is between its last look and its sleep
+    wake_.notify_all();
   }
   {
     FlushDenormals flush;
     work(argument, 0);
   }
-  if (working_ > 1) await([this] { return busy_.load(std::memory_order_acquire) == 0; });
+  state_.fetch_and(~kOpen);
+  await([this] { return state_.load(std::memory_order_acquire) % kOpen == 0; });
+}
+
+bool ft_team::join(uint64_t &seen) {
+  uint64_t state = state_.load(std::memory_order_acquire);
+  while ((state & kOpen) && state / kRegion != seen) {
+    if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel)) {
+      seen = state / kRegion;
+      return true;
+    }
+  }
+  return false;
 }
 
 void ft_team::loop(int thread) {
   FlushDenormals flush;
-  uint32_t seen = 0;
-  for (;;) {
+  uint64_t seen = 0;
+  while (!closing_) {
     const auto until = std::chrono::steady_clock::now() + kSpin;
-    for (int spins = 0; region_.load(std::memory_order_acquire) == seen; ++spins) {
+    bool joined = false;
+    for (int spins = 1; !(joined = join(seen)) && !closing_; ++spins) {
       relax();
-      if (spins % 64 == 63 && std::chrono::steady_clock::now() > until) {
+      if (spins % 64 == 0 && std::chrono::steady_clock::now() > until) {
         std::unique_lock<std::mutex> lock(mutex_);
         sleeping_.fetch_add(1);
-        wake_.wait(lock, [&] { return region_.load() != seen; });
+        wake_.wait(lock, [&] { return (joined = join(seen)) || closing_; });
         sleeping_.fetch_sub(1);
+        break;
       }
     }
-    ++seen;
-    if (closing_) return;
+    if (!joined) continue;
     work_(argument_, thread);
-    busy_.fetch_sub(1, std::memory_order_release);
-  }
-}
-
-void ft_team::barrier(unsigned &sense) {
-  if (working_ == 1) return;
-  const unsigned next = ++sense;
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == working_ - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    phase_.store(next, std::memory_order_release);
-  } else {
-    await([&] { return phase_.load(std::memory_order_acquire) == next; });
+    state_.fetch_sub(1, std::memory_order_release);
   }
 }

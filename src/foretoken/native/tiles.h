@@ -5,14 +5,14 @@
 #include "pass.h"
 
 struct Pass::Worker {
-  ft_team &team;
-  std::atomic<int> *counter;  // of this phase; the next phase has its own
-  int thread, threads;
-  unsigned sense;
+  Phase *phase;  // the one that it is in; all workers go through the same ones
+  int thread;
 
-  void meet() { team.barrier(sense); }
-  int take(int count) { return counter->fetch_add(count, std::memory_order_relaxed); }
-  void next() { ++counter; }
+  // Phases whose items are rows; `count` of them in all.
+  template <class Do>
+  void rows(int count, Do work) {
+    share(*phase++, count, 1, work);
+  }
 };
 
 // Panels go to whoever is free: another process on the machine slows one thread, not the pass.
@@ -20,43 +20,34 @@ struct Pass::Worker {
 template <class Done>
 void Pass::multiply(Worker &worker, const Matrix &m, const Input &input, int rows, Done done) {
   constexpr int64_t kGrain = 128 << 10;  // bytes taken at once, so that streams are long
-  const int share = std::max(1, m.panels / (4 * worker.threads));
-  const int grain = std::clamp(int(kGrain / m.panel_bytes), 1, share);
+  const int least = std::max(1, m.panels / (4 * team_.count()));
+  const int grain = std::clamp(int(kGrain / m.panel_bytes), 1, least);
   const int tiles = (rows + kRows - 1) / kRows;
   alignas(64) float tile[kRows * kPanel];
   alignas(64) int32_t sums[kRows * kPanel];
-  for (int begin; rows > 0 && (begin = worker.take(grain)) < m.panels;) {
-    for (int panel = begin; panel < std::min(begin + grain, m.panels); ++panel) {
-      const char *weights = m.data + panel * m.panel_bytes;
-      for (int t = 0; t < tiles; ++t) {
-        const int first = int(int64_t(rows) * t / tiles);
-        const int count = int(int64_t(rows) * (t + 1) / tiles) - first;
-        if (input.scales) {
-          const uint8_t *x = reinterpret_cast<const uint8_t *>(input.data);
-          k_.tile_int8(reinterpret_cast<const int8_t *>(weights), x + first * input.stride,
-                       input.stride, m.inputs, count, sums);
-          const float *scale = m.scale.data() + panel * kPanel;
-          const int32_t *shift = m.shift.data() + panel * kPanel;
-          for (int r = 0; r < count; ++r) {
-            for (int i = 0; i < kPanel; ++i) {
-              const float exact = float(sums[r * kPanel + i] - shift[i]);
-              tile[r * kPanel + i] = exact * (input.scales[first + r] * scale[i]);
-            }
-          }
-        } else {
-          const uint16_t *x = reinterpret_cast<const uint16_t *>(input.data);
-          k_.tile_bf16(reinterpret_cast<const uint16_t *>(weights), x + first * input.stride,
-                       input.stride, m.inputs, count, tile);
-        }
-        if (!m.bias.empty()) {
-          const float *bias = m.bias.data() + panel * kPanel;
-          for (int r = 0; r < count; ++r) {
-            for (int i = 0; i < kPanel; ++i) tile[r * kPanel + i] += bias[i];
-          }
-        }
-        done(panel, first, count, tile);
+  share(*worker.phase++, rows ? m.panels : 0, grain, [&](int panel) {
+    const char *weights = m.data + panel * m.panel_bytes;
+    for (int t = 0; t < tiles; ++t) {
+      const int first = int(int64_t(rows) * t / tiles);
+      const int count = int(int64_t(rows) * (t + 1) / tiles) - first;
+      if (input.scales) {
+        const uint8_t *x = reinterpret_cast<const uint8_t *>(input.data);
+        k_.tile_int8(reinterpret_cast<const int8_t *>(weights), x + first * input.stride,
+                     input.stride, m.inputs, count, sums);
+        k_.unscale(sums, m.shift.data() + panel * kPanel, input.scales + first,
+                   m.scale.data() + panel * kPanel, count, tile);
+      } else {
+        const uint16_t *x = reinterpret_cast<const uint16_t *>(input.data);
+        k_.tile_bf16(reinterpret_cast<const uint16_t *>(weights), x + first * input.stride,
+                     input.stride, m.inputs, count, tile);
       }
+      if (!m.bias.empty()) {
+        const float *bias = m.bias.data() + panel * kPanel;
+        for (int r = 0; r < count; ++r) {
+          for (int i = 0; i < kPanel; ++i) tile[r * kPanel + i] += bias[i];
+        }
+      }
+      done(panel, first, count, tile);
     }
-  }
-  worker.next();
+  });
 }

@@ -35,7 +35,8 @@ def _section(name: str, found: dict[str, Any]) -> str:
         f"`{_command(found['options'])}`\n",
         f"{about['date']}. {about['machine']}, transformers {about['transformers']}; load "
         f"{about['load_before']} before, {about['load_after']} after. {found['prompts']} prompts, "
-        f"{about.get('runner', 'torch')}, {about['dtype']}, {about['parameters'] / 1e6:.0f} million parameters.\n",
+        f"{about.get('runner', 'torch')}, {about['dtype']}, "
+        f"{about['parameters'] / 1e6:.0f} million parameters.\n",
         f"| {' | '.join(HEADINGS)} |",
         "|---" * len(HEADINGS) + "|",
         *(f"| {' | '.join(cells(each, found['prompts']))} |" for each in found["results"]),

@@ -39,6 +39,17 @@ class Team:
             raise ValueError(f"the system gives no {threads} threads: use fewer")
         weakref.finalize(self, library.ft_team_free, self.handle)
 
+    def limits(self, precision: str = "bfloat16") -> tuple[float, float]:
+        """What the machine can do: bytes read a second, and products of the kernels' tiles.
+
+        A pass over T tokens takes at least the weights' bytes by the first, and T times their
+        number by the second. Takes about a second and 1 GB.
+        """
+        library = native.library()
+        read = max(library.ft_read_rate(self.handle, 1 << 30) for _ in range(3))
+        kind = PRECISIONS[precision]
+        return read, max(library.ft_tile_rate(self.handle, kind, 20_000) for _ in range(5))
+
 
 class NativeRows(Rows):
     """Keys and values of at most `max_rows` keys, each row as long as it had to be."""

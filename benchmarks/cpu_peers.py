@@ -1,0 +1,223 @@
+"""foretoken's native runner beside its peers on the CPU: `python benchmarks/cpu_peers.py --help`.
+
+transformers, OpenVINO and llama.cpp on the same weights, threads and prompts, in one run, each in a
+process of its own that sleeps while another is measured. `setup_peers.sh` makes the peers'
+environment. Not `foretoken bench`, which compares methods inside one process.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from peer_models import Models, gguf_file, openvino_folder, prepare
+from peer_parts import METHODS, Bench, Written
+from peer_report import tables, write
+from peer_sides import Failed, Side, Start, strangers
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from transformers import AutoTokenizer
+
+from foretoken.bench import prompts as prompt_files
+from foretoken.bench import timing
+
+PARTS = ("passes", "plain", "speculative", "prompts")
+PASSES = (1, 2, 4, 6, 8, 12, 16, 24, 32)
+BEHIND = 128  # tokens of context under a pass
+SIDES = ("foretoken", "transformers", "openvino", "llama.cpp")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is compared, on what, and how often."""
+
+    target: str
+    precision: str
+    parts: tuple[str, ...]
+    sides: tuple[str, ...]
+    rounds: int
+    prompts: int
+    max_tokens: int
+    lengths: tuple[int, ...]
+    passes: tuple[int, ...]
+    threads: int
+    timeout: float
+
+
+def _starts(models: Models, options: Options, peers: Path) -> dict[str, Callable[[], Start]]:
+    """How each side is started; calling one may convert weights, and may raise `Failed`."""
+    env, own = peers / "env", Path(sys.executable)
+    common = ["--precision", options.precision, "--threads", str(options.threads)]
+    common += ["--context", str(models.context)]
+    parts = ["target", "draft"] if models.draft is not None else ["target"]
+
+    def start(name: str, python: Path, script: str, found: list[Path], *more: str) -> Start:
+        paths = [f"--{part}={at}" for part, at in zip(parts, found, strict=True)]
+        log = peers / "logs" / f"{name}.log"
+        return Start(name, python, script, [*paths, *common, *more], log)
+
+    def folders() -> list[Path]:
+        return [models.target, *([models.draft] if models.draft is not None else [])]
+
+    def openvino() -> Start:
+        made = [openvino_folder(models, part, options.precision, env) for part in parts]
+        return start("openvino", env / "bin" / "python", "worker_openvino.py", made)
+
+    def llama() -> Start:
+        sources = sorted(path for path in peers.glob("llama_cpp_python-*") if path.is_dir())
+        if not sources:
+            raise Failed("no sources of llama-cpp-python in the peers' folder")
+        made = [gguf_file(models, part, options.precision, env, sources[-1]) for part in parts]
+        more = f"--tools={sources[-1]}"
+        return start("llama.cpp", env / "bin" / "python", "worker_llama.py", made, more)
+
+    return {
+        "foretoken": lambda: start("foretoken", own, "worker_foretoken.py", folders()),
+        "transformers": lambda: start("transformers", own, "worker_transformers.py", folders()),
+        "openvino": openvino,
+        "llama.cpp": llama,
+    }
+
+
+def _open(
+    models: Models, options: Options, peers: Path, tell: Callable[[str], None]
+) -> tuple[dict[str, Side], dict[str, str]]:
+    """The sides that started, and why the others did not."""
+    sides: dict[str, Side] = {}
+    skipped: dict[str, str] = {}
+    starts = _starts(models, options, peers)
+    for name in options.sides:
+        tell(f"starting {name}")
+        try:
+            sides[name] = Side(starts[name](), options.threads, options.timeout)
+        except Failed as error:
+            skipped[name] = str(error)
+    return sides, skipped
+
+
+def _measure(bench: Bench, options: Options, models: Models) -> None:
+    """The parts asked for, one after the other."""
+    if "passes" in options.parts:
+        bench.passes(options.passes, BEHIND)
+    if "plain" in options.parts or "speculative" in options.parts:
+        tokenizer = AutoTokenizer.from_pretrained(models.target)
+        held = prompt_files.held_out(tokenizer, options.prompts)
+        listed = [Written(prompt.ids(tokenizer, []), prompt.turns[0]) for prompt in held]
+        lengths = options.lengths if "speculative" in options.parts else ()
+        if lengths and models.draft is None:
+            reason = f"{options.target} has random weights: no draft, and no text to speculate on"
+            bench.found.skipped["speculative"] = reason
+            lengths = ()
+        plain = "plain" in options.parts
+
+        def decode(ids: list[int]) -> str:
+            return str(tokenizer.decode(ids))
+
+        if plain or lengths:
+            bench.writing(listed, options.max_tokens, plain, lengths, decode)
+    if "prompts" in options.parts:
+        bench.prompts((512, min(2048, models.context - 148)))
+
+
+def _words(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    words = tuple(text.split(","))
+    for word in words:
+        if word not in known:
+            raise typer.BadParameter(f"{what} {word!r} is unknown: use {', '.join(known)}")
+    return words
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not numbers with commas between them") from None
+
+
+def main(
+    target: Annotated[str, typer.Option(help="bundled, inflated, or a shape")] = "bundled",
+    precision: Annotated[str, typer.Option(help="bf16 or int8")] = "bf16",
+    peers_folder: Annotated[Path, typer.Option(help="what setup_peers.sh made")] = Path(
+        "build/peers"
+    ),
+    parts: Annotated[str, typer.Option(help="what is measured")] = ",".join(PARTS),
+    sides: Annotated[str, typer.Option(help="who is compared")] = ",".join(SIDES),
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    prompts: Annotated[int, typer.Option(min=1, help="held-out prompts")] = 5,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    lengths: Annotated[str, typer.Option(help="draft lengths tried")] = "2,3,5,8,12",
+    passes: Annotated[str, typer.Option(help="tokens of the passes")] = ",".join(map(str, PASSES)),
+    threads: Annotated[int, typer.Option(min=1)] = 2,
+    timeout: Annotated[float, typer.Option(help="seconds for one answer")] = 600.0,
+    out: Annotated[Path, typer.Option(help="folder of the results")] = Path("bench-results"),
+) -> None:
+    """Compare and report; a peer that fails is skipped, with its reason."""
+    options = Options(
+        target=target,
+        precision=_words(precision, ("bf16", "int8"), "precision")[0],
+        parts=_words(parts, PARTS, "part"),
+        sides=_words(sides, SIDES, "side"),
+        rounds=rounds,
+        prompts=prompts,
+        max_tokens=max_tokens,
+        lengths=_numbers(lengths),
+        passes=_numbers(passes),
+        threads=threads,
+        timeout=timeout,
+    )
+    console = Console()
+    began, date = time.monotonic(), time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    others = strangers()
+    environment: dict[str, Any] = {"date": date, "load_before": timing.load()}
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("preparing weights")
+
+        def tell(text: str) -> None:
+            progress.update(task, description=text)
+
+        try:
+            models = prepare(options.target, peers_folder / "models")
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        running, skipped = _open(models, options, peers_folder.absolute(), tell)
+        bench = Bench(running, options.rounds, tell)
+        bench.found.skipped |= skipped
+        try:
+            _measure(bench, options, models)
+        finally:
+            for side in running.values():
+                side.close()
+    environment |= {
+        "load_after": timing.load(),
+        "cores_busy_with_others": others(),
+        "machine": timing.machine(),
+        "minutes": round((time.monotonic() - began) / 60, 1),
+        "versions": {name: side.versions for name, side in running.items()},
+        "command": " ".join(["python", "benchmarks/cpu_peers.py", *sys.argv[1:]]),
+    }
+    console.print(
+        f"{date}, {environment['machine']} after, load {environment['load_before']} before, "
+        f"{environment['cores_busy_with_others']} cores busy with other programs meanwhile",
+        highlight=False,
+    )
+    for table in tables(bench.found, options.prompts):
+        console.print(table)
+    if options.precision == "int8":
+        console.print("transformers is in bf16: it has no int8 of its own for the CPU.")
+        environment["note"] = "transformers in bf16, keys and values of openvino in its default"
+    for what, reason in bench.found.skipped.items():
+        console.print(f"skipped {what}: {reason}", markup=False, highlight=False)
+    about = {"environment": environment, "options": asdict(options), "methods": METHODS}
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-peers-{options.target}-{options.precision}"
+    for path in write(bench.found, about, out, stem):
+        console.print(f"written: {path}", highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,42 @@
+"""A folder of transformers weights as OpenVINO reads them: `export_openvino.py FROM TO 8|16`.
+
+Runs in the peers' environment (optimum-intel), once per model and precision; measures nothing.
+16 keeps the weights as they are in the folder, 8 has optimum-intel compress them to int8.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import openvino
+from openvino_tokenizers import convert_tokenizer
+from optimum.intel import OVModelForCausalLM
+from transformers import AutoTokenizer
+
+
+def main(source: str, target: str, bits: str) -> None:
+    """Export model, tokenizer and detokenizer."""
+    folder = Path(target)
+    model = OVModelForCausalLM.from_pretrained(
+        source, export=True, compile=False, load_in_8bit=bits == "8", use_cache=True
+    )
+    model.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.save_pretrained(folder)
+    for part, name in zip(
+        convert_tokenizer(tokenizer, with_detokenizer=True),
+        ("openvino_tokenizer.xml", "openvino_detokenizer.xml"),
+        strict=True,
+    ):
+        openvino.save_model(part, folder / name)
+    held: Counter[str] = Counter()
+    for op in openvino.Core().read_model(folder / "openvino_model.xml").get_ops():
+        if op.get_type_name() == "Constant":
+            held[op.get_element_type().get_type_name()] += op.get_byte_size()
+    print("bytes of constants by type:", dict(held.most_common(3)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,124 @@
+"""The weights that are compared: one folder for everybody, and what peers make of it, made once.
+
+Three kinds of target: the bundled pair; the pair inflated to the cost of Qwen3-0.6B, which writes
+the same text; random weights of a published shape, for costs only. Measures nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peer_sides import HERE, Failed
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from foretoken.bench.inflation import SHAPES, inflate
+from foretoken.bench.suite import DRAFT_SHARE
+from foretoken.demo import bundled
+
+INFLATED_LIKE = "Qwen3-0.6B"
+POSITIONS = 4096  # of random weights
+TARGETS = ("bundled", "inflated", *(name for name in SHAPES if name != "Qwen3-1.7B"))
+
+
+@dataclass(frozen=True)
+class Models:
+    """Folders that transformers reads, and where what is made of them goes."""
+
+    name: str
+    target: Path
+    draft: Path | None
+    scratch: Path
+    context: int  # positions that prompt and output may take in a measurement
+
+
+def prepare(name: str, scratch: Path) -> Models:
+    """The folders of a target, written if they are not there."""
+    own = scratch / name
+    own.mkdir(parents=True, exist_ok=True)
+    if name == "bundled":
+        return Models(name, bundled("target"), bundled("draft"), own, 2048)
+    if name == "inflated":
+        pair = {part: own / part for part in ("target", "draft")}
+        for part, folder in pair.items():
+            share = 1.0 if part == "target" else DRAFT_SHARE
+            _once(folder, lambda at, part=part, share=share: _inflate(part, share, at))
+        return Models(name, pair["target"], pair["draft"], own, 2048)
+    if name not in TARGETS:
+        raise ValueError(f"target {name!r} is unknown: use one of {', '.join(TARGETS)}")
+    _once(own / "target", lambda at: _random(name, at))
+    return Models(name, own / "target", None, own, 2560)
+
+
+def _inflate(part: str, share: float, folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(bundled(part), dtype=torch.bfloat16)
+    _save(inflate(model, like=INFLATED_LIKE, share=share), folder)
+
+
+def _random(name: str, folder: Path) -> None:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**SHAPES[name], max_position_embeddings=POSITIONS)
+    config.bos_token_id = config.eos_token_id = 0
+    _save(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16), folder)
+
+
+def _save(model: Any, folder: Path) -> None:
+    logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(bundled("target")).save_pretrained(folder)
+
+
+def openvino_folder(models: Models, part: str, precision: str, env: Path) -> Path:
+    """The model as OpenVINO reads it; `Failed` if it cannot be exported."""
+    bits = "8" if precision == "int8" else "16"
+    made = models.scratch / f"{part}.openvino-{bits}"
+    script = HERE / "export_openvino.py"
+    python = env / "bin" / "python"
+    return _once(made, lambda at: _run([python, script, _folder(models, part), at, bits]))
+
+
+def gguf_file(models: Models, part: str, precision: str, env: Path, tools: Path) -> Path:
+    """The model as llama.cpp reads it; `Failed` if it cannot be converted."""
+    kind = "q8_0" if precision == "int8" else "bf16"
+    made = models.scratch / f"{part}-{kind}.gguf"
+    script, python = HERE / "convert_gguf.py", env / "bin" / "python"
+    source = [tools / "vendor" / "llama.cpp", _folder(models, part)]
+    return _once(
+        made, lambda at: _run([python, script, *source, "--outtype", kind, "--outfile", at])
+    )
+
+
+def _folder(models: Models, part: str) -> Path:
+    folder = models.target if part == "target" else models.draft
+    assert folder is not None
+    return folder
+
+
+def _once(made: Path, make: Callable[[Path], None]) -> Path:
+    """`made`, which is there whole or not at all, and newer than the bundled target."""
+    weights = bundled("target") / "model.safetensors"
+    if not made.exists() or made.stat().st_mtime < weights.stat().st_mtime:
+        half = made.with_name(f"half-{made.name}")
+        for old in (made, half):
+            if old.is_dir():
+                shutil.rmtree(old)
+            old.unlink(missing_ok=True)
+        make(half)
+        half.rename(made)
+    return made
+
+
+def _run(command: list[str | Path]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise Failed(f"{command[0]}: {error.strerror}") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise Failed(f"{Path(command[1]).name} failed: {lines[-1][:300]}")

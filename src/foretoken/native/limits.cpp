@@ -1,0 +1,77 @@
+// What the machine can do at best: how fast memory is read, how fast tiles run out of the cache.
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+#include "team.h"
+
+namespace {
+
+constexpr int kChunk = 1 << 20;  // bytes read at once by one thread
+constexpr int kInputs = 512;     // a panel of so many inputs stays in the nearest caches
+
+struct Limits {
+  Phase phase;
+  const Kernels *kernels;
+  Memory memory;
+  int items;
+  bool int8;
+};
+
+template <class Run>
+double seconds_of(Run run) {
+  const auto began = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+}  // namespace
+
+// Reads by the kernel that reads weights: one row, the panels in order.
+FT_API double ft_read_rate(ft_team *team, int64_t bytes) try {
+  Limits limits{};
+  limits.kernels = pick_kernels("");
+  limits.memory = Memory(bytes + kChunk);
+  limits.items = int(bytes / kChunk);
+  std::memset(limits.memory.data(), 1, bytes);
+  const auto read = [](void *argument, int) {
+    auto &of = *static_cast<Limits *>(argument);
+    const std::vector<uint16_t> x(kChunk / 64, 0);
+    float out[kPanel];
+    share(of.phase, of.items, 1, [&](int item) {
+      const auto *panel = of.memory.as<uint16_t>() + int64_t(item) * kChunk / 2;
+      of.kernels->tile_bf16(panel, x.data(), 0, kChunk / 64, 1, out);
+    });
+  };
+  return bytes / seconds_of([&] { team->run(read, &limits); });
+} catch (const std::bad_alloc &) {
+  return 0.0;
+}
+
+// Products (one weight, one input) a second of full tiles whose panels lie in the cache.
+FT_API double ft_tile_rate(ft_team *team, int32_t precision, int32_t tiles) {
+  Limits limits{};
+  limits.kernels = pick_kernels("");
+  limits.items = tiles;
+  limits.int8 = precision == FT_INT8;
+  const auto multiply = [](void *argument, int) {
+    auto &of = *static_cast<Limits *>(argument);
+    const std::vector<uint8_t> x(kRows * kInputs * 2, 1), panel(kInputs * 64 + 4096, 1);
+    float out[kRows * kPanel];
+    int32_t sums[kRows * kPanel];
+    share(of.phase, of.items, 16, [&](int) {
+      if (of.int8) {
+        of.kernels->tile_int8(reinterpret_cast<const int8_t *>(panel.data()), x.data(), kInputs,
+                              kInputs, kRows, sums);
+      } else {
+        of.kernels->tile_bf16(reinterpret_cast<const uint16_t *>(panel.data()),
+                              reinterpret_cast<const uint16_t *>(x.data()), kInputs, kInputs,
+                              kRows, out);
+      }
+    });
+  };
+  const double products = double(tiles) * kRows * kPanel * kInputs;
+  return products / seconds_of([&] { team->run(multiply, &limits); });
+}

@@ -103,7 +103,7 @@ FUNCTIONS = {
     "ft_row_reserve": (c_int32, (c_void_p, c_int32)),
     "ft_row_move": (None, (c_void_p, int32s, c_int32, c_int32)),
     "ft_forward": (c_int32, (c_void_p, c_void_p, POINTER(Pass))),
-    "ft_read_rate": (c_double, (c_void_p, c_int64)),
+    "ft_read_rate": (c_double, (c_void_p, c_int64, c_int32)),
     "ft_tile_rate": (c_double, (c_void_p, c_int32, c_int32)),
     "ft_gumbel": (None, (c_uint64, c_uint32, c_uint32, c_int32, c_void_p)),
     "ft_exponential": (None, (c_uint64, c_uint32, c_uint32, c_void_p, c_int32, c_void_p)),

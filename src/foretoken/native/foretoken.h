@@ -92,8 +92,9 @@ FT_API int32_t ft_forward(ft_model *model, ft_team *team, const ft_pass *pass);
 FT_API int32_t ft_head(ft_model *model, ft_team *team, const float *hidden, int32_t rows,
                        float *logits);
 
-// What the machine can do at best: bytes read a second, and products a second of tiles in the cache.
-FT_API double ft_read_rate(ft_team *team, int64_t bytes);
+// What the machine can do at best: bytes read a second by tiles of so many rows, and products a
+// second of full tiles in the cache.
+FT_API double ft_read_rate(ft_team *team, int64_t bytes, int32_t rows);
 FT_API double ft_tile_rate(ft_team *team, int32_t precision, int32_t tiles);
 
 // Coupled sampling (noise.py and sampling.py say what it is; here it is fast).

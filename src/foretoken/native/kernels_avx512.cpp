@@ -11,7 +11,7 @@ inline float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 namespace {
 
-constexpr int kAhead = 1536;  // bytes of the panel that are fetched before they are needed
+constexpr int kAhead = 8192;  // bytes of the panel that are fetched before they are needed
 
 struct Bf16 {
   using Weight = uint16_t;

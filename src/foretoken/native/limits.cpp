@@ -16,7 +16,7 @@ struct Limits {
   Phase phase;
   const Kernels *kernels;
   Memory memory;
-  int items;
+  int items, rows;
   bool int8;
 };
 
@@ -29,20 +29,23 @@ double seconds_of(Run run) {
 
 }  // namespace
 
-// Reads by the kernel that reads weights: one row, the panels in order.
-FT_API double ft_read_rate(ft_team *team, int64_t bytes) try {
+// Reads by the kernel that reads weights, under so many rows, the panels in order.
+FT_API double ft_read_rate(ft_team *team, int64_t bytes, int32_t rows) try {
   Limits limits{};
   limits.kernels = pick_kernels("");
   limits.memory = Memory(bytes + kChunk);
   limits.items = int(bytes / kChunk);
+  limits.rows = rows;
   std::memset(limits.memory.data(), 1, bytes);
   const auto read = [](void *argument, int) {
     auto &of = *static_cast<Limits *>(argument);
-    const std::vector<uint16_t> x(kChunk / 64, 0);
-    float out[kPanel];
+    const std::vector<uint16_t> x(kInputs * kRows, 0);
+    float out[kRows * kPanel];
     share(of.phase, of.items, 1, [&](int item) {
-      const auto *panel = of.memory.as<uint16_t>() + int64_t(item) * kChunk / 2;
-      of.kernels->tile_bf16(panel, x.data(), 0, kChunk / 64, 1, out);
+      const auto *chunk = of.memory.as<uint16_t>() + int64_t(item) * kChunk / 2;
+      for (int at = 0; at < kChunk / 2; at += kInputs * kPanel) {
+        of.kernels->tile_bf16(chunk + at, x.data(), kInputs, kInputs, of.rows, out);
+      }
     });
   };
   return bytes / seconds_of([&] { team->run(read, &limits); });

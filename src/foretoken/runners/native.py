@@ -46,7 +46,7 @@ class Team:
         number by the second. Takes about a second and 1 GB.
         """
         library = native.library()
-        read = max(library.ft_read_rate(self.handle, 1 << 30) for _ in range(3))
+        read = max(library.ft_read_rate(self.handle, 1 << 30, 1) for _ in range(3))
         kind = PRECISIONS[precision]
         return read, max(library.ft_tile_rate(self.handle, kind, 20_000) for _ in range(5))
 

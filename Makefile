@@ -5,7 +5,7 @@ NATIVE := $(wildcard src/foretoken/native/*.cpp src/foretoken/native/*.h src/for
   src/foretoken/native/CMakeLists.txt
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test test-all lint clean
+.PHONY: setup demo test test-all bench-peers lint clean
 
 setup: .venv/dev.stamp
 
@@ -17,6 +17,12 @@ test: setup
 
 test-all: setup
 	$(BIN)/pytest -m "not gpu"
+
+# OpenVINO, llama.cpp and the rest in an environment of their own (some 15 minutes, once), then the
+# comparison on the bundled pair; benchmarks/cpu_peers.py --help has the others.
+bench-peers: setup
+	sh benchmarks/setup_peers.sh build/peers
+	$(BIN)/python benchmarks/cpu_peers.py
 
 lint: setup
 	$(BIN)/ruff check

@@ -11,14 +11,14 @@ import sys
 from rich.console import Console
 
 from foretoken import SamplingParams
-from foretoken.demo import show
+from foretoken.demo import precision, show
 from foretoken.demo.prompts import PROMPTS
 from foretoken.demo.race import Race, Writer, runners
 
 
 def main() -> None:
     """Write one prompt plainly and with the draft, and save the last screen as an SVG."""
-    options = show.Options(prompts=1, max_tokens=72, temperature=0.7, seed=3)
+    options = show.Options(prompts=1, max_tokens=72, temperature=0.7, seed=3, dtype=precision(None))
     params = SamplingParams(
         temperature=options.temperature, max_tokens=options.max_tokens, seed=options.seed
     )

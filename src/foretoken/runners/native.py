@@ -265,7 +265,7 @@ class NativeRunner(Committed):
         if not error <= FAR[self.precision] * spread:
             raise loading.Refused(
                 f"the native runner does not take this model: its logits come out "
-                f"{float(error / spread):.0%} off those of transformers"
+                f"{float(error / spread):.0%} off those of transformers; use runner='torch'"
             )
 
     def _check(self, code: int) -> None:

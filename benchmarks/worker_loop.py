@@ -29,6 +29,10 @@ class Options:
     tools: str  # where a peer's programs and bindings lie, if it has any
 
 
+class NotOffered(Exception):
+    """The peer has nothing of the kind; the message says so."""
+
+
 class Worker(Protocol):
     """One side. `seconds` are taken inside, around what is measured and nothing else."""
 
@@ -48,7 +52,7 @@ class Worker(Protocol):
     ) -> dict[str, Any]:
         """The same by the peer's own speculation: `draft`, `lookup` or `merged`.
 
-        Raises `NotImplementedError` for what the peer has not.
+        Raises `NotOffered` for what the peer has not.
         """
 
 
@@ -92,7 +96,7 @@ def serve(make: Callable[[Options], Worker]) -> None:
     for line in sys.stdin:
         try:
             answer = _answer(worker, json.loads(line))
-        except NotImplementedError as error:
+        except NotOffered as error:
             answer = {"error": str(error)}
         except Exception as error:  # the next command may work
             text = " ".join(str(error).split())[:300]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 import openvino
 import openvino_genai
-from worker_loop import Options, serve, some_ids, timed, written
+from worker_loop import NotOffered, Options, serve, some_ids, timed, written
 
 MAX_NGRAM = 3  # tokens that must match in prompt lookup; 3 is also what its samples take
 
@@ -86,7 +86,7 @@ class OpenVINO:
     ) -> dict[str, Any]:
         """See `worker_loop.Worker`."""
         if method not in ("draft", "lookup"):
-            raise NotImplementedError(f"OpenVINO has no method {method}")
+            raise NotOffered(f"OpenVINO has no method {method}")
         more = {"max_ngram_size": MAX_NGRAM} if method == "lookup" else {}
         return self._write(method, ids, max_tokens, num_assistant_tokens=length, **more)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
-from worker_loop import Options, serve, some_ids, timed, written
+from worker_loop import NotOffered, Options, serve, some_ids, timed, written
 
 from foretoken.bench import sides
 from foretoken.bench.sides import How, Side
@@ -68,7 +68,7 @@ class Transformers:
             lookup = sides.transformers("", self.model, (), prompt_lookup_num_tokens=length)
             return self._write(lookup, ids, max_tokens)
         if method != "draft":
-            raise NotImplementedError(f"transformers has no method {method}")
+            raise NotOffered(f"transformers has no method {method}")
         assisted = sides.assisted(self.model, self.assistant, (), length)
         return self._write(assisted, ids, max_tokens)
 

@@ -33,7 +33,7 @@ double seconds_of(Run run) {
 FT_API double ft_read_rate(ft_team *team, int64_t bytes, int32_t rows) try {
   Limits limits{};
   limits.kernels = pick_kernels("");
-  limits.memory = Memory(bytes + kChunk);
+  limits.memory = Memory(bytes);
   limits.items = int(bytes / kChunk);
   limits.rows = rows;
   std::memset(limits.memory.data(), 1, bytes);
@@ -61,7 +61,7 @@ FT_API double ft_tile_rate(ft_team *team, int32_t precision, int32_t tiles) {
   limits.int8 = precision == FT_INT8;
   const auto multiply = [](void *argument, int) {
     auto &of = *static_cast<Limits *>(argument);
-    const std::vector<uint8_t> x(kRows * kInputs * 2, 1), panel(kInputs * 64 + 4096, 1);
+    const std::vector<uint8_t> x(kRows * kInputs * 2, 1), panel(kInputs * 64, 1);
     float out[kRows * kPanel];
     int32_t sums[kRows * kPanel];
     share(of.phase, of.items, 16, [&](int) {

@@ -113,7 +113,7 @@ FT_API ft_model *ft_model_new(const ft_shape *shape, const char *kernels) try {
   model->kernels = pick_kernels(kernels);
   model->layers.resize(shape->layers);
   try {
-    model->weights = Memory(ft_model_bytes(shape) + 4096);  // what is fetched ahead of the last
+    model->weights = Memory(ft_model_bytes(shape));
     lay_out_all(*shape, model->layers, model->head, model->weights.data());
   } catch (const std::bad_alloc &) {
     delete model;

@@ -57,10 +57,8 @@ def make(
     if not owned:
         loading.refuse_to_convert(loaded, device, "auto" if dtype == INT8 else dtype)
     options["trust_remote_code"] = trust_remote_code
-    if must:
+    if must or (runner == "auto" and owned and suits(loaded)):
         return _native(loaded, dtype == INT8, owned, options)
-    if runner == "auto" and owned and suits(loaded):
-        return _native(loaded, False, owned, options)
     return TorchRunner(loaded, **options)
 
 

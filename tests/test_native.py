@@ -74,6 +74,17 @@ CONFIGS: dict[str, Any] = {
 }
 
 
+# Contexts longer than what attention takes at a time, and more heads on one key than go together.
+LONG: dict[str, Any] = {**SIZES, "max_position_embeddings": 512, "num_hidden_layers": 2}
+FAR: dict[str, Any] = {
+    "many heads": lambda: LlamaConfig(
+        **{**LONG, "hidden_size": 72, "num_attention_heads": 36, "num_key_value_heads": 1}
+    ),
+    "wide window": lambda: MistralConfig(**LONG, sliding_window=150),
+    "narrow window": lambda: MistralConfig(**LONG, sliding_window=9),
+}
+
+
 def sets() -> list[str]:
     """The instruction sets that this machine has."""
     return [name for name in SETS if native.library().ft_kernels(name.encode())]
@@ -84,7 +95,7 @@ def model(name: str, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
     """Biases and norms are random too: a fresh model has zeros and ones there."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        made = AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.bfloat16)
+        made = AutoModelForCausalLM.from_config({**CONFIGS, **FAR}[name](), dtype=torch.bfloat16)
         for path, parameter in made.named_parameters():
             if path.endswith("bias") or "norm" in path:
                 torch.nn.init.normal_(parameter, mean=float("norm" in path), std=0.2)
@@ -240,6 +251,23 @@ def _trees(made: NativeRunner, rng: Random, ids: list[int]) -> None:
     assert torch.equal(first, want[-3]) and torch.equal(more, want[-2:])
     for key in (1, 2):
         made.free(key)
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@pytest.mark.parametrize("name", FAR)
+def test_bits_far_into_a_context(name: str, kernels: str) -> None:
+    if kernels not in sets():
+        pytest.skip(f"no {kernels} on this machine")
+    ids, made = tokens(6, 300), runner(name, kernels=kernels)
+    plain = one_by_one(made, ids)
+    (output,) = made.forward([Work(0, [], TokenTree.chain(ids))])
+    assert torch.equal(output.logits, plain)
+    tree = random_tree(Random(6), ids[270], 24)
+    (output,) = made.forward([Work(1, ids[:270], tree)])
+    rows = output.logits.clone()
+    for node in (0, 11, 23):
+        path = [*ids[:270], ids[270], *tree.path_tokens(node)]
+        assert torch.equal(rows[node], one_by_one(made, path)[-1])
 
 
 def test_a_cache_that_grows_keeps_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,79 +8,113 @@
 
 #include "pass.h"
 
+namespace {
+
+constexpr int kChunk = 128;  // slots whose keys or values stay in the nearest caches meanwhile
+
+// A (row, head) pair and what it looks at: positions begin .. place->position.
+struct Pair {
+  const Place *place;
+  int begin;
+  float *out;
+};
+
+// Up to kPairs of them, next to one another: all see the positions from .. to.
+struct Group {
+  int first, count, from, to;
+};
+
+}  // namespace
+
 void Pass::attend(int thread, int number, const ft_segment &segment, int kv_head, int first,
                   int count) {
+  const int group = model_.shape.heads / model_.shape.kv_heads;
+  for (int pair = 0; pair < count * group; pair += kTogether) {
+    const int pairs = std::min(kTogether, count * group - pair);
+    attend_pairs(thread, number, segment, kv_head, first, pair, pairs);
+  }
+}
+
+void Pass::attend_pairs(int thread, int number, const ft_segment &segment, int kv_head, int first,
+                        int pair, int pairs) {
   const ft_shape &s = model_.shape;
   const int dim = s.head_dim, group = s.heads / s.kv_heads;
   const int width = model_.q_width() + 2 * model_.kv_width();
   const int window = model_.layers[number].window;
   const uint16_t *keys = segment.row->key_blocks(number, kv_head);
   const uint16_t *values = segment.row->value_slots(number, kv_head);
-  float *room = room_.scores.as<float>() + int64_t(thread) * room_.slots * kPairs;
-  constexpr int kMost = 512;  // head_dim
-  alignas(64) float sums[kPairs][kMost];
-
-  for (int pair = 0; pair < count * group; pair += kPairs) {
-    const int pairs = std::min(kPairs, count * group - pair);
-    const uint16_t *q[kPairs];
-    float *score[kPairs], *sum[kPairs];
-    const float *weight[kPairs];
-    const Place *place[kPairs];
-    int begin[kPairs], from = 1 << 30, to = 0, shared_from = 0, shared_to = 1 << 30;
-    for (int p = 0; p < pairs; ++p) {
-      const int row = first + (pair + p) / group, head = kv_head * group + (pair + p) % group;
-      place[p] = &places_[row];
-      q[p] = room_.rounded.as<uint16_t>() + int64_t(row) * width + head * dim;
-      score[p] = room + p * room_.slots;
-      sum[p] = sums[p];
-      std::fill(sums[p], sums[p] + dim, 0.0f);
-      begin[p] = window ? std::max(0, place[p]->position + 1 - window) : 0;
-      const int last = place[p]->length ? segment.cached + segment.fresh + segment.nodes
-                                        : place[p]->committed;
-      from = std::min(from, begin[p]);
-      to = std::max(to, last);
-      shared_from = std::max(shared_from, begin[p]);
-      shared_to = std::min(shared_to, place[p]->committed);
-    }
-    const int block = from / kLanes;
-    float *score_at[kPairs];
-    for (int p = 0; p < pairs; ++p) score_at[p] = score[p] + block * kLanes;
-    k_.scores(keys + int64_t(block) * kLanes * dim, round_up(to, kLanes) / kLanes - block, q, pairs,
-              dim, score_at);
-    float inverse[kPairs];
-    for (int p = 0; p < pairs; ++p) {
-      const int *path = paths_.data() + place[p]->path;
-      float *tail = score[p] + place[p]->committed;
-      for (int i = 0; i < place[p]->length; ++i) tail[i] = tail[path[i]];  // path[i] >= i
-      inverse[p] = 1.0f / k_.softmax(score[p], begin[p], place[p]->position + 1, s.attention_scale);
-    }
-    // In order of position: what only some pairs see, what all see, the rest of each.
-    const auto alone = [&](int p, int at, int end, const uint16_t *slot) {
-      if (at >= end) return;
-      weight[0] = score[p] + at;
-      k_.weigh(slot, end - at, weight, 1, dim, &sum[p]);
-    };
-    const auto value = [&](int slot) { return values + int64_t(slot) * dim; };
-    const bool sharing = shared_from < shared_to;
-    for (int p = 0; p < pairs; ++p) {
-      const int end = sharing ? shared_from : place[p]->committed;
-      alone(p, begin[p], end, value(begin[p]));
-    }
-    if (sharing) {
-      for (int p = 0; p < pairs; ++p) weight[p] = score[p] + shared_from;
-      k_.weigh(value(shared_from), shared_to - shared_from, weight, pairs, dim, sum);
-    }
-    for (int p = 0; p < pairs; ++p) {
-      const Place &at = *place[p];
-      if (sharing) alone(p, shared_to, at.committed, value(shared_to));
-      const int *path = paths_.data() + at.path;
-      for (int i = std::max(0, begin[p] - at.committed); i < at.length; ++i) {
-        const int position = at.committed + i;
-        alone(p, position, position + 1, value(at.committed + path[i]));
-      }
-      const int row = first + (pair + p) / group, head = kv_head * group + (pair + p) % group;
-      float *out = room_.attended.as<float>() + int64_t(row) * model_.q_width() + head * dim;
-      for (int i = 0; i < dim; ++i) out[i] = sums[p][i] * inverse[p];
+  float *room = room_.scores.as<float>() + int64_t(thread) * room_.slots * kTogether;
+  alignas(64) float sums[kTogether][kMostHeadDim];
+  Pair of[kTogether];
+  const uint16_t *q[kTogether];
+  float *score[kTogether], *sum[kTogether];
+  Group groups[kTogether / kPairs];
+  int from = 1 << 30, to = 0, count = 0;
+  for (int p = 0; p < pairs; ++p) {
+    const int row = first + (pair + p) / group, head = kv_head * group + (pair + p) % group;
+    const Place &place = places_[row];
+    const int begin = window ? std::max(0, place.position + 1 - window) : 0;
+    of[p] = {&place, begin,
+             room_.attended.as<float>() + int64_t(row) * model_.q_width() + head * dim};
+    q[p] = room_.rounded.as<uint16_t>() + int64_t(row) * width + head * dim;
+    score[p] = room + p * room_.slots;
+    sum[p] = sums[p];
+    std::fill(sums[p], sums[p] + dim, 0.0f);
+    if (p % kPairs == 0) groups[count++] = {p, 0, 0, 1 << 30};
+    Group &last = groups[count - 1];
+    last = {last.first, last.count + 1, std::max(last.from, begin),
+            std::min(last.to, place.committed)};
+    from = std::min(from, begin);
+    to = std::max(to, place.length ? segment.cached + segment.fresh + segment.nodes
+                                   : place.committed);
+  }
+  for (int at = from - from % kLanes; at < to; at += kChunk) {
+    const int blocks = round_up(std::min(kChunk, to - at), kLanes) / kLanes;
+    for (int p = 0; p < pairs; p += kPairs) {
+      float *score_at[kPairs];
+      const int n = std::min(kPairs, pairs - p);
+      for (int i = 0; i < n; ++i) score_at[i] = score[p + i] + at;
+      k_.scores(keys + int64_t(at) * dim, blocks, q + p, n, dim, score_at);
     }
   }
+  float inverse[kTogether];
+  for (int p = 0; p < pairs; ++p) {
+    const Place &at = *of[p].place;
+    const int *path = paths_.data() + at.path;
+    float *tail = score[p] + at.committed;
+    for (int i = 0; i < at.length; ++i) tail[i] = tail[path[i]];  // path[i] >= i
+    inverse[p] = 1.0f / k_.softmax(score[p], of[p].begin, at.position + 1, s.attention_scale);
+  }
+  // In order of position: what only some of a group see, what all see, the rest of each.
+  const auto weigh = [&](int p, int n, int position, int end, int slot) {
+    if (position >= end) return;
+    const float *weight[kPairs];
+    for (int i = 0; i < n; ++i) weight[i] = score[p + i] + position;
+    k_.weigh(values + int64_t(slot) * dim, end - position, weight, n, dim, sum + p);
+  };
+  const auto each = [&](auto work) {
+    for (int g = 0; g < count; ++g) {
+      for (int i = 0; i < groups[g].count; ++i) work(groups[g], groups[g].first + i);
+    }
+  };
+  each([&](const Group &all, int p) {
+    weigh(p, 1, of[p].begin, std::min(all.from, of[p].place->committed), of[p].begin);
+  });
+  for (int at = from; at < to; at += kChunk) {
+    for (int g = 0; g < count; ++g) {
+      const int begin = std::max(at, groups[g].from);
+      weigh(groups[g].first, groups[g].count, begin, std::min(at + kChunk, groups[g].to), begin);
+    }
+  }
+  each([&](const Group &all, int p) {
+    const Place &at = *of[p].place;
+    const int seen = std::max(all.from, all.to);
+    weigh(p, 1, seen, at.committed, seen);
+    const int *path = paths_.data() + at.path;
+    for (int i = std::max(0, of[p].begin - at.committed), end; i < at.length; i = end) {
+      for (end = i + 1; end < at.length && path[end] == path[end - 1] + 1;) ++end;
+      weigh(p, 1, at.committed + i, at.committed + end, at.committed + path[i]);
+    }
+    for (int i = 0; i < dim; ++i) of[p].out[i] = sums[p][i] * inverse[p];
+  });
 }

@@ -11,6 +11,8 @@ constexpr int kPanel = 32;  // outputs in a panel of packed weights
 constexpr int kRows = 12;   // rows in a tile: as many as the registers hold
 constexpr int kLanes = 16;  // slots in a block of keys; partial sums in a reduction
 constexpr int kPairs = 4;   // (row, head) pairs in one call of the attention's loops
+constexpr int kTogether = 32;  // pairs that go over the keys of a head together
+constexpr int kMostHeadDim = 512;
 
 // A panel lies in steps of 128 bytes: 32 outputs x 2 inputs of bf16, or x 4 inputs of int8.
 // Keys lie in blocks of 16 slots: head_dim / 2 steps of 16 slots x 2 elements of bf16.

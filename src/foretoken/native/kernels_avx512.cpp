@@ -96,7 +96,10 @@ void scores_of(const uint16_t *keys, const uint16_t *const *q, int head_dim, flo
   const int64_t block = int64_t(head_dim) * kLanes;
   for (int i = 0; i < head_dim; i += 2) {
     __m512i k[kBlocks];
-    for (int b = 0; b < kBlocks; ++b) k[b] = _mm512_loadu_si512(keys + b * block + i * kLanes);
+    for (int b = 0; b < kBlocks; ++b) {
+      k[b] = _mm512_loadu_si512(keys + b * block + i * kLanes);
+      _mm_prefetch(keys + (b + kBlocks) * block + i * kLanes, _MM_HINT_T0);
+    }
     for (int p = 0; p < kCount; ++p) {
       int32_t two;
       std::memcpy(&two, q[p] + i, 4);
@@ -150,6 +153,8 @@ void weigh_of(const uint16_t *values, int64_t n, const float *const *weights, in
           reinterpret_cast<const __m256i *>(values + j * head_dim + at + 16 * c));
       v[c] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
     }
+    _mm_prefetch(values + (j + 32) * head_dim + at, _MM_HINT_T0);
+    if (kChunks > 2) _mm_prefetch(values + (j + 32) * head_dim + at + 32, _MM_HINT_T0);
     for (int p = 0; p < kCount; ++p) {
       const __m512 weight = _mm512_set1_ps(weights[p][j]);
       for (int c = 0; c < kChunks; ++c) sum[p][c] = _mm512_fmadd_ps(weight, v[c], sum[p][c]);

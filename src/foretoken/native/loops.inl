@@ -106,11 +106,12 @@ float to_uint8(const float *__restrict x, int n, uint8_t *__restrict out) {
   return scale;
 }
 
-void rotate(float *head, const float *cosine, const float *sine, int half) {
+void rotate(float *head, const float *__restrict cosine, const float *__restrict sine, int half) {
+  float *__restrict first = head, *__restrict second = head + half;
   for (int i = 0; i < half; ++i) {
-    const float a = head[i], b = head[i + half];
-    head[i] = a * cosine[i] - b * sine[i];
-    head[i + half] = b * cosine[i] + a * sine[i];
+    const float a = first[i], b = second[i];
+    first[i] = a * cosine[i] - b * sine[i];
+    second[i] = b * cosine[i] + a * sine[i];
   }
 }
 
@@ -143,12 +144,17 @@ float softmax(float *s, int64_t start, int64_t end, float scale) {
   return sum_of_lanes(lane);
 }
 
+// Most calls find nothing better than before, so that is asked first, of all values at once.
 void argmax(const float *x, int n, int32_t id, float *best, int32_t *best_id, int32_t *bad) {
-  const float top = max_of(x, n);
-  int32_t wrong = 0;
-  for (int i = 0; i < n; ++i) wrong |= !(x[i] < INFINITY);
+  const float before = *best;
+  int32_t better = 0, wrong = 0;
+  for (int i = 0; i < n; ++i) {
+    better |= x[i] > before;
+    wrong |= !(x[i] < INFINITY);
+  }
   *bad |= wrong;
-  if (!(top > *best)) return;
+  if (!better) return;
+  const float top = max_of(x, n);
   for (int i = 0; i < n; ++i) {
     if (x[i] == top) {
       *best = top;

@@ -97,7 +97,7 @@ void ft_model::ensure_room(int rows, int threads, int64_t slots) {
   if (threads > room.threads || slots > room.slots) {
     room.threads = std::max(threads, room.threads);
     room.slots = std::max(slots, slots > room.slots ? 2 * room.slots : room.slots);
-    room.scores = Memory(room.threads * room.slots * kPairs * 4);
+    room.scores = Memory(room.threads * room.slots * kTogether * 4);
   }
 }
 

@@ -36,7 +36,7 @@ struct Layer {
 // The activations of a pass, (rows, width) each; widths are padded with zeros for the tiles.
 struct Room {
   Memory x, normed, qkv, rounded, attended, act, input, attended_input, act_input, scales;
-  Memory scores;  // (threads, kPairs, slots)
+  Memory scores;  // (threads, kTogether, slots)
   int rows = 0, threads = 0;
   int64_t slots = 0;
 };

@@ -18,7 +18,10 @@ Pass::Pass(ft_model &model, ft_team &team, const ft_pass &pass, const float *giv
 void Pass::place() {
   int64_t slots = 0, positions = 0;
   const int group = model_.shape.heads / model_.shape.kv_heads;
-  const int rows_of_item = std::max(1, kPairs / group);
+  // Enough items to share, each of as many rows as go over the keys together.
+  const int shared = int(int64_t(pass_.rows) * model_.shape.kv_heads / (8 * team_.count()));
+  const int least = std::max(1, kPairs / group), most = std::max(1, kTogether / group);
+  const int rows_of_item = std::clamp(shared, least, most);
   places_.resize(pass_.rows);
   for (int s = 0; s < pass_.segments; ++s) {
     const ft_segment &seg = pass_.segment[s];
@@ -73,11 +76,11 @@ void Pass::work(int thread) {
   Worker worker{phases_.get(), thread};
   const int n = model_.shape.hidden;
   if (given_) {
-    worker.rows(pass_.wanted, [&](int r) {
+    worker.items(pass_.wanted, [&](int r) {
       std::memcpy(room_.normed.as<float>() + int64_t(r) * n, given_ + int64_t(r) * n, n * 4);
     });
   } else {
-    worker.rows(pass_.rows, [&](int r) {
+    worker.items(pass_.rows, [&](int r) {
       model_.embed(pass_.tokens[r], room_.x.as<float>() + int64_t(r) * n);
     });
     for (int i = 0; i < model_.shape.layers; ++i) layer(worker, i);
@@ -101,7 +104,11 @@ void Pass::layer(Worker &worker, int number) {
       std::memcpy(qkv + int64_t(first + r) * width + at, tile + r * kPanel, n * 4);
     }
   });
-  worker.rows(rows, [&](int r) { heads(number, r); });
+  const int blocks = (rows + kLanes - 1) / kLanes;
+  worker.items(s.kv_heads * blocks, [&](int at) {
+    const int first = at % blocks * kLanes;
+    heads(number, at / blocks, first, std::min(first + kLanes, rows));
+  });
   attention(worker, number);
   const auto add = [&](int panel, int first, int count, const float *tile) {
     const int at = panel * kPanel, n = std::min(kPanel, s.hidden - at);
@@ -135,7 +142,7 @@ Input Pass::input(Worker &worker, const float *from, int width, const std::vecto
                   int rows, char *to) {
   const int64_t padded = round_up(width, 4);
   float *scales = room_.scales.as<float>(), *normed = room_.normed.as<float>();
-  worker.rows(rows, [&](int r) {
+  worker.items(rows, [&](int r) {
     const float *row = from + int64_t(r) * width;
     if (norm) {
       float *out = normed + int64_t(r) * width;
@@ -151,34 +158,41 @@ Input Pass::input(Worker &worker, const float *from, int width, const std::vecto
   return {to, padded, model_.int8() ? scales : nullptr};
 }
 
-// Queries and keys of a row normalised and rotated; its keys and values into their slot.
-void Pass::heads(int number, int r) {
+// The queries and the key of a group, normalised and rotated, keys and values into their slots: a
+// group at a time, because neighbouring slots of one head share their cache lines.
+void Pass::heads(int number, int kv_head, int first, int end) {
   const ft_shape &s = model_.shape;
   const Layer &layer = model_.layers[number];
-  const int dim = s.head_dim, half = dim / 2, all = s.heads + s.kv_heads;
+  const int dim = s.head_dim, half = dim / 2, group = s.heads / s.kv_heads;
   const int width = model_.q_width() + 2 * model_.kv_width();
-  const Place &place = places_[r];
-  float *row = room_.qkv.as<float>() + int64_t(r) * width;
-  const float *cosine = model_.cosine.data() + int64_t(place.position) * half;
-  const float *sine = model_.sine.data() + int64_t(place.position) * half;
-  for (int h = 0; h < all; ++h) {
-    float *head = row + h * dim;
-    if (s.has_qk_norm) {
-      k_.norm(head, (h < s.heads ? layer.norm_q : layer.norm_k).data(), s.eps, dim, head);
-    }
-    k_.rotate(head, cosine, sine, half);
-  }
-  uint16_t *rounded = room_.rounded.as<uint16_t>() + int64_t(r) * width;
-  k_.to_bf16(row, width, rounded);
-  const uint16_t *keys = rounded + model_.q_width(), *values = keys + model_.kv_width();
-  for (int h = 0; h < s.kv_heads; ++h) {
-    place.segment->row->store(number, h, place.slot, keys + h * dim, values + h * dim);
+  const int query = kv_head * group * dim, key = model_.q_width() + kv_head * dim;
+  const int value = key + model_.kv_width();
+  float normed[kMostHeadDim];
+  for (int r = first; r < end; ++r) {
+    const Place &place = places_[r];
+    float *row = room_.qkv.as<float>() + int64_t(r) * width;
+    uint16_t *rounded = room_.rounded.as<uint16_t>() + int64_t(r) * width;
+    const float *cosine = model_.cosine.data() + int64_t(place.position) * half;
+    const float *sine = model_.sine.data() + int64_t(place.position) * half;
+    const auto turn = [&](int at, const std::vector<float> &norm) {
+      float *head = row + at;
+      if (s.has_qk_norm) {
+        k_.norm(head, norm.data(), s.eps, dim, normed);
+        head = normed;
+      }
+      k_.rotate(head, cosine, sine, half);
+      k_.to_bf16(head, dim, rounded + at);
+    };
+    for (int h = 0; h < group; ++h) turn(query + h * dim, layer.norm_q);
+    turn(key, layer.norm_k);
+    k_.to_bf16(row + value, dim, rounded + value);
+    place.segment->row->store(number, kv_head, place.slot, rounded + key, rounded + value);
   }
 }
 
 void Pass::attention(Worker &worker, int number) {
   const int heads = model_.shape.kv_heads, items = int(items_.size()) / 3;
-  share(*worker.phase++, items * heads, 1, [&](int at) {
+  worker.items(items * heads, [&](int at) {
     const int *item = &items_[at / heads * 3];
     attend(worker.thread, number, pass_.segment[item[0]], at % heads, item[1], item[2]);
   });
@@ -190,7 +204,7 @@ void Pass::tap(Worker &worker, int layer) {
   const bool inside = layer < model_.shape.layers;
   for (int t = 0; t < pass_.taps; ++t) {
     if (pass_.tap_layers[t] != layer) continue;
-    worker.rows(pass_.wanted, [&](int r) {
+    worker.items(pass_.wanted, [&](int r) {
       const float *from = inside ? room_.x.as<float>() + int64_t(pass_.wanted_rows[r]) * n
                                  : room_.normed.as<float>() + int64_t(r) * n;
       std::memcpy(pass_.hidden + (int64_t(t) * pass_.wanted + r) * n, from, n * 4);
@@ -201,7 +215,7 @@ void Pass::tap(Worker &worker, int layer) {
 // The last norm, for the rows that are asked for.
 void Pass::last(Worker &worker) {
   const int n = model_.shape.hidden;
-  worker.rows(pass_.wanted, [&](int r) {
+  worker.items(pass_.wanted, [&](int r) {
     const float *from = room_.x.as<float>() + int64_t(pass_.wanted_rows[r]) * n;
     k_.norm(from, model_.norm_last.data(), model_.shape.eps, n,
             room_.normed.as<float>() + int64_t(r) * n);

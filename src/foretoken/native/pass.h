@@ -34,9 +34,11 @@ class Pass {
   struct Worker;
   void work(int thread);
   void layer(Worker &worker, int number);
-  void heads(int number, int row);
+  void heads(int number, int kv_head, int first, int end);
   void attention(Worker &worker, int number);
   void attend(int thread, int number, const ft_segment &segment, int kv_head, int first, int count);
+  void attend_pairs(int thread, int number, const ft_segment &segment, int kv_head, int first,
+                    int pair, int pairs);
   void last(Worker &worker);
   void head(Worker &worker);
   void tap(Worker &worker, int layer);

@@ -8,9 +8,9 @@ struct Pass::Worker {
   Phase *phase;  // the one that it is in; all workers go through the same ones
   int thread;
 
-  // Phases whose items are rows; `count` of them in all.
+  // A phase of `count` items, of which none is long.
   template <class Do>
-  void rows(int count, Do work) {
+  void items(int count, Do work) {
     share(*phase++, count, 1, work);
   }
 };

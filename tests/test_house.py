@@ -34,11 +34,13 @@ runners runners.*       <- tree native native.* runners runners.* | torch transf
 verify request          <- tree sampling | torch
 proposers               <- proposers.* | torch
 proposers.base          <- tree sampling request runners.base checkpoints | torch
-proposers.*             <- tree sampling request runners.base proposers.base checkpoints | torch
+proposers.growing       <- tree sampling request runners.base | torch
+proposers.*             <- tree sampling request runners.base proposers.base proposers.growing \
+                           checkpoints | torch
 scheduler engine        <- tree sampling verify request runners* proposers* scheduler engine
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm request sampling
-certify                 <- llm analysis foretoken
+certify certify.*       <- llm tree sampling request runners.base analysis certify certify.*
 bench bench.*           <- * !server !server.* !cli !training !training.*
 demo demo.*             <- llm analysis demo demo.* foretoken
 training training.*     <- runners runners.* proposers.* checkpoints analysis training.*

@@ -68,7 +68,8 @@ def reading(llm: ft.LLM) -> list[int]:
 
 def runners(llm: ft.LLM) -> list[TorchRunner]:
     """The target's, and the draft's if there is one."""
-    return [llm.runner, *(one for one in [getattr(llm.engine.proposer, "runner", None)] if one)]
+    beside = getattr(llm.engine.proposer, "beside", None)
+    return [llm.runner, *([beside.runner] if beside else [])]
 
 
 def books_are_right(runner: TorchRunner, requests: Sequence[Request]) -> None:
@@ -269,7 +270,7 @@ def test_a_draft_that_fails_begins_again_in_its_own_row() -> None:
     with llm(speculate=drafting, prefix_cache=True, max_batch=3) as cached:
         cached.generate([prompts[0][:50]] * 2, params())  # so that there are rows to take
         requests = [cached.submit(p, params(max_tokens=30))[0] for p in prompts]
-        forward, failed = drafting.runner.forward, []
+        forward, failed = drafting.beside.runner.forward, []
 
         def once(work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
             if work[0].key == requests[1].key and not failed:
@@ -277,7 +278,7 @@ def test_a_draft_that_fails_begins_again_in_its_own_row() -> None:
                 raise RuntimeError("not now")
             return forward(work, taps)
 
-        drafting.runner.forward = once
+        drafting.beside.runner.forward = once
         while not all(each.finished for each in requests):
             cached.engine.step()
             for one in runners(cached):

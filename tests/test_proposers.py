@@ -422,7 +422,7 @@ def test_more_requests_than_places_in_the_draft() -> None:
     with ft.LLM(target(), speculate=proposer, max_batch=2) as llm:
         outs = llm.generate(prompts, params())
         keys = range(12)
-        assert all(proposer.runner.cached(key) == 0 for key in keys), "rows outlive requests"
+        assert all(proposer.beside.runner.cached(key) == 0 for key in keys), "rows outlive requests"
     assert tokens_of(outs) == plain() * 3
     assert all(out.warnings == [] for out in outs)
 

@@ -152,6 +152,13 @@ class Request:
             self._generators[stream] = torch.Generator().manual_seed(seed)
         return self._generators[stream]
 
+    def resume(self, written: Sequence[int]) -> None:
+        """Go on behind `written` as if it had been written here; before the first step only."""
+        self.tokens += written
+        self.history.append(written)
+        if self.text is not None:
+            self.text.push(written, stops=False)
+
     def stop_drafting(self, error: Exception) -> None:
         """Go on plainly, and say why."""
         self.plain = True

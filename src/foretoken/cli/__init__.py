@@ -1,4 +1,4 @@
-"""The command line: `foretoken generate`, `chat`, `bench`, `info` and `demo`.
+"""The command line: `foretoken generate`, `chat`, `bench`, `certify`, `info` and `demo`.
 
 Arguments become calls of the package, results become text, a table or JSON. Whatever a user can do
 wrong ends in one sentence on standard error and exit code 2; an interrupt in what was written so
@@ -23,6 +23,7 @@ from rich.console import Console
 
 import foretoken
 from foretoken.cli.bench import bench
+from foretoken.cli.certify import certify
 from foretoken.cli.chat import chat
 from foretoken.cli.generate import generate
 from foretoken.cli.info import info
@@ -103,6 +104,7 @@ def _about(
 app.command()(generate)
 app.command()(chat)
 app.command()(bench)
+app.command()(certify)
 app.command()(info)
 
 

@@ -136,6 +136,10 @@ class NativeRunner(Committed):
         return f"native ({self.packed.kernels})"
 
     @property
+    def batch_invariant(self) -> bool:
+        return True
+
+    @property
     def vocabulary(self) -> int:
         return int(self.packed.shape.vocabulary)
 

@@ -57,6 +57,10 @@ class TorchRunner(Committed):
         return str(self.dtype).removeprefix("torch.")
 
     @property
+    def batch_invariant(self) -> bool:
+        return False
+
+    @property
     def vocabulary(self) -> int:
         return int(self.config.vocab_size)
 

@@ -1,0 +1,153 @@
+"""`foretoken certify`: from arguments to a certificate, its table and its verdict."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+import foretoken
+from foretoken import certify as certificates
+from foretoken.bench import prompts as texts
+from foretoken.certify import report
+from foretoken.cli import options
+from foretoken.cli.options import DRAFTING, option
+from foretoken.demo import BUNDLED, located, precision
+from foretoken.llm import LLM, METHODS
+
+WHAT, RESULTS = "What is written", "Results"
+
+
+def certify(
+    model: options.Model,
+    method: Annotated[
+        list[str] | None,
+        option(DRAFTING, "Certify it; repeatable. All that can run unless given.", metavar="NAME"),
+    ] = None,
+    draft: options.Draft = None,
+    num_draft_tokens: options.NumDraftTokens = None,
+    rule: Annotated[
+        list[str] | None, option(DRAFTING, "coupled or rejection; both unless given.")
+    ] = None,
+    prompts: Annotated[
+        list[Path] | None,
+        option(WHAT, "JSON lines (`prompt` or `turns`) or a text; repeatable. Else held-out code."),
+    ] = None,
+    num_prompts: Annotated[int, option(WHAT, "The first so many of each file; 6.")] = 6,
+    max_tokens: Annotated[int, option(WHAT, "Tokens per answer; 48 unless given.")] = 48,
+    runs: Annotated[int, option(WHAT, "Runs of each test of law; 1000.")] = 1000,
+    seed: Annotated[int, option(WHAT, "Of the sampling.")] = 0,
+    runner: options.Runner = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    as_json: Annotated[bool, option(RESULTS, "One JSON object, at the end.", "--json")] = False,
+    out: Annotated[Path, option(RESULTS, "Folder for a script that shows a defect.")] = Path(),
+) -> int:
+    """Prove on your model that drafting changes nothing: 0 identical, 1 a defect, 3 near-ties."""
+    for name, value in (("num-prompts", num_prompts), ("max-tokens", max_tokens), ("runs", runs)):
+        if value < 1:
+            raise ValueError(f"--{name} is {value}, but must be 1 or more")
+    rules = rule or list(certificates.RULES)
+    for name in rules:
+        if name not in certificates.RULES:
+            raise ValueError(f"rule {name!r} is unknown: use {', '.join(certificates.RULES)}")
+    methods, how = _methods(method or [], draft, num_draft_tokens)
+    target = located(model, "target")
+    chosen = precision(dtype, runner, device) if model == BUNDLED else dtype or "auto"
+    how |= {"model": target, "dtype": chosen, "runner": runner}
+    console, columns = Console(stderr=True), (TextColumn("{task.description}"), BarColumn())
+    with (
+        LLM(
+            target,
+            runner=runner,
+            dtype=chosen,
+            device=device,
+            threads=threads,
+            trust_remote_code=trust_remote_code,
+        ) as llm,
+        Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar,
+    ):
+        ids = _prompts(llm, prompts or [], num_prompts, max_tokens)
+        total = certificates.total(len(methods), len(ids), rules, runs, certificates.CONTEXTS)
+        task = bar.add_task("loading", total=total)
+        found = certificates.certify(
+            llm,
+            methods,
+            ids,
+            rules=rules,
+            max_tokens=max_tokens,
+            seed=seed,
+            runs=runs,
+            tick=lambda text, count: bar.update(task, description=text, advance=count),
+        )
+    written = _reproducer(found, how, out)
+    if as_json:
+        print(json.dumps(report.as_dict(found, model)), flush=True)
+    else:
+        shown = Console(highlight=False, markup=False)
+        shown.print(report.table(found))
+        for line in [report.bound(found), report.laws(found), *report.defects(found)]:
+            if line:
+                shown.print(line)
+        if written:
+            shown.print(f"written: {written}")
+        shown.print(found.verdict)
+    return found.code
+
+
+def _methods(
+    names: list[str], draft: str | None, tokens: int | None
+) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
+    """What makes each method, and the text of it in a script."""
+    chosen = list(dict.fromkeys(names)) or [name for name in METHODS if name != "none"]
+    if draft is not None and "draft" not in chosen:
+        chosen.append("draft")
+    made: dict[str, Callable[[], Any]] = {}
+    how: dict[str, str] = {}
+    for name in chosen:
+        if name == "draft":
+            if draft is None:
+                raise ValueError("method draft needs a model: add --draft MODEL")
+            folder = located(draft, "draft")
+            made[name] = partial(foretoken.DraftModel, folder, tokens or 5)
+            how[name] = f"ft.DraftModel({folder!r}, num_draft_tokens={tokens or 5})"
+            continue
+        if name not in METHODS or name == "none":
+            known = ", ".join([*(known for known in METHODS if known != "none"), "draft"])
+            raise ValueError(f"method {name!r} cannot be certified: use {known}")
+        made[name], how[name] = METHODS[name], repr(name)
+    return made, how
+
+
+def _prompts(llm: LLM, files: list[Path], count: int, max_tokens: int) -> list[list[int]]:
+    """Token ids of the prompts, each cut so that the answer has room."""
+    templated = bool(getattr(llm.tokenizer, "chat_template", None))
+    listed = [p for file in files for p in texts.load(file, templated)[:count]]
+    listed = listed or texts.held_out(llm.tokenizer, count)
+    room = llm.max_length - max_tokens
+    if room < 1:
+        raise ValueError(f"{max_tokens} tokens do not fit in max_length {llm.max_length}")
+    return [prompt.ids(llm.tokenizer, ())[-room:] for prompt in listed]
+
+
+def _reproducer(found: certificates.Certificate, how: dict[str, Any], folder: Path) -> str | None:
+    text = report.script(found, how)
+    if text is None:
+        return None
+    path = folder / time.strftime("foretoken-defect-%Y%m%d-%H%M%S.py")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        print(f"warning: no script at {path}: {error.strerror}", file=sys.stderr)
+        return None
+    return str(path)

@@ -85,6 +85,7 @@ def test_version_and_help(run: Any) -> None:
         "generate",
         "chat",
         "bench",
+        "certify",
         "info",
         "demo",
     ]

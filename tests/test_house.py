@@ -25,21 +25,26 @@ SOURCE = REPOSITORY / "src" / "foretoken"
 # Every module is ruled by the first row that names it; "!" excludes. After the bar: what may come
 # from outside besides the standard library (no bar: anything). The last two rows are leaves of
 # which the design says nothing; heads lie with their proposers or with the checkpoints.
-TABLE = """
+SHARED = "proposers.base proposers.growing proposers.beside proposers.automaton"
+TABLE = f"""
 tree params             <-  | torch
 noise                   <- native.sampling | torch
 history                 <- params | torch
 sampling                <- params noise history native.sampling | torch
 runners runners.*       <- tree native native.* runners runners.* | torch transformers
 verify request          <- tree sampling | torch
+picks                   <- tree sampling request | torch
 proposers               <- proposers.* | torch
 proposers.base          <- tree sampling request runners.base checkpoints | torch
+proposers.automaton     <-
 proposers.growing       <- tree sampling request runners.base | torch
-proposers.*             <- tree sampling request runners.base proposers.base proposers.growing \
-                           checkpoints | torch
-scheduler engine        <- tree sampling verify request runners* proposers* scheduler engine
+proposers.beside        <- tree request runners.base
+proposers.staged        <- tree sampling request picks verify runners.base {SHARED} | torch
+proposers.*             <- tree sampling request runners.base {SHARED} checkpoints | torch
+methods                 <- proposers.*
+scheduler engine        <- tree sampling verify request picks runners* proposers* scheduler engine
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
-hf                      <- llm request sampling
+hf                      <- llm methods request sampling
 certify certify.*       <- llm tree sampling request runners.base analysis certify certify.*
 bench bench.*           <- * !server !server.* !cli !training !training.*
 demo demo.*             <- llm analysis demo demo.* foretoken
@@ -48,6 +53,7 @@ server server.* cli cli.* foretoken <- *
 native native.* text checkpoints <- native native.*
 inputs                  <- sampling
 analysis                <- tree
+shapes                  <- analysis | numpy
 """
 
 METHODS = re.compile(

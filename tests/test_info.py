@@ -18,6 +18,7 @@ import transformers
 
 import foretoken
 from foretoken import cli, demo, native
+from foretoken.methods import METHODS, WITH_DRAFT
 
 INFO: Any = importlib.import_module("foretoken.cli.info")  # `cli.info` is the command
 
@@ -43,7 +44,7 @@ def test_json(run: Any) -> None:
     assert found["versions"]["torch"] == torch.__version__
     assert found["versions"]["transformers"] == transformers.__version__
     assert found["machine"]["threads"] == torch.get_num_threads()
-    assert found["methods"] == ["none", "ngram", "draft"]
+    assert found["methods"] == [*METHODS, *WITH_DRAFT]
     assert set(found["optional"]) == {"matplotlib", "peft"}
     states = [state for kind in ("devices", "runners", "bundled") for state in found[kind].values()]
     assert all(state["available"] == (state["reason"] is None) for state in states)
@@ -78,7 +79,7 @@ def test_the_table(run: Any) -> None:
         f"torch {torch.__version__}",
         "device cpu yes",
         "runner native " + ("no: " if native.found() is None else native.kernels()),
-        "methods none, ngram, draft",
+        "methods none, ngram, suffix, lookahead,",
         "bundled target 1",
     ):
         assert line in " ".join(out.split()), line

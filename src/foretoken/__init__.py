@@ -3,9 +3,30 @@
 from foretoken.hf import custom_generate
 from foretoken.llm import LLM
 from foretoken.proposers.draft import DraftModel
+from foretoken.proposers.early_exit import EarlyExit
+from foretoken.proposers.hybrid import Hybrid
+from foretoken.proposers.lookahead import Lookahead
 from foretoken.proposers.ngram import NGram
+from foretoken.proposers.specinfer import SpecInfer
+from foretoken.proposers.staged import Staged
+from foretoken.proposers.suffix import SuffixAutomaton
 from foretoken.request import Completion
 from foretoken.sampling import SamplingParams
+from foretoken.verify import Typical
 
 __version__ = "0.1.0"
-__all__ = ["Completion", "DraftModel", "LLM", "NGram", "SamplingParams", "custom_generate"]
+__all__ = [
+    "Completion",
+    "DraftModel",
+    "EarlyExit",
+    "Hybrid",
+    "LLM",
+    "Lookahead",
+    "NGram",
+    "SamplingParams",
+    "SpecInfer",
+    "Staged",
+    "SuffixAutomaton",
+    "Typical",
+    "custom_generate",
+]

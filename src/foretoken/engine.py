@@ -10,15 +10,16 @@ from collections.abc import Sequence
 
 import torch
 
+from foretoken.picks import Laws, Picks
 from foretoken.proposers.base import Proposer, release
-from foretoken.request import VERIFIER, Feedback, Laws, Picks, Request
+from foretoken.request import VERIFIER, Feedback, Request
 from foretoken.runners.base import Output, Runner, Work, begin
-from foretoken.sampling import NoCandidate
+from foretoken.sampling import NoCandidate, argmax_rows
 from foretoken.scheduler import Scheduler, Turn
 from foretoken.tree import TokenTree
-from foretoken.verify import verify, verify_rejection
+from foretoken.verify import Typical, verify, verify_rejection, verify_typical
 
-RULES = ("coupled", "rejection")
+RULES = ("coupled", "rejection", "typical")
 
 
 class Engine:
@@ -29,13 +30,14 @@ class Engine:
         runner: Runner,
         proposer: Proposer | None = None,
         *,
-        rule: str = "coupled",
+        rule: str | Typical = "coupled",
         scheduler: Scheduler,
         vocabulary: int | None = None,
     ) -> None:
-        if rule not in RULES:
+        if not isinstance(rule, Typical) and rule not in RULES:
             raise ValueError(f"rule {rule!r} is unknown: use one of {', '.join(RULES)}")
-        self.runner, self.rule, self.scheduler = runner, rule, scheduler
+        self.rule = Typical() if rule == "typical" else rule
+        self.runner, self.scheduler = runner, scheduler
         self.vocabulary = vocabulary
         self.use(proposer)
 
@@ -43,6 +45,15 @@ class Engine:
         """Draft with `proposer`, which is bound already, from the next step on."""
         self.proposer = proposer
         self.taps = proposer.taps if proposer is not None else ()
+        self.wants_best = getattr(proposer, "wants_best", False)
+
+    @property
+    def lossy(self) -> bool:
+        return isinstance(self.rule, Typical)
+
+    @property
+    def name_of_rule(self) -> str:
+        return "typical" if isinstance(self.rule, Typical) else self.rule
 
     def add(self, request: Request) -> None:
         """Let `request` run as soon as there is a place."""
@@ -135,12 +146,15 @@ class Engine:
             self._release(request)
             return
         self.runner.keep(request.key, path[: len(written)])
-        request.feedback = Feedback(tree, path, output.hidden)
+        best = _best(output) if self.wants_best else None
+        request.feedback = Feedback(tree, path, output.hidden, best)
 
     def _verify(self, request: Request, tree: TokenTree, output: Output) -> tuple[list[int], int]:
         if self.rule == "rejection":
             laws = Laws(request, tree, output.logits)
             return verify_rejection(tree, laws, request.generator(VERIFIER))
+        if isinstance(self.rule, Typical):
+            return verify_typical(tree, Laws(request, tree, output.logits), self.rule)
         return verify(tree, Picks(request, tree, output.logits, output.best))
 
     def _release(self, request: Request) -> None:
@@ -148,3 +162,13 @@ class Engine:
         self.runner.free(request.key)
         if self.proposer is not None:
             release(self.proposer, request)
+
+
+def _best(output: Output) -> Sequence[int] | None:
+    """The target's argmax after every node; None where a row is not finite."""
+    if output.best is not None:
+        return output.best
+    try:
+        return argmax_rows(output.logits)
+    except NoCandidate:
+        return None

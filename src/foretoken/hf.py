@@ -23,7 +23,8 @@ from transformers.generation.stopping_criteria import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from foretoken.llm import LLM, resolve
+from foretoken.llm import LLM
+from foretoken.methods import resolve
 from foretoken.request import Request
 from foretoken.sampling import SamplingParams
 

@@ -6,7 +6,7 @@ Loads a model, resolves `speculate`, turns prompts into requests and requests in
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,9 +15,8 @@ import torch
 from foretoken import native
 from foretoken.engine import Engine
 from foretoken.inputs import Prompt, as_list, integers, params_of
+from foretoken.methods import resolve
 from foretoken.proposers.base import Proposer, bind
-from foretoken.proposers.merged import Merged
-from foretoken.proposers.ngram import NGram
 from foretoken.request import Completion, Request
 from foretoken.runners import choice, loading
 from foretoken.runners.native import NativeRunner
@@ -25,8 +24,7 @@ from foretoken.runners.torch import TorchRunner
 from foretoken.sampling import SamplingParams
 from foretoken.scheduler import Scheduler
 from foretoken.text import TextStream, chat_ids, end_ids, load_tokenizer
-
-METHODS: dict[str, Callable[[], Proposer | None]] = {"none": lambda: None, "ngram": NGram}
+from foretoken.verify import Typical
 
 
 class Chunk:
@@ -47,7 +45,8 @@ class LLM:
     tokens for the price of one, and speculation changes no bit there; "auto" takes it for a model
     by name in bfloat16 that it can run. speculate: None, a method's name, a proposer, or a
     list of these, whose trees are merged. rule: "coupled" (same seed, same tokens, whatever
-    drafts) or "rejection" (exact in law). max_length bounds prompt and output together.
+    drafts), "rejection" (exact in law), or a `Typical` (lossy). max_length bounds prompt and
+    output together.
     prefix_cache: a prompt that begins like an earlier request is read from there on; off, because
     what is kept outlives a change of the model's weights or adapters.
 
@@ -63,7 +62,7 @@ class LLM:
         *,
         tokenizer: Any = None,
         speculate: Any = None,
-        rule: str = "coupled",
+        rule: str | Typical = "coupled",
         runner: str = "auto",
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
@@ -236,7 +235,8 @@ class LLM:
                     ids,
                     params,
                     seed=seed,
-                    rule=self.engine.rule,
+                    rule=self.engine.name_of_rule,
+                    lossy=self.engine.lossy,
                     end_ids=self.end_ids,
                     max_length=self.max_length,
                     text=text,
@@ -276,24 +276,3 @@ class LLM:
 def native_runs(device: str | torch.device = "auto") -> bool:
     """Whether `runner="auto"` can be the native one on this device."""
     return native.found() is not None and loading.pick_device(device).type == "cpu"
-
-
-def resolve(speculate: Any) -> Proposer | None:
-    """A proposer from what `LLM(speculate=)` takes."""
-    if speculate is None:
-        return None
-    if isinstance(speculate, str):
-        if speculate in METHODS:
-            return METHODS[speculate]()
-        if speculate == "draft":
-            raise ValueError("method 'draft' needs a model: speculate=DraftModel('name or folder')")
-        raise ValueError(f"method {speculate!r} is unknown: use {', '.join([*METHODS, 'draft'])}")
-    if isinstance(speculate, list | tuple):
-        parts = [part for part in map(resolve, speculate) if part is not None]
-        return Merged(parts) if len(parts) > 1 else (parts[0] if parts else None)
-    if not hasattr(speculate, "propose") or not hasattr(speculate, "taps"):
-        raise ValueError(
-            f"speculate takes None, a method's name, a proposer or a list, not {type(speculate)}"
-        )
-    proposer: Proposer = speculate
-    return proposer

@@ -6,8 +6,9 @@ engine, runners or methods.
 
 from __future__ import annotations
 
-import functools
+import copy
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -39,11 +40,14 @@ class Feedback:
     tree: TokenTree
     path: list[int]
     hidden: Mapping[int, Tensor]  # tapped layer -> (N, hidden size)
+    best: Sequence[int] | None = None  # (N,) the target's argmax after each node, if it is wanted
 
 
 @dataclass(slots=True)
 class Stats:
     """Counts of one request, after stop rules cut the output."""
+
+    lossy: bool = False  # the rule of acceptance changes the law of the output
 
     steps: int = 0  # target passes that emitted
     drafting_steps: int = 0  # those that had something to verify
@@ -95,6 +99,7 @@ class Request:
         *,
         seed: int,
         rule: str = "coupled",
+        lossy: bool = False,
         end_ids: Sequence[int] = (),
         max_length: int = 1 << 30,
         text: Text | None = None,
@@ -109,7 +114,7 @@ class Request:
         self.noise = Noise(self.seed, 0)
         self.history = History(self.prompt, sorted(self.stop_ids))
         self.text = text
-        self.stats = Stats(began=time.monotonic())
+        self.stats = Stats(lossy, began=time.monotonic())
         self.feedback: Feedback | None = None
         self.finish_reason: str | None = None
         self.error: str | None = None
@@ -151,6 +156,25 @@ class Request:
             seed = sampling.mix(self.seed, (1 << 48) + stream) % (1 << 63)
             self._generators[stream] = torch.Generator().manual_seed(seed)
         return self._generators[stream]
+
+    def twin(self) -> Request:
+        """The same text and noise with streams of its own, for a draft that is drafted for."""
+        made = Request(
+            self.key,
+            self.prompt,
+            self.params,
+            seed=sampling.mix(self.seed, VERIFIER),
+            rule=self.rule,
+            max_length=self.max_length,
+        )
+        made.noise = self.noise
+        return made
+
+    def follow(self, other: Request) -> None:
+        """Take over the text of `other`, whatever this one had written beyond it."""
+        self.tokens = list(other.tokens)
+        self.history = copy.copy(other.history)
+        self.history.counts = Counter(other.history.counts)
 
     def resume(self, written: Sequence[int]) -> None:
         """Go on behind `written` as if it had been written here; before the first step only."""
@@ -249,48 +273,3 @@ class Request:
 def _bump(counts: list[int], at: int) -> None:
     counts += [0] * (at + 1 - len(counts))
     counts[at] += 1
-
-
-class Picks:
-    """The target's own token after each node of a tree, made when it is asked for.
-
-    best: what the runner found where the request is greedy; -1 where there is nothing to pick.
-    """
-
-    def __init__(
-        self, request: Request, tree: TokenTree, logits: Tensor, best: Sequence[int] | None = None
-    ) -> None:
-        self.request, self.tree, self.logits = request, tree, logits
-        self._best = best if request.greedy else None
-        # One synchronisation with an accelerator, where a row at a time would take one each.
-        if request.greedy and best is None and logits.device.type != "cpu":
-            self._best = sampling.argmax_rows(logits)
-
-    def __getitem__(self, node: int) -> int:
-        request = self.request
-        if self._best is not None:
-            if self._best[node] < 0:
-                raise sampling.NoCandidate("no token can be picked, the logits are not finite")
-            return self._best[node]
-        return sampling.pick(
-            self.logits[node],
-            request.params,
-            request.history,
-            self.tree.path_tokens(node),
-            request.noise,
-            len(request.tokens) + self.tree.depths[node],
-        )
-
-
-class Laws:
-    """The target's law (V,) after each node of a tree, made when it is asked for."""
-
-    def __init__(self, request: Request, tree: TokenTree, logits: Tensor) -> None:
-        self._law = functools.cache(
-            lambda node: sampling.law(
-                logits[node], request.params, request.history, tree.path_tokens(node)
-            ).cpu()
-        )
-
-    def __getitem__(self, node: int) -> Tensor:
-        return self._law(node)

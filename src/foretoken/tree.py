@@ -9,6 +9,7 @@ It does not know positions, caches, models, or who accepts its nodes.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -108,11 +109,32 @@ class TokenTree:
         if max(depths) <= max_depth:
             return self
         kept = [i for i, depth in enumerate(depths) if depth <= max_depth]
+        return self._part(kept, None if self.laws is None else self.laws[kept])
+
+    def best(self, count: int) -> TokenTree:
+        """At most `count` (>= 1) nodes: of those whose parent is kept always the best score next.
+
+        Needs scores, and takes the laws away: what is dropped was dropped for what it is.
+        """
+        assert count >= 1 and self.scores is not None
+        if len(self) <= count:
+            return self._part(range(len(self)), None)
+        kept, heap = [0], [(-self.scores[i], i) for i in self.children(0)]
+        heapq.heapify(heap)
+        while heap and len(kept) < count:
+            node = heapq.heappop(heap)[1]
+            kept.append(node)
+            for child in self.children(node):
+                heapq.heappush(heap, (-self.scores[child], child))
+        return self._part(sorted(kept), None)
+
+    def _part(self, kept: Sequence[int], laws: Tensor | None) -> TokenTree:
+        """The tree of the nodes `kept`, ascending, each with its parent."""
         new = {-1: -1} | {old: i for i, old in enumerate(kept)}
         return TokenTree(
             [self.tokens[i] for i in kept],
             [new[self.parents[i]] for i in kept],
-            None if self.laws is None else self.laws[kept],
+            laws,
             None if self.scores is None else [self.scores[i] for i in kept],
         )
 

@@ -1,12 +1,13 @@
 """Where tokens are accepted, and nowhere else.
 
-Two rules. Each takes a tree and what the target says after its nodes, and returns `(path, bonus)`:
-the accepted nodes from node 0 on, and the token that follows the last of them. So a verification
-yields `len(path)` new tokens: the accepted ones and the bonus.
+Three rules. Each takes a tree and what the target says after its nodes, and returns
+`(path, bonus)`: the accepted nodes from node 0 on, and the token that follows the last of them. So
+a verification yields `len(path)` new tokens: the accepted ones and the bonus.
 
 - `verify`, the default: a child is accepted if it is the target's own pick. Lossless for greedy
   decoding and, with coupled noise, at any temperature.
 - `verify_rejection`: speculative sampling. Lossless in law.
+- `verify_typical`: lossy: what is likely enough is accepted, whatever the target would draw.
 
 p = target, q = draft, R = what is left of p after rejections (Leviathan's letters; Chen et al.
 swap p and q). This module does not know how logits become picks or laws, nor who drafted.
@@ -14,6 +15,8 @@ swap p and q). This module does not know how logits become picks or laws, nor wh
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -88,6 +91,46 @@ def verify_rejection(tree: TokenTree, p: Laws, rng: torch.Generator) -> tuple[li
         if accepted is None:
             return path, _draw(law, coins[0])
         path.append(accepted)
+
+
+@dataclass(frozen=True)
+class Typical:
+    """The lossy rule of typical acceptance, and its thresholds.
+
+    A token is accepted if p(token) > min(epsilon, delta exp(-H(p))), H in nats. The defaults are
+    those of the paper's published runs; the paper itself sets delta = sqrt(epsilon).
+    """
+
+    epsilon: float = 0.09
+    delta: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= 1 or not 0 < self.delta < math.inf:
+            raise ValueError(
+                f"epsilon={self.epsilon} must be in (0, 1] and delta={self.delta} positive"
+            )
+
+
+def verify_typical(tree: TokenTree, p: Laws, rule: Typical) -> tuple[list[int], int]:
+    """Accept what is typical of the target: lossy, the output does not follow the target's law.
+
+    (Medusa, Cai et al. 2024, section 2.3.2.) The longest path all of whose tokens are accepted
+    wins, the likelier among equals; the token after it is the target's likeliest. Greedy decoding,
+    whose laws are one-hot, stays greedy. p: as in `verify_rejection`.
+    """
+    reached = {0: (0, 0.0)}  # node -> depth, log-likelihood
+    last = 0
+    for i in range(1, len(tree)):
+        parent = tree.parents[i]
+        if parent not in reached:
+            continue
+        law = p[parent]
+        share = float(law[tree.tokens[i]])
+        if share > min(rule.epsilon, rule.delta * math.exp(-float(torch.special.entr(law).sum()))):
+            depth, likelihood = reached[parent]
+            reached[i] = depth + 1, likelihood + math.log(share)
+            last = max(last, i, key=reached.__getitem__)
+    return tree.path(last), int(p[last].argmax())
 
 
 def _round(tree: TokenTree, u: int, law: Tensor, coins: list[float]) -> tuple[Tensor, int | None]:

@@ -19,9 +19,8 @@ from foretoken.bench.inflation import inflate
 from foretoken.bench.prompts import Prompt
 from foretoken.bench.sides import How, assisted, ours, transformers
 from foretoken.demo import located
-from foretoken.llm import LLM, resolve
-from foretoken.proposers.draft import DraftModel
-from foretoken.proposers.ngram import NGram
+from foretoken.llm import LLM
+from foretoken.methods import WITH_DRAFT, named
 from foretoken.runners import choice, loading
 from foretoken.text import load_tokenizer
 
@@ -49,8 +48,7 @@ class Options:
     dtype: str = "auto"
     device: str = "auto"
     threads: int | None = None
-    draft_options: dict[str, Any] = field(default_factory=dict)  # of DraftModel
-    ngram_options: dict[str, Any] = field(default_factory=dict)  # of NGram
+    draft_options: dict[str, Any] = field(default_factory=dict)  # of methods that have them
     assistant_lengths: Sequence[int] = (3, 5, 8)
     inflate: str | None = None  # give target and draft the cost of this shape
     trust_remote_code: bool = False
@@ -92,11 +90,11 @@ def check(options: Options) -> None:
         raise ValueError("a batch size must be 1 or more")
     for method in options.methods:
         for part in method.split("+"):
-            if part == "draft":
+            if part in WITH_DRAFT:
                 if options.draft is None:
-                    raise ValueError("method draft needs a model: add --draft MODEL")
+                    raise ValueError(f"method {part} needs a model: add --draft MODEL")
             else:
-                resolve(part)
+                named(part)
 
 
 def run(options: Options, progress: Callable[[str, float], None]) -> Report:
@@ -215,9 +213,7 @@ def read(options: Options, tokenizer: Any, templated: bool) -> list[Prompt]:
 
 
 def _drafter(part: str, options: Options, assistant: PreTrainedModel | None) -> Any:
-    if part == "draft":
-        return DraftModel(assistant, **options.draft_options)
-    return NGram(**options.ngram_options) if part == "ngram" else resolve(part)
+    return named(part, assistant, **options.draft_options)
 
 
 def _add_transformers(

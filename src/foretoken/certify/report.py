@@ -124,6 +124,7 @@ Tokens or, where they agree, the log-probabilities that they were picked by must
 """
 
 import foretoken as ft
+from foretoken import methods
 
 prompts = {prompts!r}
 settings = {settings!r}

@@ -23,7 +23,11 @@ def bench(
     model: options.Model,
     draft: options.Draft = None,
     methods: Annotated[
-        str | None, option(WHO, "none, ngram, draft, ngram+draft; all that can run unless given.")
+        str | None,
+        option(
+            WHO,
+            "Names as of --method, several joined by +; none, ngram and the draft unless given.",
+        ),
     ] = None,
     against: Annotated[str, option(WHO, "Peers (default transformers), or nothing.")] = (
         "transformers"
@@ -82,7 +86,6 @@ def bench(
         device=device,
         threads=threads,
         draft_options=length | {key: value for key, value in shape.items() if value is not None},
-        ngram_options=length,
         inflate=inflate,
         trust_remote_code=trust_remote_code,
     )

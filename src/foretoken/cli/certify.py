@@ -13,14 +13,14 @@ from typing import Annotated, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-import foretoken
 from foretoken import certify as certificates
 from foretoken.bench import prompts as texts
 from foretoken.certify import report
 from foretoken.cli import options
 from foretoken.cli.options import DRAFTING, option
 from foretoken.demo import BUNDLED, located, precision
-from foretoken.llm import LLM, METHODS
+from foretoken.llm import LLM
+from foretoken.methods import METHODS, WITH_DRAFT, chosen, named
 
 WHAT, RESULTS = "What is written", "Results"
 
@@ -62,14 +62,14 @@ def certify(
             raise ValueError(f"rule {name!r} is unknown: use {', '.join(certificates.RULES)}")
     methods, how = _methods(method or [], draft, num_draft_tokens)
     target = located(model, "target")
-    chosen = precision(dtype, runner, device) if model == BUNDLED else dtype or "auto"
-    how |= {"model": target, "dtype": chosen, "runner": runner}
+    kind = precision(dtype, runner, device) if model == BUNDLED else dtype or "auto"
+    how |= {"model": target, "dtype": kind, "runner": runner}
     console, columns = Console(stderr=True), (TextColumn("{task.description}"), BarColumn())
     with (
         LLM(
             target,
             runner=runner,
-            dtype=chosen,
+            dtype=kind,
             device=device,
             threads=threads,
             trust_remote_code=trust_remote_code,
@@ -108,23 +108,21 @@ def _methods(
     names: list[str], draft: str | None, tokens: int | None
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
     """What makes each method, and the text of it in a script."""
-    chosen = list(dict.fromkeys(names)) or [name for name in METHODS if name != "none"]
-    if draft is not None and "draft" not in chosen:
-        chosen.append("draft")
+    if not names:
+        names = [name for name in METHODS if name != "none"]
+        names += list(WITH_DRAFT) if draft is not None else []
+    folder = None if draft is None else located(draft, "draft")
     made: dict[str, Callable[[], Any]] = {}
     how: dict[str, str] = {}
-    for name in chosen:
-        if name == "draft":
-            if draft is None:
-                raise ValueError("method draft needs a model: add --draft MODEL")
-            folder = located(draft, "draft")
-            made[name] = partial(foretoken.DraftModel, folder, tokens or 5)
-            how[name] = f"ft.DraftModel({folder!r}, num_draft_tokens={tokens or 5})"
-            continue
-        if name not in METHODS or name == "none":
-            known = ", ".join([*(known for known in METHODS if known != "none"), "draft"])
+    for name in chosen(names, draft):
+        if name == "none" or not (name in METHODS or name in WITH_DRAFT):
+            known = ", ".join([*METHODS, *WITH_DRAFT][1:])
             raise ValueError(f"method {name!r} cannot be certified: use {known}")
-        made[name], how[name] = METHODS[name], repr(name)
+        if name in WITH_DRAFT and folder is None:
+            raise ValueError(f"method {name} needs a model: add --draft MODEL")
+        given = {} if tokens is None else {"num_draft_tokens": tokens}
+        made[name] = partial(named, name, folder, **given)
+        how[name] = f"methods.named({name!r}, {folder!r}, **{given!r})"
     return made, how
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from rich.console import Console
 
-from foretoken import LLM, Completion, SamplingParams
+from foretoken import LLM, Completion, SamplingParams, methods
 from foretoken.cli import options, output
 from foretoken.cli.generate import speculation
 from foretoken.cli.options import LOADING, SAMPLING, option
@@ -64,13 +64,16 @@ def chat(
 
     def drafting(names: Sequence[str]) -> Any:
         """What `LLM.use` takes; options are given to what reads them."""
-        drafts, some = "draft" in names, {*names} != {"none"}
+
+        def taken(option: str, value: Any) -> Any:
+            return value if any(methods.takes(name, option) for name in names) else None
+
         return speculation(
             [*names],
-            draft if drafts else None,
-            num_draft_tokens if some else None,
-            min_confidence if drafts else None,
-            branch if drafts else None,
+            draft if {*names} & {*methods.WITH_DRAFT} else None,
+            taken("num_draft_tokens", num_draft_tokens),
+            taken("min_confidence", min_confidence),
+            taken("branch", branch),
         )
 
     if sys.stdin is None:
@@ -85,7 +88,7 @@ def chat(
         seed=seed,
     )
     speculate = speculation(method or [], draft, num_draft_tokens, min_confidence, branch)
-    names = list(dict.fromkeys([*(method or []), *(["draft"] if draft else [])])) or ["none"]
+    names = methods.chosen(method or [], draft) or ["none"]
     first = [] if system is None else [{"role": "system", "content": system}]
     source = located(model, "target")
     tokenizer = load_tokenizer(source, None, {"trust_remote_code": trust_remote_code})
@@ -200,7 +203,7 @@ class Conversation:
 COMMANDS: dict[str, tuple[Callable[[Conversation, str], None], str, str]] = {
     "/help": (Conversation._help, "", "this list"),
     "/stats": (Conversation._stats, "", "counts of the last answer and of all"),
-    "/method": (Conversation._method, "[NAME[,NAME]]", "draft with none, ngram, draft from now on"),
+    "/method": (Conversation._method, "[NAME[,NAME]]", "draft with these from now on"),
     "/reset": (Conversation._reset, "", "forget what was said"),
     "/exit": (Conversation._exit, "", "leave, as Ctrl-D does"),
 }

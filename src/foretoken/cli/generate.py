@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 import foretoken
-from foretoken import llm
+from foretoken import methods
 from foretoken.cli import options, output
 from foretoken.cli.options import LOADING, SAMPLING, option
 from foretoken.demo import BUNDLED, located, precision
@@ -117,27 +117,28 @@ def generate(
     return 0
 
 
-def speculation(methods: list[str], draft: str | None, tokens: Any, confidence: Any, k: Any) -> Any:
+def speculation(
+    names: list[str], draft: str | None, tokens: Any, confidence: Any, branch: Any
+) -> list[Any]:
     """What `LLM(speculate=)` takes; options that nothing would read are refused."""
-    names = list(dict.fromkeys([*methods, *(["draft"] if draft else [])]))
+    names = methods.chosen(names, draft)
     if "none" in names and len(names) > 1:
         raise ValueError(f"method none contradicts {', '.join({*names} - {'none'})}: drop one")
-    if "draft" in names and not draft:
-        raise ValueError("method draft needs a model: add --draft MODEL")
-    if not draft and not (confidence is k is None):
+    needing = [name for name in names if name in methods.WITH_DRAFT]
+    if needing and not draft:
+        raise ValueError(f"method {needing[0]} needs a model: add --draft MODEL")
+    if not draft and not (confidence is branch is None):
         raise ValueError("--min-confidence and --branch are options of a draft: add --draft MODEL")
     if tokens is not None and not {*names} - {"none"}:
         raise ValueError("--num-draft-tokens needs something that drafts: add --method or --draft")
-    length = {} if tokens is None else {"num_draft_tokens": tokens}
-    shape = {"min_confidence": confidence, "branch": k}
-    parts: list[Any] = []
-    for name in names:
-        if name == "draft":
-            set_ = {key: value for key, value in shape.items() if value is not None}
-            assert draft is not None  # refused above
-            parts.append(foretoken.DraftModel(located(draft, "draft"), **length, **set_))
-        else:
-            parts.append(foretoken.NGram(**length) if name == "ngram" else llm.resolve(name))
+    given = {"num_draft_tokens": tokens, "min_confidence": confidence, "branch": branch}
+    given = {key: value for key, value in given.items() if value is not None}
+    for key in given:
+        if not any(methods.takes(name, key) for name in names):
+            flag = key.replace("_", "-")
+            raise ValueError(f"--{flag} is no option of {', '.join(names)}: drop it")
+    folder = None if draft is None else located(draft, "draft")
+    parts = [methods.named(name, folder, **given) for name in names]
     return [part for part in parts if part is not None]
 
 

@@ -21,9 +21,10 @@ from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 import foretoken
-from foretoken import llm, native
+from foretoken import native
 from foretoken.bench import timing
 from foretoken.demo import bundled
+from foretoken.methods import METHODS, WITH_DRAFT
 from foretoken.runners.native import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
@@ -70,7 +71,7 @@ def facts() -> dict[str, Any]:
             "mps": _state("not supported (no test machine)"),
         },
         "runners": {"torch": _state(), "native": _native()},
-        "methods": [*llm.METHODS, "draft"],
+        "methods": [*METHODS, *WITH_DRAFT],
         "optional": {
             name: {"version": _version(name), "adds": adds} for name, adds in OPTIONAL.items()
         },

@@ -17,7 +17,11 @@ SAMPLING, DRAFTING, LOADING = "Sampling", "Drafting", "The model"
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")]
 Method = Annotated[
     list[str] | None,
-    option(DRAFTING, "none, ngram, draft; several are merged.", metavar="NAME"),
+    option(
+        DRAFTING,
+        "none, ngram, suffix, lookahead, early-exit; draft, staged, specinfer; several are merged.",
+        metavar="NAME",
+    ),
 ]
 Draft = Annotated[str | None, option(DRAFTING, "The draft: id, folder or `bundled`.")]
 NumDraftTokens = Annotated[int | None, option(DRAFTING, "The longest draft.")]
@@ -25,7 +29,7 @@ MinConfidence = Annotated[
     float | None, option(DRAFTING, "A draft stops where it is less sure (0 to 1).")
 ]
 Branch = Annotated[int | None, option(DRAFTING, "Alternatives at each depth of a draft.")]
-Rule = Annotated[str, option(DRAFTING, "coupled (default) or rejection.")]
+Rule = Annotated[str, option(DRAFTING, "coupled (default), rejection, or typical (lossy).")]
 Temperature = Annotated[float, option(SAMPLING, "0 (default) is greedy.")]
 TopK = Annotated[int, option(SAMPLING, "Keep the k likeliest; 0 is off.")]
 TopP = Annotated[float, option(SAMPLING, "Keep this share of the mass.")]

@@ -81,6 +81,7 @@ class Pass(ctypes.Structure):
         ("taps", c_int32),
         ("tap_layers", int32s),
         ("hidden", c_void_p),
+        ("layers", c_int32),
     )
 
 

@@ -55,6 +55,7 @@ typedef struct {
   int32_t taps;                // hidden states asked for, of the wanted rows
   const int32_t *tap_layers;   // 0 to layers - 1: what enters that layer; layers: after the norm
   float *hidden;               // (taps, wanted, hidden)
+  int32_t layers;              // the first so many, then the last norm and the head
 } ft_pass;
 
 FT_API int32_t ft_version(void);

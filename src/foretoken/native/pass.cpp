@@ -83,7 +83,7 @@ void Pass::work(int thread) {
     worker.items(pass_.rows, [&](int r) {
       model_.embed(pass_.tokens[r], room_.x.as<float>() + int64_t(r) * n);
     });
-    for (int i = 0; i < model_.shape.layers; ++i) layer(worker, i);
+    for (int i = 0; i < pass_.layers; ++i) layer(worker, i);
     last(worker);
   }
   head(worker);

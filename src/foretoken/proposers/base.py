@@ -15,8 +15,9 @@ from foretoken.tree import TokenTree
 
 
 class Proposer(Protocol):
-    """A drafting method: any object with these two names, and the two hooks below if it has them.
+    """A drafting method: any object with these two names, and what follows if it has it.
 
+    wants_best: whether it wants the target's argmax after every node in `request.feedback`.
     bind(target): called once, before the first step; refuses what cannot work (`ValueError`).
     release(request): the request has ended, or goes on without this proposer.
     """

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foretoken.proposers.growing import Beside, Growing, Growth
+from foretoken.proposers.beside import Beside
+from foretoken.proposers.growing import Growing, Growth
 from foretoken.request import Request
 from foretoken.runners.base import Output, Target
 from foretoken.tree import TokenTree
@@ -51,8 +52,7 @@ class DraftModel(Growing):
         return [growth.tree() for growth in grown]
 
     def _start(self, request: Request) -> Growth:
-        room = self.beside.runner.max_length - len(request.tokens)
-        depth = min(self.num_draft_tokens, request.room - 1, room)
+        depth = min(self.num_draft_tokens, self.beside.room(request))
         ready = self.beside.catch_up(request)
         return Growth(request, depth if ready else 0, [request.tokens[-1]])
 

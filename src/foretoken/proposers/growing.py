@@ -1,4 +1,4 @@
-"""What drafting models share: catching up with a request, growing a tree, drawing its tokens.
+"""What drafting models share: growing a tree, drawing its tokens.
 
 A model grows a chain, one pass of it per depth; the best tokens at every depth become siblings.
 Under the coupled rule it races the request's noise on its own law, so that it proposes what the
@@ -10,18 +10,15 @@ generation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from foretoken import sampling
 from foretoken.request import Request
-from foretoken.runners.base import Output, Target, Work, begin
+from foretoken.runners.base import Output
 from foretoken.tree import TokenTree
-
-SLICE = 512  # prompt tokens read in one pass
-PADDING = 1024  # vocabularies that differ by less differ by padding of the embedding matrix
 
 
 @dataclass(slots=True)
@@ -129,67 +126,18 @@ def children(
         law = torch.nn.functional.pad(law, (0, vocabulary - len(law)))
         ids, laws = sampling.draw_distinct(law, count, request.generator(0))
         return ids, [float(law[token]) for token in ids], laws
-    position = len(request.tokens) + len(path)
+    return race(request, path, row, count)
+
+
+def race(
+    request: Request, path: Sequence[int], row: Tensor, count: int
+) -> tuple[list[int], list[float], list[Tensor]]:
+    """At most `count` tokens after `path` by the request's noise, their probabilities, no laws.
+
+    Where the target does not use that noise (another rule), the likeliest ones.
+    """
+    params, position = request.params, len(request.tokens) + len(path)
+    if request.rule != "coupled":
+        params = replace(params, temperature=0.0)
     ids, shares = sampling.race(row, params, request.history, path, request.noise, position, count)
     return ids, shares, []
-
-
-class Beside:
-    """A model with a cache of its own that follows requests by what it ran for them."""
-
-    def __init__(self, runner: Target, target: Target) -> None:
-        if abs(target.vocabulary - runner.vocabulary) >= PADDING:
-            raise ValueError(
-                f"the draft's vocabulary has {runner.vocabulary} tokens and the target's "
-                f"{target.vocabulary}: use a draft with the target's tokenizer"
-            )
-        self.runner = runner
-        self._trees: dict[int, TokenTree | None] = {}  # what lies in its scratch
-
-    def release(self, request: Request) -> None:
-        self.runner.free(request.key)
-        self._trees.pop(request.key, None)
-
-    def catch_up(self, request: Request) -> bool:
-        """Keep what was committed of its last tree, read the rest up to a last slice.
-
-        Returns whether the model can draft: not behind a token that it has no row for, as the
-        target's padding has some.
-        """
-        runner, key, tokens = self.runner, request.key, request.tokens
-        if key not in self._trees:
-            begin(runner, key, tokens)
-        cached = runner.cached(key)
-        tree = self._trees.get(key)
-        self._trees[key] = None
-        if tree is not None and (same := along(tree, tokens[cached:-1])):
-            runner.keep(key, same)
-            cached += len(same)
-        if max(tokens[cached:]) >= runner.vocabulary:
-            return False
-        while len(tokens) - 1 - cached > SLICE:
-            runner.forward([Work(key, tokens[cached : cached + SLICE], None)])
-            cached += SLICE
-        return True
-
-    def work(self, request: Request, tree: TokenTree, ran: int) -> Work:
-        """A pass over the nodes from `ran` on, behind all committed tokens."""
-        new = [] if ran else request.tokens[self.runner.cached(request.key) : -1]
-        return Work(request.key, new, tree, ran)
-
-    def ran(self, request: Request, tree: TokenTree) -> None:
-        """All nodes of `tree` lie in its scratch."""
-        self._trees[request.key] = tree
-
-
-def along(tree: TokenTree, tokens: Sequence[int]) -> list[int]:
-    """The path from node 0 on whose tokens are the first of `tokens`, as far as there is one."""
-    path: list[int] = []
-    nodes: Sequence[int] = [0]
-    for token in tokens:
-        node = next((node for node in nodes if tree.tokens[node] == token), None)
-        if node is None:
-            break
-        path.append(node)
-        nodes = tree.children(node)
-    return path

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from os.path import commonprefix  # of lists as well as of paths
 
 from foretoken.request import Request
 from foretoken.runners.base import Target
@@ -15,13 +16,14 @@ from foretoken.tree import TokenTree, merge
 
 REMEMBERED = 8  # latest places kept for each n-gram
 LONGEST = 32  # matches longer than this are not told apart
+TRUST = 0.8  # that a token of a draft is accepted: ranks it among other methods' nodes
 
 
 @dataclass(slots=True)
 class Index:
     """Where each n-gram of one request ended, the latest places last."""
 
-    size: int = 0  # tokens indexed
+    text: list[int] = field(default_factory=list)  # what is indexed
     places: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
 
@@ -67,23 +69,32 @@ class NGram:
         found: list[list[int]] = []
         for size in range(self.max_ngram, self.min_ngram - 1, -1):
             places = index.places.get(tuple(tokens[-size:]), ()) if len(tokens) > size else ()
-            for place in sorted(places, key=lambda at: (-_match(tokens, at), -at)):
+            lengths = {at: _match(tokens, at) for at in places if at < len(tokens)}
+            for place in sorted(lengths, key=lambda at: (-lengths[at], -at)):
+                if lengths[place] < size:
+                    break  # the text was another when it was indexed: a draft's, which was rejected
                 follow = tokens[place : place + min(self.num_draft_tokens, request.room - 1)]
                 if follow and follow not in found and len(found) < self.branches:
                     found.append(follow)
             if found:
                 break
-        chains = [TokenTree.chain([root, *follow]) for follow in found]
+        chains = [
+            TokenTree.chain([root, *follow], scores=[TRUST**i for i in range(len(follow) + 1)])
+            for follow in found
+        ]
         return merge(chains) if chains else TokenTree.chain([root])
 
     def _extend(self, index: Index, tokens: Sequence[int]) -> None:
         """Index the n-grams that end before the last token: the last one has no continuation."""
-        for end in range(index.size + 1, len(tokens)):
+        known = len(index.text)
+        if index.text != tokens[:known]:
+            known = len(commonprefix([index.text, list(tokens)]))
+        for end in range(known + 1, len(tokens)):
             for size in range(self.min_ngram, min(self.max_ngram, end) + 1):
                 places = index.places.setdefault(tuple(tokens[end - size : end]), [])
                 places.append(end)
                 del places[:-REMEMBERED]
-        index.size = max(index.size, len(tokens) - 1)
+        index.text = list(tokens[:-1])
 
 
 def _match(tokens: Sequence[int], place: int) -> int:

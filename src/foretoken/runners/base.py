@@ -73,7 +73,20 @@ def begin(runner: Runner, key: int, tokens: Sequence[int]) -> None:
 
 
 class Target(Runner, Protocol):
-    """What a proposer may ask of the target in `bind`."""
+    """What a proposer may ask of the target, and of a draft that it loads."""
+
+    def forward(
+        self, work: Sequence[Work], taps: tuple[int, ...] = (), layers: int = 0
+    ) -> list[Output]:
+        """As a runner's; of the first `layers` layers, then the last norm and the head; 0: all.
+
+        A pass that ends early commits nothing: it takes no `new`.
+        """
+        ...
+
+    def crop(self, key: int, length: int) -> None:
+        """Forget the committed tokens from `length` on, for a draft that is drafted for."""
+        ...
 
     @property
     def name(self) -> str:
@@ -91,6 +104,15 @@ class Target(Runner, Protocol):
         ...
 
     @property
+    def layers(self) -> int:
+        """Decoder layers."""
+        ...
+
+    def check_exit(self, layers: int) -> None:
+        """Raises `ValueError` where a pass cannot end after so many layers."""
+        ...
+
+    @property
     def vocabulary(self) -> int: ...
     @property
     def max_length(self) -> int: ...
@@ -99,7 +121,7 @@ class Target(Runner, Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits (N, V) of post-norm hidden states (N, hidden size)."""
+        """The model's logits (N, V) of post-norm hidden states (N, hidden size)."""
         ...
 
     def load(self, model: Any) -> Target:

@@ -50,6 +50,13 @@ class Committed:
         self._rows.release(key, self._tokens.pop(key, ()))
         self._scratch.pop(key, None)
 
+    def crop(self, key: int, length: int) -> None:
+        assert 0 <= length <= self._rows.lengths[key]
+        self._rows.lengths[key] = length
+        self._scratch.pop(key, None)
+        if key in self._tokens:
+            del self._tokens[key][length:]
+
     def keep(self, key: int, path: Sequence[int]) -> None:
         scratch = self._scratch[key]
         assert not path or path[-1] < scratch.ran, "a node was kept that never ran"

@@ -122,7 +122,7 @@ class NativeRunner(Committed):
         self.team = Team(torch.get_num_threads()) if team is None else team
         expected = None
         if packed is None:
-            expected = _reference(model)
+            expected = packing.reference(model)
             packed = packing.Packed(model, PRECISIONS[precision], release=release, kernels=kernels)
         self.packed = packed
         self._logits = torch.empty(0)
@@ -197,7 +197,16 @@ class NativeRunner(Committed):
             loaded, precision=self.precision, team=self.team, release=ours, **options
         )
 
-    def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
+    @property
+    def layers(self) -> int:
+        return int(self.packed.shape.layers)
+
+    def check_exit(self, layers: int) -> None:
+        """A pass can end after any layer."""
+
+    def forward(
+        self, work: Sequence[Work], taps: tuple[int, ...] = (), layers: int = 0
+    ) -> list[Output]:
         """One call; logits are views of one buffer that lives until the next pass."""
         tokens: list[int] = []
         parents: list[int] = []
@@ -229,8 +238,8 @@ class NativeRunner(Committed):
             self._logits = torch.empty(full, self.vocabulary)
         logits, best = self._logits, (ctypes.c_int32 * len(wanted))()
         hidden = torch.empty(len(taps), len(wanted), self.packed.shape.hidden)
-        layers = [tap % (self.packed.shape.layers + 1) for tap in taps]
-        ids = [_ids(each) for each in (tokens, parents, wanted, places, layers)]
+        tapped = [tap % (self.layers + 1) for tap in taps]
+        ids = [_ids(each) for each in (tokens, parents, wanted, places, tapped)]
         self._check(
             self.packed.library.ft_forward(
                 self.packed.handle,
@@ -249,6 +258,7 @@ class NativeRunner(Committed):
                     taps=len(taps),
                     tap_layers=ids[4],
                     hidden=hidden.data_ptr(),
+                    layers=layers or self.layers,
                 ),
             )
         )
@@ -262,7 +272,7 @@ class NativeRunner(Committed):
     def _probe(self, expected: Tensor) -> None:
         """Refuse a model whose logits are not its own: its class hides what we do not know."""
         key = -1  # no request's
-        (output,) = self.forward([Work(key, [], TokenTree.chain(_probe_ids(self.config)))])
+        (output,) = self.forward([Work(key, [], TokenTree.chain(packing.probe_ids(self.config)))])
         self.free(key)
         error = (output.logits - expected).norm()
         spread = (expected - expected.mean(-1, keepdim=True)).norm()
@@ -280,16 +290,3 @@ class NativeRunner(Committed):
 
 def _ids(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
     return (ctypes.c_int32 * len(values))(*values)
-
-
-def _probe_ids(config: Any) -> list[int]:
-    length = min(12, int(config.max_position_embeddings))
-    return [(7 * i + 3) % int(config.vocab_size) for i in range(length)]
-
-
-def _reference(model: PreTrainedModel) -> Tensor:
-    """The model's own logits for the probe, (T, V) float32."""
-    ids = torch.tensor([_probe_ids(model.config.get_text_config())])
-    with torch.inference_mode(), loading.evaluating(list(model.modules())):
-        logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
-    return logits.float()

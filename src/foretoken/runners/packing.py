@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foretoken import native
+from foretoken.runners import loading
 from foretoken.runners.kv import available_bytes
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -177,3 +178,17 @@ def _check(code: int, name: str) -> None:
         raise ValueError(f"the weights of {name} hold NaN or infinity: the checkpoint is damaged")
     if code != native.OK:
         raise ValueError(f"the weights of {name} have another shape than the configuration says")
+
+
+def probe_ids(config: Any) -> list[int]:
+    """What the probe runs."""
+    length = min(12, int(config.max_position_embeddings))
+    return [(7 * i + 3) % int(config.vocab_size) for i in range(length)]
+
+
+def reference(model: PreTrainedModel) -> Tensor:
+    """The model's own logits for the probe, (T, V) float32."""
+    ids = torch.tensor([probe_ids(model.config.get_text_config())])
+    with torch.inference_mode(), loading.evaluating(list(model.modules())):
+        logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
+    return logits.float()

@@ -72,6 +72,16 @@ def check(runner: TorchRunner) -> None:
         )
 
 
+def check_exit(runner: TorchRunner, layers: int) -> None:
+    """Raise `Refused` unless a pass over the first `layers` layers runs them and no other."""
+    cache = KVCache(1, 2)
+    step = Step([Segment(0, 1, cache.reserve(0, 1), 0, 1, None, 0)], cache, calls=[])
+    runner.run([0], [0], step, [0], (), layers)
+    if [call.layer for call in step.calls or ()] != list(range(layers)):
+        name = type(runner.model).__name__
+        raise Refused(f"{name} cannot stop after {layers} layers: use another method")
+
+
 def _own(runner: TorchRunner, sequence: list[int], **options: Any) -> torch.Tensor:
     """The logits (T, V) of the model's own pass over one sequence."""
     with torch.inference_mode(), loading.evaluating(runner._modules):

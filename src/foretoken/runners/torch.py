@@ -75,10 +75,25 @@ class TorchRunner(Committed):
         return dtype
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits (N, V) of post-norm hidden states (N, hidden size), without softcap or scale."""
+        """The model's logits (N, V) of post-norm hidden states (N, hidden size)."""
+        config = self.config
         with torch.inference_mode():
             logits: Tensor = self.model.get_output_embeddings()(hidden)
+            if scale := getattr(config, "logit_scale", None):  # Cohere
+                logits = logits * scale
+            if scale := getattr(config, "logits_scaling", None):  # Granite
+                logits = logits / scale
+            if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
+                logits = torch.tanh(logits / cap) * cap
         return logits
+
+    @property
+    def layers(self) -> int:
+        return int(self.config.num_hidden_layers)
+
+    def check_exit(self, layers: int) -> None:
+        """Raises `ValueError` where a pass cannot end after so many layers."""
+        probe.check_exit(self, layers)
 
     def again(self, **options: Any) -> TorchRunner:
         """Another runner over the same weights, with room of its own."""
@@ -99,7 +114,9 @@ class TorchRunner(Committed):
         self._cache = KVCache(self.max_batch, self.max_length)
         self.forget(self._cache, self._cache)
 
-    def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
+    def forward(
+        self, work: Sequence[Work], taps: tuple[int, ...] = (), layers: int = 0
+    ) -> list[Output]:
         """One packed pass; shapes as in `Output`, whose rows are views of one tensor."""
         segments: list[Segment] = []
         tokens: list[int] = []
@@ -113,7 +130,8 @@ class TorchRunner(Committed):
                 tokens += item.tree.tokens[item.first :]
                 wanted += range(seg.begin + seg.fresh, seg.end)
             positions += seg.positions()
-        logits, hidden = self.run(tokens, positions, Step(segments, self._cache), wanted, taps)
+        step = Step(segments, self._cache)
+        logits, hidden = self.run(tokens, positions, step, wanted, taps, layers)
         outputs, at = [], 0
         for item, seg in zip(work, segments, strict=True):
             rows = seg.end - seg.begin - seg.fresh
@@ -130,6 +148,7 @@ class TorchRunner(Committed):
         step: Step,
         wanted: list[int],
         taps: tuple[int, ...] = (),
+        layers: int = 0,
     ) -> tuple[Tensor, Mapping[int, Tensor]]:
         """The model itself over packed rows (T): logits (len(wanted), V) and tapped states."""
         device = self.device
@@ -139,7 +158,7 @@ class TorchRunner(Committed):
             options["logits_to_keep"] = torch.tensor(wanted, dtype=torch.long, device=device)
         if taps:
             options["output_hidden_states"] = True
-        with torch.inference_mode(), self._taken_over():
+        with torch.inference_mode(), self._taken_over(layers):
             out = self.model(
                 input_ids=torch.tensor([tokens], device=device),
                 position_ids=torch.tensor([positions], device=device),
@@ -165,18 +184,21 @@ class TorchRunner(Committed):
         return Segment(begin, end, row, cached, len(item.new), item.tree, item.first)
 
     @contextmanager
-    def _taken_over(self) -> Iterator[None]:
-        """Selects our attention function for the length of a pass.
+    def _taken_over(self, layers: int) -> Iterator[None]:
+        """Selects our attention function, and fewer layers, for the length of a pass.
 
         Parents are restored before their children, because setting a parent's sets its children's.
         """
         before = [config._attn_implementation for config in self._configs]
+        depth = self.config.num_hidden_layers
         try:
+            self.config.num_hidden_layers = layers or depth
             for config in self._configs:
                 config._attn_implementation = attention.NAME
             with loading.evaluating(self._modules):
                 yield
         finally:
+            self.config.num_hidden_layers = depth
             for config, old in zip(self._configs, before, strict=True):
                 config._attn_implementation = old
 

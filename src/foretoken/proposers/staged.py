@@ -1,0 +1,152 @@
+"""Staged speculation: a draft that is itself drafted for, to any depth.
+
+The draft writes its tokens as a target would: a smaller proposer guesses ahead of it, one pass of
+it checks. What it writes is what it would have written alone: under the coupled rule token for
+token, under the rejection rule in law, from a stream of its own and with every correction kept, so
+that its laws are those that its tokens were drawn from. Spector and Re 2023 (arXiv 2308.04623).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.picks import Laws
+from foretoken.proposers.base import Proposer, bind, release
+from foretoken.proposers.beside import Beside
+from foretoken.proposers.growing import Growing, Growth, race
+from foretoken.request import VERIFIER, Request
+from foretoken.runners.base import Target
+from foretoken.sampling import NoCandidate
+from foretoken.tree import TokenTree
+from foretoken.verify import verify, verify_rejection
+
+Found = list[tuple[list[int], list[float], list[Tensor]]]  # ids, shares, laws by depth
+
+
+@dataclass(slots=True)
+class Stage:
+    """What the draft ran for a request in this step, and the request as its drafter sees it."""
+
+    shadow: Request
+    tokens: list[int]  # all nodes, of which some were rejected
+    parents: list[int]
+    tip: int = 0  # the node that the last written token hangs from
+
+    def hang(self, tree: TokenTree, ran: int) -> TokenTree:
+        """All nodes with those of `tree`, whose node 0 has not run unless nothing has."""
+        if ran:
+            self.parents += [self.tip, *(len(self.tokens) + parent for parent in tree.parents[1:])]
+            self.tokens += tree.tokens
+        else:
+            self.tokens, self.parents = list(tree.tokens), list(tree.parents)
+        return TokenTree(list(self.tokens), list(self.parents))
+
+
+class Staged(Growing):
+    """Drafts with `model` (hub id, folder or loaded), for which `drafter` drafts.
+
+    drafter: any proposer, another `Staged` too. num_draft_tokens, min_confidence, branch: as of
+    `DraftModel`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        drafter: Proposer,
+        num_draft_tokens: int = 8,
+        *,
+        min_confidence: float = 0.1,
+        branch: int = 2,
+    ) -> None:
+        super().__init__(num_draft_tokens, min_confidence, branch)
+        if drafter.taps or getattr(drafter, "wants_best", False):
+            raise ValueError("the drafter of a draft learns nothing from it: use another method")
+        self.model, self.drafter = model, drafter
+        self._shadows: dict[int, Request] = {}
+        self._stages: dict[int, Stage] = {}
+
+    def bind(self, target: Target) -> None:
+        self.beside = Beside(target.load(self.model), target)
+        bind(self.drafter, self.beside.runner)
+        self.vocabulary = target.vocabulary
+        self._shadows.clear()
+
+    def release(self, request: Request) -> None:
+        self.beside.release(request)
+        if (shadow := self._shadows.pop(request.key, None)) is not None:
+            release(self.drafter, shadow)
+
+    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+        grown = [self._start(request) for request in requests]
+        self.grow(grown)
+        for growth in grown:
+            if growth.ran:
+                stage = self._stages[growth.request.key]
+                self.beside.ran(growth.request, TokenTree(stage.tokens, stage.parents))
+        return [growth.tree() for growth in grown]
+
+    def _start(self, request: Request) -> Growth:
+        shadow = self._shadows.get(request.key)
+        if shadow is None:
+            shadow = self._shadows[request.key] = request.twin()
+        shadow.follow(request)
+        self._stages[request.key] = Stage(shadow, [], [])
+        depth = min(self.num_draft_tokens, self.beside.room(request))
+        ready = self.beside.catch_up(request)
+        return Growth(request, depth if ready else 0, [request.tokens[-1]])
+
+    def _grow(self, growing: Sequence[Growth]) -> None:
+        """One pass of the draft over what its drafter proposes to every request."""
+        stages = [self._stages[growth.request.key] for growth in growing]
+        proposed = self.drafter.propose([stage.shadow for stage in stages])
+        trees = [
+            tree.truncate(max(0, stage.shadow.room - 1))
+            for tree, stage in zip(proposed, stages, strict=True)
+        ]
+        work = [
+            self.beside.work(growth.request, stage.hang(tree, growth.ran), growth.ran)
+            for growth, stage, tree in zip(growing, stages, trees, strict=True)
+        ]
+        outputs = self.beside.runner.forward(work)
+        for growth, stage, tree, output in zip(growing, stages, trees, outputs, strict=True):
+            first, growth.ran = growth.ran, len(stage.tokens)
+            try:
+                path, found = self._written(stage.shadow, tree, output.logits[:, : self.vocabulary])
+            except NoCandidate as error:
+                growth.depth = 0
+                growth.request.stop_drafting(error)
+                continue
+            stage.tip = first + path[-1]
+            for ids, shares, laws in found:
+                growth.add(ids, shares, laws)
+                stage.shadow.tokens.append(ids[0])
+                stage.shadow.history.append(ids[:1])
+                if growth.chance < self.min_confidence:
+                    growth.depth = 0
+                if growth.depth == 0:
+                    break
+
+    def _written(self, shadow: Request, tree: TokenTree, logits: Tensor) -> tuple[list[int], Found]:
+        """What the draft accepts of `tree` and its correction, by the target's own rules."""
+        if shadow.rule == "rejection" and shadow.params.temperature > 0:
+            p = Laws(shadow, tree, logits)
+            path, bonus = verify_rejection(tree, p, shadow.generator(VERIFIER))
+            tokens = [*(tree.tokens[node] for node in path[1:]), bonus]
+            more = self.vocabulary - logits.shape[1]
+            laws = [torch.nn.functional.pad(p[node], (0, more)) for node in path]
+            return path, [([t], [float(q[t])], [q]) for t, q in zip(tokens, laws, strict=True)]
+        raced: dict[int, tuple[list[int], list[float], list[Tensor]]] = {}
+
+        class Picks:
+            def __getitem__(self, node: int, /) -> int:
+                raced[node] = race(shadow, tree.path_tokens(node), logits[node], branch)
+                return raced[node][0][0]
+
+        branch = self.branch
+        path, _ = verify(tree, Picks())
+        return path, [raced[node] for node in path]

@@ -1,0 +1,366 @@
+"""Every method, any model, batch and sampling: the tokens of plain decoding, and bounded memory.
+
+Drafts are disturbed copies of the target, so that they agree often and err often.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import foretoken as ft
+import oracles
+import tiny
+from foretoken import native
+from foretoken.proposers import growing, specinfer
+from foretoken.proposers.automaton import Automaton
+from foretoken.request import Feedback, Request
+from foretoken.tree import TokenTree
+from foretoken.verify import verify_typical
+from test_exactness import WARPED, check_law, small
+
+NAMES = ("llama", "qwen3", "gemma3")
+RNG = Random(3)
+PROMPTS = [
+    [7, 8, 9, 7, 8, 9, 7, 8],
+    [RNG.randrange(3, 97) for _ in range(21)],
+    [5],
+    [20, 21, 22, 23, 24] * 3,
+]
+GREEDY = ft.SamplingParams(max_tokens=40)
+SAMPLED = ft.SamplingParams(
+    temperature=0.9,
+    top_k=30,
+    repetition_penalty=1.2,
+    presence_penalty=0.3,
+    frequency_penalty=0.2,
+    max_tokens=40,
+    seed=5,
+)
+
+
+@cache
+def target(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    untied = {"tie_word_embeddings": False} if name == "gemma3" else {}  # else it repeats itself
+    return tiny.model(name, dtype=dtype, **untied)
+
+
+@cache
+def draft(name: str, share: float = 0.1, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    return tiny.relative(target(name, dtype), share)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "ngram": lambda name, **_: ft.NGram(min_ngram=1),
+    "suffix": lambda name, **_: ft.SuffixAutomaton(min_match=1),
+    "lookahead": lambda name, **_: ft.Lookahead(4, 3, 3),
+    "early exit": lambda name, **_: ft.EarlyExit(2, 4, min_confidence=0.0),
+    "draft": lambda name, **o: ft.DraftModel(draft(name, **o), 5, min_confidence=0.0),
+    "specinfer": lambda name, **o: ft.SpecInfer(
+        [draft(name, **o), draft(name, 0.2, **o)], expansion=(1, 3, 1, 1)
+    ),
+    "staged": lambda name, **o: ft.Staged(
+        draft(name, **o), ft.NGram(min_ngram=1), 6, min_confidence=0.0
+    ),
+    "staged twice": lambda name, **o: ft.Staged(
+        draft(name, **o),
+        ft.Staged(draft(name, 0.15, **o), ft.DraftModel(draft(name, 0.2, **o), 2), 4),
+        6,
+        min_confidence=0.0,
+    ),
+    "hybrid": lambda name, **o: ft.Hybrid(
+        [ft.NGram(min_ngram=1), ft.Lookahead(3, 3, 3), ft.DraftModel(draft(name, **o), 4)], 9
+    ),
+}
+
+
+def texts(
+    llm: ft.LLM, params: ft.SamplingParams | Sequence[ft.SamplingParams], together: bool = True
+) -> list[tuple[list[int], str]]:
+    each = [params] * len(PROMPTS) if isinstance(params, ft.SamplingParams) else params
+    if together:
+        done = llm.generate(PROMPTS, each)
+    else:
+        done = [llm.generate(p, one)[0] for p, one in zip(PROMPTS, each, strict=True)]
+    assert not any(one.warnings or one.error for one in done)
+    return [(one.token_ids, one.finish_reason) for one in done]
+
+
+@cache
+def plain(name: str, params: ft.SamplingParams) -> list[tuple[list[int], str]]:
+    return texts(ft.LLM(target(name)), params, together=False)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_are_those_of_plain_decoding(
+    name: str, method: str, params: ft.SamplingParams
+) -> None:
+    with ft.LLM(target(name), speculate=METHODS[method](name)) as llm:
+        for together in (False, True):
+            assert texts(llm, params, together) == plain(name, params)
+
+
+@pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("method", METHODS)
+def test_bits_of_the_native_runner(method: str, params: ft.SamplingParams) -> None:
+    sizes = {"head_dim": 16}
+    model = tiny.model("llama", dtype=torch.bfloat16, **sizes)
+    other = tiny.relative(model, 0.05)
+    made: dict[str, Any] = {
+        "draft": ft.DraftModel(other, 5, min_confidence=0.0),
+        "specinfer": ft.SpecInfer([other, tiny.relative(model, 0.1)], expansion=(1, 3, 1)),
+        "staged": ft.Staged(other, ft.NGram(min_ngram=1), 6, min_confidence=0.0),
+        "staged twice": ft.Staged(other, ft.DraftModel(tiny.relative(model, 0.1), 2), 6),
+        "hybrid": ft.Hybrid([ft.NGram(min_ngram=1), ft.Lookahead(3, 3, 3)], 9),
+    }
+    base = ft.LLM(model, runner="native")
+    want = texts(base, params, together=False)
+    with ft.LLM(base, speculate=made.get(method) or METHODS[method]("llama")) as llm:
+        for together in (False, True):
+            assert texts(llm, params, together) == want
+
+
+# --- ends ---
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_end_at_every_position(method: str) -> None:
+    """A stop token, or the last token there is room for, anywhere in a block."""
+    prompt, written = PROMPTS[1], plain("llama", SAMPLED)[1][0]
+    cut = [replace(SAMPLED, max_tokens=n) for n in range(1, 25)]
+    stops = [replace(SAMPLED, stop_token_ids=[written[n - 1]]) for n in range(1, 25)]
+    with ft.LLM(target("llama"), speculate=METHODS[method]("llama"), max_batch=24) as llm:
+        for n, one in enumerate(llm.generate([prompt] * 24, cut), 1):
+            assert (one.token_ids, one.finish_reason) == (written[:n], "length")
+        for n, one in enumerate(llm.generate([prompt] * 24, stops), 1):
+            first = written.index(written[n - 1]) + 1
+            assert (one.token_ids, one.finish_reason) == (written[:first], "stop")
+    limit = len(prompt) + 20
+    made = METHODS[method]("llama")
+    with ft.LLM(target("llama"), speculate=made, max_length=limit) as llm:
+        (one,) = llm.generate([prompt], SAMPLED)
+        assert (one.token_ids, one.finish_reason) == (written[:20], "length")
+
+
+# --- laws under the rejection rule ---
+
+DRAWN = {
+    "specinfer": lambda: ft.SpecInfer([small(1), small(2)], expansion=(2, 1)),
+    "specinfer, each": lambda: ft.SpecInfer([small(1), small(2)], expansion=[(1, 2), (3,)]),
+    "staged": lambda: ft.Staged(small(1), ft.NGram(min_ngram=1), 3, min_confidence=0.0),
+    "staged, a draft's laws": lambda: ft.Staged(
+        small(1), ft.DraftModel(small(2), 2, min_confidence=0.0), 3, min_confidence=0.0
+    ),
+    "staged, in doubt": lambda: ft.Staged(
+        small(1), ft.DraftModel(small(2), 2, branch=1), 3, min_confidence=0.4
+    ),
+    "hybrid": lambda: ft.Hybrid(
+        [ft.SuffixAutomaton(min_match=1), ft.DraftModel(small(1), 3, branch=3)], 4
+    ),
+    "lookahead": lambda: ft.Lookahead(3, 3, 3),
+}
+
+
+@pytest.mark.parametrize("method", DRAWN)
+def test_laws(method: str) -> None:
+    check_law("rejection", DRAWN[method](), 1200, max_tokens=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, WARPED], ids=["plain", "warped"])
+@pytest.mark.parametrize("method", DRAWN)
+def test_laws_at_length(method: str, options: dict[str, Any]) -> None:
+    check_law("rejection", DRAWN[method](), 12000, max_tokens=5, length=4, **options)
+
+
+@pytest.mark.parametrize("method", ["specinfer", "staged, a draft's laws"])
+def test_a_false_law_is_found(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of laws itself: a draft that tells a flatter law than it drew from."""
+    whole = growing.stacked
+
+    def flat(laws: Sequence[Tensor]) -> Tensor | None:
+        return whole([law.sqrt() / law.sqrt().sum() for law in laws])
+
+    for module in (growing, specinfer):
+        monkeypatch.setattr(module, "stacked", flat)
+    with pytest.raises(AssertionError):
+        check_law("rejection", DRAWN[method](), 4000, max_tokens=4)
+
+
+# --- typical acceptance ---
+
+
+@given(oracles.trees(vocabulary=3), st.data())
+def test_typical_acceptance_is_that_of_the_paper(tree: TokenTree, data: st.DataObject) -> None:
+    rows = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3)
+    p = torch.tensor([data.draw(rows) for _ in range(len(tree))], dtype=torch.float64)
+    p /= p.sum(-1, keepdim=True)
+    rule = ft.Typical(data.draw(st.floats(0.05, 0.9)), data.draw(st.floats(0.05, 2.0)))
+    paths = []
+    for node in range(len(tree)):  # every candidate whose tokens all are typical
+        path = tree.path(node)
+        typical, likelihood = True, 0.0
+        for parent, child in itertools.pairwise(path):
+            law, share = p[parent], float(p[parent, tree.tokens[child]])
+            entropy = -sum(float(x) * math.log(float(x)) for x in law)
+            typical &= share > min(rule.epsilon, rule.delta * math.exp(-entropy))
+            likelihood += math.log(share)
+        if typical:
+            paths.append((len(path), likelihood, path))
+    path, bonus = verify_typical(tree, p, rule)
+    best = max(paths)
+    assert (len(path), pytest.approx(best[1])) == (
+        best[0],
+        sum(math.log(float(p[a, tree.tokens[b]])) for a, b in itertools.pairwise(path)),
+    )
+    assert bonus == int(p[path[-1]].argmax())
+
+
+def test_typical_acceptance_is_lossy_and_says_so() -> None:
+    made = METHODS["draft"]("llama")
+    with ft.LLM(target("llama"), speculate=made, rule=ft.Typical(0.01, 0.1)) as llm:
+        assert texts(llm, GREEDY) == plain("llama", GREEDY)  # greedy stays greedy
+        (lossy,) = llm.generate([PROMPTS[0]], replace(SAMPLED, temperature=2.0))
+        assert lossy.stats.lossy and lossy.stats.accepted
+    with ft.LLM(target("llama"), speculate=made) as llm:
+        (exact,) = llm.generate([PROMPTS[0]], replace(SAMPLED, temperature=2.0))
+        assert not exact.stats.lossy and exact.stats.accepted < lossy.stats.accepted
+    for wrong in ({"epsilon": 0.0}, {"epsilon": 1.5}, {"delta": 0.0}, {"delta": math.inf}):
+        with pytest.raises(ValueError, match="must be in"):
+            ft.Typical(**wrong)
+
+
+# --- the automaton, the window, the budget ---
+
+TEXTS = st.lists(st.integers(0, 2), max_size=24)
+
+
+@given(TEXTS, TEXTS)
+def test_the_automaton_knows_every_substring(text: list[int], query: list[int]) -> None:
+    automaton = Automaton()
+    for token in text:
+        automaton.append(token)
+
+    def occurrences(part: list[int]) -> int:
+        return sum(text[i : i + len(part)] == part for i in range(len(text) - len(part) + 1))
+
+    state, length = automaton.match(query)
+    suffixes = [query[i:] for i in range(len(query) + 1)]
+    assert length == next(len(suffix) for suffix in suffixes if not suffix or occurrences(suffix))
+    for start in range(len(text)):
+        for end in range(start + 1, len(text) + 1):
+            part = text[start:end]
+            state, length = automaton.match(part)
+            assert length == len(part) and automaton.count[state] == occurrences(part)
+    assert len(automaton.next) <= max(2, 2 * len(text))  # linear (Blumer et al.)
+
+
+def request(tokens: list[int], key: int = 0, **options: Any) -> Request:
+    params = ft.SamplingParams(max_tokens=500, **options)
+    return Request(key, tokens, params, seed=0, max_length=10_000)
+
+
+def test_a_suffix_tree_is_weighted_by_frequency() -> None:
+    proposer = ft.SuffixAutomaton(4, min_match=1, min_share=0.3)
+    proposer.bind(None)  # type: ignore[arg-type]
+    text = [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 4, 8, 1, 2, 3, 8, 5, 1, 2]
+    (tree,) = proposer.propose([request(text)])
+    sequences = {tuple(tree.path_tokens(i)): tree.scores[i] for i in range(1, len(tree))}
+    assert sequences[3,] == pytest.approx(3 / 4)
+    assert sequences[3, 8] == pytest.approx(3 / 4 * 2 / 3)
+    assert (4,) not in sequences and len(tree) == 3
+
+
+def test_what_earlier_requests_wrote_is_remembered_within_bounds() -> None:
+    proposer = ft.SuffixAutomaton(4, corpus=60)
+    proposer.bind(None)  # type: ignore[arg-type]
+    first = request([1, 2])
+    first.tokens += [10, 11, 12, 13, 14]
+    proposer.propose([first])
+    proposer.release(first)
+    (tree,) = proposer.propose([request([5, 10, 11], key=1)])
+    assert tree.path_tokens(len(tree) - 1) == [12, 13, 14]
+    for key in range(2, 40):
+        other = request([1, 2], key=key)
+        other.tokens += [20 + key, 21 + key, 22 + key]
+        proposer.propose([other])
+        proposer.release(other)
+        assert proposer._new.size + proposer._old.size <= 60 + 4
+    (tree,) = proposer.propose([request([5, 10, 11], key=99)])
+    assert len(tree) == 1  # forgotten
+
+
+def test_the_window_is_the_comb_of_the_paper() -> None:
+    """W 5, N 4, G 2: 21 tokens, 78 visible pairs (formulae of the release)."""
+    proposer = ft.Lookahead(5, 4, 2, from_text=False)
+    one = request([3, 4, 5, 6])
+    for step in range(4):
+        (tree,) = proposer.propose([one])
+        best = [7 + step] * len(tree)
+        one.feedback = Feedback(tree, [0], {}, best)
+    state = proposer._states[0]
+    assert [len(row) for row in state.rows] == [4, 5, 5]
+    state.pool[6] = OrderedDict({(1, 2, 3): None, (4, 5, 6): None})
+    (tree,) = proposer.propose([one])
+    assert len(tree) == 21 and int(tree.ancestors().sum()) == 78
+    assert tree.path_tokens(3) == [4, 5, 6]  # the latest guess first
+    depths = sorted(tree.depths[node] for node in state.ends)
+    assert depths == [2, 3, 4, 5, 6]  # row 2 of column j stands at 2 + j
+
+
+def test_lookahead_finds_what_repeats_without_reading_the_text() -> None:
+    with ft.LLM(target("llama"), speculate=ft.Lookahead(6, 3, 4, from_text=False)) as llm:
+        done = llm.generate(PROMPTS, replace(GREEDY, max_tokens=90))
+    assert sum(one.stats.accepted for one in done) > 20
+
+
+@given(oracles.trees(vocabulary=3), st.integers(1, 12), st.randoms(use_true_random=False))
+def test_a_budget_keeps_the_best_connected_nodes(tree: TokenTree, count: int, rng: Random) -> None:
+    scores = [1.0]
+    for i in range(1, len(tree)):
+        scores.append(scores[tree.parents[i]] * rng.random())
+    scored = TokenTree(tree.tokens, tree.parents, scores=scores)
+    best = scored.best(count)
+    assert len(best) == min(count, len(tree)) and best.scores is not None
+    wanted = sorted(scores, reverse=True)[: len(best)]
+    assert sorted(best.scores, reverse=True) == pytest.approx(wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ngram", "suffix", "lookahead", "draft", "staged", "hybrid"])
+def test_20000_tokens_stay_bounded_and_acceptance_does_not_decay(method: str) -> None:
+    model = tiny.model("llama", max_position_embeddings=600)
+    made = {
+        "suffix": lambda: ft.SuffixAutomaton(min_match=1, corpus=5000),
+        "draft": lambda: ft.DraftModel(tiny.relative(model, 0.1), 5),
+        "staged": lambda: ft.Staged(tiny.relative(model, 0.1), ft.NGram(min_ngram=1), 6),
+    }.get(method, lambda: METHODS[method]("llama"))()
+    params = ft.SamplingParams(temperature=0.8, max_tokens=500, ignore_eos=True)
+    with ft.LLM(model, speculate=made, max_batch=4) as llm:
+        done = []
+        for begin in range(0, 40, 4):
+            each = [replace(params, seed=seed % 4) for seed in range(begin, begin + 4)]
+            done += llm.generate(PROMPTS, each)
+        assert not llm.runner._rows.lengths and not any(one.warnings for one in done)
+    rates = [one.stats.tokens_per_step for one in done]
+    assert sum(rates[-4:]) >= 0.95 * sum(rates[:4])
+    if method == "suffix":
+        assert made._old.size + made._new.size <= 5000 + 4 * 501
+    for private in ("_indices", "_own", "_states", "_shadows"):
+        assert not getattr(made, private, None)

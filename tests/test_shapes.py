@@ -1,0 +1,460 @@
+"""The shapes of trees against all trees there are, and the recurrences as the papers write them."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretoken.analysis import best_length, expected_tokens, pass_seconds
+from foretoken.shapes import (
+    Best,
+    best_chain,
+    best_shape,
+    calibrated,
+    choices_to_parents,
+    expected,
+    parents_to_choices,
+    positional,
+    sequoia,
+)
+from foretoken.tree import TokenTree
+
+Nested = tuple["Nested", ...]  # a tree as the tuple of its children
+
+rates = st.floats(0, 1)
+vectors = st.lists(rates, min_size=1, max_size=3)
+RELEASED = [0.6342, 0.1079]  # the first two rates of Sequoia's released example
+CHAIN = [-1, 0, 1, 2]
+
+
+# --- slow twins ---
+
+
+@functools.cache
+def forests(nodes: int, branches: int, depth: int) -> list[Nested]:
+    """All ordered sequences of at most `branches` trees of together `nodes` nodes."""
+    if nodes == 0:
+        return [()]
+    if branches == 0 or depth == 0:
+        return []
+    return [
+        (first, *others)
+        for n in range(1, nodes + 1)
+        for first in forests(n - 1, ALL_RANKS, depth - 1)
+        for others in forests(nodes - n, branches - 1, depth)
+    ]
+
+
+ALL_RANKS = 3  # children that any node of an enumerated tree may have
+
+
+def trees(nodes: int, depth: int) -> list[Nested]:
+    return forests(nodes - 1, ALL_RANKS, depth)
+
+
+def value(tree: Nested, p: list[float]) -> float:
+    """Expected tokens of the walk: one for being here, and those of the child it goes on to."""
+    return 1 + sum(p[k] * value(child, p) for k, child in enumerate(tree))
+
+
+def height(tree: Nested) -> int:
+    return max((1 + height(child) for child in tree), default=0)
+
+
+def parents_of(tree: Nested) -> list[int]:
+    """Depth first, which is not the order that shapes are made in."""
+    parents: list[int] = []
+
+    def visit(node: Nested, parent: int) -> None:
+        here = len(parents)
+        parents.append(parent)
+        for child in node:
+            visit(child, here)
+
+    visit(tree, -1)
+    return parents
+
+
+def depth_of(parents: list[int]) -> int:
+    return max(TokenTree([0] * len(parents), parents).depths)
+
+
+def written_as_in_the_paper(p: list[float], nodes: int) -> float:
+    """T[1, 0] = 1; T[n, b] = max over m of T[n - m, b - 1] + P[b] max_j T[m, j]."""
+
+    @functools.cache
+    def t(n: int, b: int) -> float:
+        if b == 0:
+            return 1.0 if n == 1 else -math.inf
+        return max(
+            (t(n - m, b - 1) + p[b - 1] * best(m) for m in range(1, n) if best(m) > 0),
+            default=-math.inf,
+        )
+
+    @functools.cache
+    def best(n: int) -> float:
+        return max(t(n, b) for b in range(len(p) + 1))
+
+    return best(nodes)
+
+
+def written_with_depth(p: list[float], nodes: int, depth: int) -> float:
+    """The same with T[n, d, b], the last subtree at d - 1; the root alone is d = 1 here."""
+
+    @functools.cache
+    def t(n: int, d: int, b: int) -> float:
+        if d < 1:
+            return -math.inf
+        if b == 0:
+            return 1.0 if n == 1 else -math.inf
+        return max(
+            (t(n - m, d, b - 1) + p[b - 1] * below(m, d) for m in range(1, n) if below(m, d) > 0),
+            default=-math.inf,
+        )
+
+    @functools.cache
+    def below(m: int, d: int) -> float:
+        return max(t(m, d - 1, b) for b in range(len(p) + 1))
+
+    return below(nodes, depth + 2)
+
+
+def connected(heads: int, ranks: int, nodes: int) -> Iterator[frozenset[tuple[int, ...]]]:
+    """All sets of nodes - 1 paths that hold the parents of their paths."""
+    grown = {frozenset({()})}
+    for _ in range(nodes - 1):
+        grown = {
+            tree | {(*path, rank)}
+            for tree in grown
+            for path in tree
+            if len(path) < heads
+            for rank in range(ranks)
+            if (*path, rank) not in tree
+        }
+    return (tree - {()} for tree in grown)
+
+
+# --- the value of a shape ---
+
+
+@pytest.mark.parametrize("nodes", range(1, 8))
+def test_expected_is_that_of_the_walk(nodes):
+    p = [0.5, 0.3, 0.1]
+    for tree in trees(nodes, depth=7):
+        assert expected(parents_of(tree), p) == pytest.approx(value(tree, p), rel=1e-12)
+
+
+def test_expected_of_a_chain_is_leviathans():
+    for length in range(6):
+        chain = list(range(-1, length))
+        assert expected(chain, [0.7]) == pytest.approx(expected_tokens(0.7, length), rel=1e-12)
+
+
+def test_expected_at_its_limits():
+    assert expected([-1], []) == 1
+    assert expected([-1, 0, 0, 1], [0.0, 0.0]) == 1
+    assert expected([-1, 0, 0, 0], [0.5, 0.25, 0.125]) == 1.875
+    assert expected([-1, 0, 0, 2], [0.5, 0.25]) == 1 + 0.5 + 0.25 + 0.25 * 0.5
+
+
+def test_the_printed_example_of_sequoia():
+    """Its shape, its tokens, and its time, which charges one depth of drafting more than ours.
+
+    p_1 is printed to four digits, so that the printed tokens (2.29143) are known to lie between.
+    """
+    least, most = (sequoia([p, 0.1079], 4, 9)[1] for p in (0.63415, 0.63425))
+    assert least < 2.29143 < most and most - least < 4e-4
+    parents, tokens = sequoia(RELEASED, 4, 9)
+    assert parents == CHAIN
+    assert tokens == pytest.approx(1 + 0.6342 + 0.6342**2 + 0.6342**3, rel=1e-12)
+    cost = {1: 10.0, 2: 10.0, 4: 10.0, 8: 12.0, 16: 14.0, 32: 18.0}
+    best = best_shape(RELEASED, cost, 0.3, nodes=4, depth=9)
+    assert (best.parents, best.depth) == (CHAIN, 3)
+    assert best.seconds_per_token == pytest.approx((3 * 0.3 + 10) / tokens, rel=1e-12)
+    released = best.seconds_per_token + 0.3 / tokens
+    assert released == pytest.approx(4.88777, rel=1e-4)
+    assert 10 / released == pytest.approx(2.046, rel=1e-3)
+
+
+# --- the dynamic programme ---
+
+
+def test_the_enumeration_is_complete():
+    """Catalan numbers, where three children a node are no bound."""
+    assert [len(trees(n, depth=9)) for n in range(1, 5)] == [1, 1, 2, 5]
+    assert len(trees(5, depth=9)) == 14 - 1  # without the star of four
+    assert len(set(trees(8, depth=9))) == len(trees(8, depth=9)) > 200
+
+
+@pytest.mark.parametrize("nodes", range(1, 9))
+@pytest.mark.parametrize("p", [[0.6, 0.2, 0.1], [0.2, 0.1, 0.6], [0.3, 0.3, 0.3], [1.0, 0.0, 0.0]])
+def test_no_tree_is_better(nodes, p):
+    for depth in (*range(8), None):
+        of_all = trees(nodes, nodes if depth is None else depth)
+        if not of_all:
+            with pytest.raises(ValueError, match="no tree of depth"):
+                sequoia(p, nodes, depth)
+            continue
+        parents, tokens = sequoia(p, nodes, depth)
+        assert tokens == pytest.approx(max(value(tree, p) for tree in of_all), rel=1e-12)
+        assert expected(parents, p) == pytest.approx(tokens, rel=1e-12)
+
+
+@given(vectors, st.integers(1, 14), st.integers(0, 5))
+def test_the_programme_is_the_recurrence(p, nodes, depth):
+    if nodes == 1 or p:
+        tokens = sequoia(p, nodes)[1]
+        assert tokens == pytest.approx(written_as_in_the_paper(p, nodes), rel=1e-12)
+    slow = written_with_depth(p, nodes, depth)
+    if slow == -math.inf:
+        with pytest.raises(ValueError, match="no tree of depth"):
+            sequoia(p, nodes, depth)
+    else:
+        assert sequoia(p, nodes, depth)[1] == pytest.approx(slow, rel=1e-12)
+
+
+@given(st.lists(rates, min_size=1, max_size=6), st.integers(1, 40), st.integers(0, 12))
+def test_a_shape_is_what_was_asked_for(p, nodes, depth):
+    most = sum(len(p) ** d for d in range(depth + 1))
+    parents, tokens = sequoia(p, min(nodes, most), depth)
+    assert len(parents) == min(nodes, most)
+    assert depth_of(parents) <= depth
+    assert tokens == pytest.approx(expected(parents, p), rel=1e-12)
+    assert parents == choices_to_parents(parents_to_choices(parents))  # level by level
+    if most <= 60:
+        with pytest.raises(ValueError, match="is so large"):
+            sequoia(p, most + 1, depth)
+
+
+@given(st.lists(rates, min_size=1, max_size=4), st.integers(1, 24), st.integers(1, 6))
+def test_more_nodes_or_depth_never_yield_less(p, nodes, depth):
+    slack = 1 + 1e-12
+    free = sequoia(p, nodes)[1]
+    assert free <= sequoia(p, nodes + 1)[1] * slack
+    assert sequoia(p, nodes, nodes - 1)[1] == free  # no node lies deeper
+    if nodes <= sum(len(p) ** d for d in range(depth + 1)):
+        bounded = sequoia(p, nodes, depth)[1]
+        assert bounded <= free * slack
+        assert bounded <= sequoia(p, nodes, depth + 1)[1]
+
+
+@given(st.lists(rates, min_size=1, max_size=5), st.integers(1, 60), st.integers(1, 6))
+def test_falling_rates_make_the_greedy_tree_optimal(p, nodes, depth):
+    """Then an earlier sibling is never worth less: Medusa's greedy choice with equal heads."""
+    p = sorted(p, reverse=True)
+    nodes = min(nodes, sum(len(p) ** d for d in range(depth + 1)))
+    greedy = calibrated([p] * depth, nodes)[1]
+    assert sequoia(p, nodes, depth)[1] == pytest.approx(greedy, rel=1e-12)
+
+
+def test_the_largest_trees_take_a_moment():
+    p = [0.63 / (k + 1) ** 2 for k in range(33)]
+    start = time.perf_counter()
+    for depth in (10, None):
+        parents, tokens = sequoia(p, 128, depth)
+        assert len(parents) == 128 and tokens == pytest.approx(expected(parents, p), rel=1e-12)
+    assert time.perf_counter() - start < 5  # measured: 0.02 on two cores
+
+
+# --- the shape for a machine ---
+
+
+@pytest.mark.parametrize("draft_cost", [0.0, 0.05, 0.4, 3.0])
+@pytest.mark.parametrize(
+    "cost", [{1: 1.0}, {1: 1.0, 8: 1.5}, {1: 1.0, 4: 1.0, 5: 2.0, 8: 2.0}, {1: 1.0, 8: 8.0}]
+)
+def test_no_tree_takes_less_time(cost, draft_cost):
+    p, most, deepest = [0.6, 0.25, 0.1], 7, 4
+    times = {}  # (time, nodes, depth) in the order of preference
+    for n in range(1, most + 1):
+        for tree in trees(n, deepest):
+            seconds = height(tree) * draft_cost + pass_seconds(cost, n)
+            times[seconds / value(tree, p), n, height(tree)] = tree
+    best = best_shape(p, cost, draft_cost, most, deepest)
+    assert best.seconds_per_token == pytest.approx(min(times)[0], rel=1e-12)
+    assert best.tokens_per_step == pytest.approx(expected(best.parents, p), rel=1e-12)
+    assert depth_of(best.parents) == best.depth <= deepest
+    spent = best.depth * draft_cost + pass_seconds(cost, len(best.parents))
+    assert best.seconds_per_token == pytest.approx(spent / best.tokens_per_step, rel=1e-12)
+
+
+def test_what_does_not_pay_is_not_drafted():
+    alone = Best([-1], 0, 1.0, 2.0)
+    assert best_shape([0.5, 0.2], {1: 2.0, 2: 4.0}, 0.0, 16, 4) == alone
+    assert best_shape([0.5], {1: 2.0}, 1.0, 16, 4) == alone  # a tie goes to the smaller tree
+    assert best_shape([0.0, 0.0], {1: 2.0}, 0.0, 16, 4) == alone
+    assert best_shape([], {1: 2.0}, 0.0, 16, 4) == alone
+    assert best_shape([0.9], {1: 2.0}, 0.0, 16, 0) == alone
+
+
+def test_where_passes_are_free_the_largest_tree_is_best():
+    best = best_shape([0.5, 0.25], {1: 1.0}, 0.0, 100, 2)
+    assert len(best.parents) == 7 and best.depth == 2  # all that there is
+    assert best.tokens_per_step == 1 + 0.75 + 0.75**2
+
+
+@given(rates, st.floats(0, 2), st.integers(0, 12))
+def test_one_rate_and_a_flat_cost_are_leviathans(alpha, c, longest):
+    length = best_length(alpha, c, longest)
+    least = (length * c + 1) / expected_tokens(alpha, length)
+    best = best_shape([alpha], {1: 1.0}, c, longest + 1, longest)
+    assert best.seconds_per_token == pytest.approx(least, rel=1e-12)
+    chain = best_chain([alpha] * longest, {1: 1.0}, c, longest)
+    ours = (chain * c + 1) / expected_tokens(alpha, chain)
+    assert ours == pytest.approx(least, rel=1e-12)
+
+
+# --- chains ---
+
+
+@given(st.lists(rates, max_size=8), st.floats(0, 2), st.floats(1, 4))
+def test_no_chain_takes_less_time(conditional, draft_seconds, dear):
+    cost = {1: 1.0, 8: dear}
+    times = []
+    for length in range(len(conditional) + 1):
+        tokens = sum(math.prod(conditional[:n]) for n in range(length + 1))
+        times.append((length * draft_seconds + pass_seconds(cost, length + 1)) / tokens)
+    best = best_chain(conditional, cost, draft_seconds, len(conditional))
+    assert times[best] == pytest.approx(min(times), rel=1e-12)
+    assert best_chain(conditional, cost, draft_seconds, 0) == 0
+
+
+def test_a_chain_of_measured_rates_is_not_that_of_one_alpha():
+    """Whoever comes far stands on easy ground, which the pooled rate does not know: it stops."""
+    conditional, cost = [0.5, 0.7, 0.9, 0.95, 0.95], {1: 1.0, 6: 1.1}
+    reached = [math.prod(conditional[:n]) for n in range(6)]
+    alpha = sum(reached[1:]) / sum(reached[:-1])
+    assert best_chain(conditional, cost, 0.1, 5) == 5
+    assert best_chain([alpha] * 5, cost, 0.1, 5) == 4
+
+
+def test_chains_at_their_limits():
+    assert best_chain([0.5], {1: 1.0}, 0.5, 1) == 0  # a tie
+    assert best_chain([0.9, 0.0, 1.0], {1: 1.0}, 0.1, 3) == 1
+    assert best_chain([], {1: 1.0}, 0.1, 0) == 0
+
+
+# --- Medusa's calibration ---
+
+
+@pytest.mark.parametrize("nodes", range(1, 6))
+@given(st.lists(st.lists(rates, min_size=2, max_size=2), min_size=3, max_size=3))
+def test_no_connected_tree_is_better(nodes, accuracies):
+    choices, tokens = calibrated(accuracies, nodes)
+
+    def score(tree):
+        return 1 + math.fsum(math.prod(accuracies[k][i] for k, i in enumerate(p)) for p in tree)
+
+    assert tokens == pytest.approx(score(choices), rel=1e-12)
+    assert tokens == pytest.approx(max(map(score, connected(3, 2, nodes))), rel=1e-12)
+
+
+def test_calibration_by_hand():
+    accuracies = [[0.5, 0.2], [0.4, 0.3]]
+    assert calibrated(accuracies, 1) == ([], 1.0)
+    choices, tokens = calibrated(accuracies, 5)
+    assert choices == [(0,), (1,), (0, 0), (0, 1)]  # by length, then rank by rank
+    assert tokens == pytest.approx(1 + 0.5 + 0.2 + 0.2 + 0.15)
+    assert calibrated(accuracies, 7)[0] == [(0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
+    assert calibrated([[0.1, 0.3]], 2)[0] == [(1,)]  # the second guess was the better one
+
+
+def test_calibration_of_five_heads():
+    """A tree of the published size: 63 choices, 64 nodes."""
+    accuracies = [[0.6 * 0.8**k / (i + 1) ** 1.5 for i in range(10)] for k in range(5)]
+    choices, tokens = calibrated(accuracies, 64)
+    assert len(choices) == 63 and 1 < tokens < 6
+    assert choices == sorted(choices, key=lambda path: (len(path), path))
+    parents = choices_to_parents(choices)
+    assert len(parents) == 64 and parents_to_choices(parents) == choices
+    products = [math.prod(accuracies[k][i] for k, i in enumerate(path)) for path in choices]
+    every = itertools.chain(*(itertools.product(range(10), repeat=k) for k in range(1, 6)))
+    gains = (math.prod(accuracies[k][i] for k, i in enumerate(path)) for path in every)
+    best = heapq.nlargest(63, gains)  # of all paths: the likeliest hang together
+    assert sum(products) == pytest.approx(sum(best), rel=1e-12)
+
+
+# --- paths and parents ---
+
+
+@pytest.mark.parametrize("nodes", range(1, 8))
+def test_choices_and_parents_are_one_thing(nodes):
+    for tree in trees(nodes, depth=7):
+        parents = parents_of(tree)
+        paths = parents_to_choices(parents)
+        level_by_level = choices_to_parents(reversed(paths))  # in any order
+        assert parents_to_choices(level_by_level) == sorted(paths, key=lambda p: (len(p), p))
+        assert choices_to_parents(parents_to_choices(level_by_level)) == level_by_level
+
+
+def test_paths_by_hand():
+    assert parents_to_choices([-1]) == [] and choices_to_parents([]) == [-1]
+    assert parents_to_choices([-1, 0, 1, 0, 1]) == [(0,), (0, 0), (1,), (0, 1)]
+    assert choices_to_parents([[0], [0, 0], [1], [0, 1]]) == [-1, 0, 0, 1, 1]
+    assert choices_to_parents([[4], [4, 2]]) == [-1, 0, 1]  # gaps do not show
+
+
+# --- rates from counts ---
+
+
+def test_rates_are_pooled_by_rank():
+    assert positional([60, 12, 0], [100, 80, 20]) == [0.6, 0.15, 0.0]
+    assert positional([], []) == [] and positional([0], [0]) == [0.0]
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: expected([], [0.5]),
+        lambda: expected([0], [0.5]),
+        lambda: expected([-1, 1], [0.5]),
+        lambda: expected([-1, -1], [0.5]),
+        lambda: expected([-1, 0, 0], [0.5]),
+        lambda: expected([-1, 0], [1.5]),
+        lambda: sequoia([0.5], 0),
+        lambda: sequoia([0.5], -3),
+        lambda: sequoia([0.5], 2, -1),
+        lambda: sequoia([0.5], 3, 1),
+        lambda: sequoia([], 2),
+        lambda: sequoia([0.5, -0.1], 2),
+        lambda: sequoia([math.nan], 2),
+        lambda: best_shape([2], {1: 1.0}, 0.1, 4, 2),
+        lambda: best_shape([0.5], {2: 1.0}, 0.1, 4, 2),
+        lambda: best_shape([0.5], {1: 1.0}, -0.1, 4, 2),
+        lambda: best_shape([0.5], {1: 1.0}, math.inf, 4, 2),
+        lambda: best_shape([0.5], {1: 1.0}, 0.1, 0, 2),
+        lambda: best_shape([0.5], {1: 1.0}, 0.1, 4, -1),
+        lambda: calibrated([[0.5], [0.5, 1.1]], 2),
+        lambda: calibrated([[0.5]], 0),
+        lambda: calibrated([[0.5], [0.5]], 4),
+        lambda: calibrated([], 2),
+        lambda: choices_to_parents([[0, 0]]),
+        lambda: choices_to_parents([[0], [0]]),
+        lambda: choices_to_parents([[]]),
+        lambda: choices_to_parents([[0], [-1]]),
+        lambda: parents_to_choices([-1, 0, 2]),
+        lambda: best_chain([0.5, 1.1], {1: 1.0}, 0.1, 1),
+        lambda: best_chain([0.5], {1: 1.0}, math.nan, 1),
+        lambda: best_chain([0.5], {1: 1.0}, 0.1, 2),
+        lambda: best_chain([0.5], {1: 1.0}, 0.1, -1),
+        lambda: best_chain([0.5], {}, 0.1, 1),
+        lambda: positional([1], [1, 2]),
+        lambda: positional([2], [1]),
+        lambda: positional([-1], [1]),
+    ],
+)
+def test_what_is_out_of_range_is_refused_in_one_sentence(wrong):
+    with pytest.raises(ValueError, match=r"^[^.\n]+ (is|must) .*[^.]$") as refusal:
+        wrong()
+    assert "\n" not in str(refusal.value) and ". " not in str(refusal.value)

@@ -5,6 +5,7 @@ Drafts are disturbed copies of the target, so that they agree often and err ofte
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections import OrderedDict
@@ -134,6 +135,25 @@ def test_bits_of_the_native_runner(method: str, params: ft.SamplingParams) -> No
     with ft.LLM(base, speculate=made.get(method) or METHODS[method]("llama")) as llm:
         for together in (False, True):
             assert texts(llm, params, together) == want
+
+
+@pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
+def test_a_quantised_draft() -> None:
+    """The target itself in int8 drafts for a target on torch, and for one on the native runner."""
+    model = tiny.model("llama", dtype=torch.bfloat16, head_dim=16)
+    on_torch = ft.LLM(copy.deepcopy(model).float())
+    for base in (on_torch, ft.LLM(model, runner="native")):
+        want = texts(base, SAMPLED)
+        quantised = ft.DraftModel(model, 4, quantize="int8", min_confidence=0.0)
+        with ft.LLM(base, speculate=quantised) as llm:
+            assert texts(llm, SAMPLED) == want
+            (one,) = llm.generate([PROMPTS[1]], SAMPLED)
+        assert quantised.beside.runner.precision == "int8"
+        assert one.stats.accepted > one.stats.steps
+        with pytest.raises(ValueError, match="native|quantised"):
+            ft.LLM(base, speculate=ft.DraftModel(tiny.model("gemma3"), quantize="int8"))
+    with pytest.raises(ValueError, match="quantize='int4' is unknown"):
+        ft.DraftModel(model, quantize="int4")
 
 
 # --- ends ---

@@ -23,6 +23,8 @@ class DraftModel(Growing):
     the draft's own estimate of being accepted so far below it; that token is kept. branch: the
     best `branch` tokens at every depth become siblings, the first of them grows (a second sibling
     wins back what the coupled rule loses on a chain, and a pass over a few rows more costs little).
+    quantize: "int8" runs the draft in int8 on the native runner, whatever the target runs in; the
+    target itself, so quantised, is a draft too.
     """
 
     def __init__(
@@ -32,12 +34,15 @@ class DraftModel(Growing):
         *,
         min_confidence: float = 0.1,
         branch: int = 2,
+        quantize: str | None = None,
     ) -> None:
         super().__init__(num_draft_tokens, min_confidence, branch)
-        self.model = model
+        if quantize not in (None, "int8"):
+            raise ValueError(f"quantize={quantize!r} is unknown: use 'int8' or None")
+        self.model, self.quantize = model, quantize
 
     def bind(self, target: Target) -> None:
-        self.beside = Beside(target.load(self.model), target)
+        self.beside = Beside(target.load(self.model, self.quantize), target)
         self.vocabulary = target.vocabulary
 
     def release(self, request: Request) -> None:

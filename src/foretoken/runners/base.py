@@ -124,6 +124,9 @@ class Target(Runner, Protocol):
         """The model's logits (N, V) of post-norm hidden states (N, hidden size)."""
         ...
 
-    def load(self, model: Any) -> Target:
-        """A runner for another model (hub id, folder or loaded) beside this one."""
+    def load(self, model: Any, quantize: str | None = None) -> Target:
+        """A runner for another model (hub id, folder or loaded) beside this one.
+
+        quantize: "int8", or None for this one's precision.
+        """
         ...

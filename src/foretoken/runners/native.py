@@ -176,7 +176,7 @@ class NativeRunner(Committed):
             **options,
         )
 
-    def load(self, model: Any) -> Target:
+    def load(self, model: Any, quantize: str | None = None) -> Target:
         """Another model beside this one, on the same threads; on torch where it has to be."""
         loaded = loading.load(
             model,
@@ -190,11 +190,17 @@ class NativeRunner(Committed):
             "prefix_cache": self.prefix_cache,
         }
         if reason := packing.refusal(loaded):
+            if quantize is not None:
+                raise loading.Refused(f"the draft cannot be quantised: {reason}; drop quantize")
             LOG.warning("the draft runs on torch: %s", reason)
             return TorchRunner(loaded, **options)
         ours = not isinstance(model, torch.nn.Module)
         return NativeRunner(
-            loaded, precision=self.precision, team=self.team, release=ours, **options
+            loaded,
+            precision=quantize or self.precision,
+            team=self.team,
+            release=ours,
+            **options,
         )
 
     @property

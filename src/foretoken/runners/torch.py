@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from foretoken.runners import attention, loading, probe
 from foretoken.runners.attention import Segment, Step
-from foretoken.runners.base import Output, Work
+from foretoken.runners.base import Output, Target, Work
 from foretoken.runners.committed import Committed
 from foretoken.runners.kv import KVCache
 
@@ -99,8 +99,22 @@ class TorchRunner(Committed):
         """Another runner over the same weights, with room of its own."""
         return TorchRunner(self.model, trust_remote_code=self.trust_remote_code, **options)
 
-    def load(self, model: Any) -> TorchRunner:
-        """Another model on this runner's device, precision and batch."""
+    def load(self, model: Any, quantize: str | None = None) -> Target:
+        """Another model on this runner's device, in its precision; int8 runs natively."""
+        if quantize is not None:
+            from foretoken.runners import choice  # which knows this runner
+
+            return choice.make(
+                model,
+                runner="native",
+                dtype=quantize,
+                threads=None,
+                revision=None,
+                device=self.device,
+                max_batch=self.max_batch,
+                trust_remote_code=self.trust_remote_code,
+                prefix_cache=self.prefix_cache,
+            )
         loaded = loading.load(
             model,
             dtype=self.dtype,

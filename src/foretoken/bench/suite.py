@@ -213,7 +213,8 @@ def read(options: Options, tokenizer: Any, templated: bool) -> list[Prompt]:
 
 
 def _drafter(part: str, options: Options, assistant: PreTrainedModel | None) -> Any:
-    return named(part, assistant, **options.draft_options)
+    # No memory of earlier outputs: every round writes the same ones again.
+    return named(part, assistant, **options.draft_options, corpus=0)
 
 
 def _add_transformers(

@@ -47,13 +47,14 @@ class Options:
     passes: tuple[int, ...]
     threads: int
     timeout: float
+    temperature: float
 
 
 def _starts(models: Models, options: Options, peers: Path) -> dict[str, Callable[[], Start]]:
     """How each side is started; calling one may convert weights, and may raise `Failed`."""
     env, own = peers / "env", Path(sys.executable)
     common = ["--precision", options.precision, "--threads", str(options.threads)]
-    common += ["--context", str(models.context)]
+    common += ["--context", str(models.context), "--temperature", str(options.temperature)]
     parts = ["target", "draft"] if models.draft is not None else ["target"]
 
     def start(name: str, python: Path, script: str, found: list[Path], *more: str) -> Start:
@@ -154,6 +155,7 @@ def main(
     passes: Annotated[str, typer.Option(help="tokens of the passes")] = ",".join(map(str, PASSES)),
     threads: Annotated[int, typer.Option(min=1)] = 2,
     timeout: Annotated[float, typer.Option(help="seconds for one answer")] = 600.0,
+    temperature: Annotated[float, typer.Option(min=0.0, help="of what is written")] = 0.0,
     out: Annotated[Path, typer.Option(help="folder of the results")] = Path("bench-results"),
 ) -> None:
     """Compare and report; a peer that fails is skipped, with its reason."""
@@ -169,6 +171,7 @@ def main(
         passes=_numbers(passes),
         threads=threads,
         timeout=timeout,
+        temperature=temperature,
     )
     console = Console()
     began, date = time.monotonic(), time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
@@ -186,7 +189,7 @@ def main(
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         running, skipped = _open(models, options, peers_folder.absolute(), tell)
-        bench = Bench(running, options.rounds, tell)
+        bench = Bench(running, options.rounds, not options.temperature, tell)
         bench.found.skipped |= skipped
         try:
             _measure(bench, options, models)

@@ -63,6 +63,7 @@ class Bench:
 
     sides: dict[str, Side]
     rounds: int
+    greedy: bool
     tick: Callable[[str], None]  # told before each turn
     found: Found = field(default_factory=Found)
 
@@ -150,7 +151,8 @@ class Bench:
                     continue
                 case.seconds[-1].append(answer["seconds"])
                 case.tokens[-1].append(answer["tokens"])
-                if turn == 0 and prompt.answer:
+                comparable = self.greedy or case.side == REFERENCE  # each samples by its own noise
+                if turn == 0 and prompt.answer and comparable:
                     same = _same(answer, prompt.answer, decode)
                     case.differing = (case.differing or 0) + (not same)
 

@@ -19,7 +19,7 @@ class Foretoken:
     """One set of packed weights, an engine per method and draft length."""
 
     def __init__(self, options: Options) -> None:
-        self.draft = options.draft
+        self.draft, self.temperature = options.draft, options.temperature
         self.plain = LLM(
             options.target,
             runner="native",
@@ -60,7 +60,9 @@ class Foretoken:
         return self._write(self.engines[method, length], ids, max_tokens)
 
     def _write(self, llm: LLM, ids: list[int], max_tokens: int) -> dict[str, Any]:
-        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        params = SamplingParams(
+            temperature=self.temperature, max_tokens=max_tokens, ignore_eos=True, seed=0
+        )
         began = time.perf_counter()
         (done,) = llm.generate([ids], params)
         seconds = time.perf_counter() - began

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy
-from worker_loop import Options, serve, some_ids, timed, written
+from worker_loop import NotOffered, Options, serve, some_ids, timed, written
 
 MATCH = 3  # tokens that must match in prompt lookup; the program's own 12 would find nothing here
 TYPES = {"draft": "draft-simple", "lookup": "ngram-simple", "merged": "ngram-simple,draft-simple"}
@@ -68,6 +68,7 @@ class LlamaCpp:
 
     def generate(self, ids: list[int], text: str, max_tokens: int) -> dict[str, Any]:
         """See `worker_loop.Worker`."""
+        self._refuse_to_sample()
         self.cached, done = 0, list[int]()
         began = time.perf_counter()
         self._read(ids)
@@ -76,6 +77,10 @@ class LlamaCpp:
             self._decode(done[-1:], len(ids) + len(done) - 1)
             done.append(self._best())
         return written(done, time.perf_counter() - began)
+
+    def _refuse_to_sample(self) -> None:
+        if self.options.temperature:
+            raise NotOffered("llama.cpp is measured greedily only")
 
     def _read(self, ids: Sequence[int]) -> None:
         self.api.llama_memory_clear(self.memory, False)
@@ -106,6 +111,7 @@ class LlamaCpp:
 
         It writes a token or a draft more than it was asked for; `tokens` says how many there are.
         """
+        self._refuse_to_sample()
         own = self.options
         with tempfile.NamedTemporaryFile("w", suffix=".txt", newline="") as file:
             file.write(text)

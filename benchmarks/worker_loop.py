@@ -26,6 +26,7 @@ class Options:
     precision: str  # bf16 or int8
     threads: int
     context: int  # positions that prompt and output may take
+    temperature: float  # 0: greedy
     tools: str  # where a peer's programs and bindings lie, if it has any
 
 
@@ -45,7 +46,7 @@ class Worker(Protocol):
         """Seconds of reading a fresh prompt, up to the first token written."""
 
     def generate(self, ids: list[int], text: str, max_tokens: int) -> dict[str, Any]:
-        """Greedy decoding past end-of-text: `seconds`, `tokens`, and `ids` or `text`."""
+        """Plain decoding past end-of-text: `seconds`, `tokens`, and `ids` or `text`."""
 
     def speculate(
         self, ids: list[int], text: str, max_tokens: int, method: str, length: int
@@ -86,6 +87,7 @@ def serve(make: Callable[[Options], Worker]) -> None:
     parser.add_argument("--precision", choices=("bf16", "int8"), default="bf16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--tools", default="")
     options = Options(**vars(parser.parse_args()))
     # Whatever a library prints goes to standard error, from native code too.

@@ -112,6 +112,9 @@ class OpenVINO:
         config = openvino_genai.GenerationConfig(
             max_new_tokens=max_tokens, ignore_eos=True, do_sample=False, **more
         )
+        if self.options.temperature:
+            config.do_sample, config.temperature = True, self.options.temperature
+            config.top_p, config.rng_seed = 1.0, 0
         rows = openvino.Tensor(numpy.array([ids], dtype=numpy.int64))
         began = time.perf_counter()
         done = pipeline.generate(rows, config)

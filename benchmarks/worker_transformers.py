@@ -27,6 +27,7 @@ class Transformers:
             options.target, dtype=torch.bfloat16
         ).eval()
         self.assistant: Any = None
+        self.temperature = options.temperature
         if options.draft is not None:
             self.assistant = AutoModelForCausalLM.from_pretrained(
                 options.draft, dtype=torch.bfloat16
@@ -73,7 +74,7 @@ class Transformers:
         return self._write(assisted, ids, max_tokens)
 
     def _write(self, side: Side, ids: list[int], max_tokens: int) -> dict[str, Any]:
-        how = How(temperature=0.0, max_tokens=max_tokens, seed=0, ignore_eos=True)
+        how = How(temperature=self.temperature, max_tokens=max_tokens, seed=0, ignore_eos=True)
         began = time.perf_counter()
         (done,) = side.write([ids], how)
         return written(done.token_ids, time.perf_counter() - began)

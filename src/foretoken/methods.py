@@ -65,6 +65,8 @@ def named(name: str, draft: Any = None, **options: Any) -> Proposer | None:
     given = {key: value for key, value in options.items() if takes(name, key)}
     if name in METHODS:
         return METHODS[name](**given)
+    if name == "medusa":
+        raise ValueError("method 'medusa' needs heads: speculate=Medusa('folder of heads')")
     if name not in WITH_DRAFT:
         known = ", ".join([*METHODS, *WITH_DRAFT])
         raise ValueError(f"method {name!r} is unknown: use {known}")

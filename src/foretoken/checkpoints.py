@@ -1,0 +1,291 @@
+"""Heads on disk, and the module that they are: K heads over one hidden state of the target.
+
+Head k (from 1) turns the hidden state that predicts the next token into one that predicts the k-th
+token after that; the target's LM head, or a projection of its own, makes logits of it. Reads and
+writes three layouts: ours, the Medusa repository's, and the one that vLLM took until mid-2026.
+Medusa: Cai et al. 2024 (arXiv 2401.10774). Does not know targets, requests or how heads are used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+FORMAT = "foretoken-medusa"
+AGAIN = "fetch or train the heads again"
+Ranks = tuple[int, ...]  # (2, 0): the best guess of head 2 after the third best of head 1
+
+
+class Heads(nn.Module):
+    """K heads: `layers` blocks x + SiLU(W1 x + b) each, then W2 or the target's LM head.
+
+    weights: W1, (K, layers, d, d); zeros, of which each head repeats the LM head, are the paper's
+    start. biases: b, (K, layers, d). outputs: W2, (K, V, d); None: the target's LM head is shared.
+    target: its name. accuracies: per head, how often its guess of each rank is right. tree: paths
+    of ranks that suit these heads. Raises `ValueError`.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        biases: Tensor | None = None,
+        outputs: Tensor | None = None,
+        *,
+        vocab_size: int,
+        target: str = "",
+        accuracies: Sequence[Sequence[float]] | None = None,
+        tree: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        super().__init__()
+        if weights.ndim != 4 or 0 in weights.shape:
+            raise ValueError(f"weights has the shape {tuple(weights.shape)}, not (K, layers, d, d)")
+        K, layers, _, d = weights.shape
+        self.heads, self.layers, self.hidden_size, self.vocab_size = K, layers, d, vocab_size
+        self.weights = nn.Parameter(_sound("weights", weights, K, layers, d, d))
+        self.biases = self.outputs = None
+        if biases is not None:
+            self.biases = nn.Parameter(_sound("biases", biases, K, layers, d))
+        if outputs is not None:
+            self.outputs = nn.Parameter(_sound("outputs", outputs, K, vocab_size, d))
+        self.target = target
+        self.accuracies = None if accuracies is None else checked_accuracies(accuracies, K)
+        self.tree = None if tree is None else checked_tree(tree, K)
+
+    def like(self, states: Tensor) -> Heads:
+        """The same heads for inference, on the device and in the precision of `states`."""
+        placed: dict[str, Any] = {n: t.detach().to(states) for n, t in self.named_parameters()}
+        return Heads(**placed, vocab_size=self.vocab_size).requires_grad_(False)
+
+    def forward(self, states: Tensor, heads: int | None = None) -> Tensor:
+        """Hidden states (N, d) -> those of the first `heads` heads, (K, N, d)."""
+        weights = self.weights[:heads]
+        x = states.expand(len(weights), *states.shape)
+        for layer in range(self.layers):
+            y = x @ weights[:, layer].transpose(1, 2)
+            if self.biases is not None:
+                y = y + self.biases[:heads, layer, None]
+            x = x + nn.functional.silu(y)
+        return x
+
+    def logits(
+        self, states: Tensor, lm_head: Callable[[Tensor], Tensor], heads: int | None = None
+    ) -> Tensor:
+        """Hidden states (N, d) -> logits (K, N, V); a shared LM head takes all rows in one call."""
+        x: Tensor = self(states, heads)
+        if self.outputs is not None:
+            return x @ self.outputs[:heads].transpose(1, 2)
+        rows: Tensor = lm_head(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return rows
+
+
+def _shaped(name: str, tensor: Tensor, *shape: int) -> Tensor:
+    if tensor.shape != shape or not tensor.is_floating_point():
+        found = f"{tuple(tensor.shape)} of {tensor.dtype}"
+        raise ValueError(f"{name} is {found} and should be {shape} of floats: {AGAIN}")
+    return tensor
+
+
+def _sound(name: str, tensor: Tensor, *shape: int) -> Tensor:
+    if not _shaped(name, tensor, *shape).isfinite().all():
+        raise ValueError(f"{name} holds NaN or infinity: {AGAIN}")
+    return tensor
+
+
+def _lists(value: Any, kind: type[int] | type[float]) -> list[list[Any]]:
+    try:
+        return [[kind(x) for x in each] for each in value]
+    except (TypeError, ValueError):
+        return []
+
+
+def checked_tree(tree: Any, heads: int) -> list[Ranks]:
+    """The paths of a tree by length, then ranks; `ValueError` unless they hang together."""
+    paths = {tuple(path) for path in _lists(tree, int)}
+    if not paths or any(not path or min(path) < 0 for path in paths):
+        raise ValueError("a tree is a list of paths of ranks from 0 on, as [(0,), (1,), (0, 0)]")
+    if (depth := max(map(len, paths))) > heads:
+        raise ValueError(f"the tree is {depth} deep and there are {heads} heads: use a lower tree")
+    for path in paths:
+        if path[:-1] and path[:-1] not in paths:
+            raise ValueError(f"the tree holds {path} but not {path[:-1]}: add that")
+    return sorted(paths, key=lambda path: (len(path), path))
+
+
+def checked_accuracies(accuracies: Any, heads: int) -> list[list[float]]:
+    """One list per head of one share per rank, or `ValueError`."""
+    lists = _lists(accuracies, float)
+    if len(lists) != heads or not all(r and all(0 <= x <= 1 for x in r) for r in lists):
+        raise ValueError(
+            f"accuracies are shares from 0 to 1 per rank, one list for each of {heads}"
+        )
+    return lists
+
+
+# --- on disk ---
+
+# Names of weight and bias of layer i, and of the projection, of head k. Ours are vLLM's too, which
+# has a copy of a shared LM head beside them.
+OURS = "blocks.{k}.layers.{i}.weight", "blocks.{k}.layers.{i}.bias", "lm_heads.{k}.weight"
+ORIGINAL = "{k}.{i}.linear.weight", "{k}.{i}.linear.bias", "{k}.{layers}.weight"
+ORIGINAL_FILES = ("medusa_lm_head.pt", "medusa_lm_head.safetensors")
+NOTES = ("heads", "layers", "hidden_size", "vocab_size", "target", "accuracies", "tree")
+
+
+def save(folder: str | Path, heads: Heads) -> None:
+    """Write `model.safetensors` and `config.json`."""
+    notes = {name: getattr(heads, name) for name in NOTES}
+    config = {"format": FORMAT, "shared_head": heads.outputs is None} | notes
+    _write(folder, "model.safetensors", _named(OURS, heads), config)
+
+
+def export_original(folder: str | Path, heads: Heads, lm_head: Tensor | None = None) -> None:
+    """Write the Medusa repository's `medusa_lm_head.pt` and `config.json`.
+
+    lm_head: the target's (V, d), needed if the heads share it, because there each has its own.
+    """
+    tensors = _named(ORIGINAL, heads)
+    for k in range(heads.heads):
+        for i in range(heads.layers):  # there a block has a bias, and would start it at random
+            zeros = heads.weights.new_zeros(heads.hidden_size)
+            tensors.setdefault(ORIGINAL[1].format(k=k, i=i), zeros)
+        if heads.outputs is None:
+            tensors[ORIGINAL[2].format(k=k, layers=heads.layers)] = _lm_head(heads, lm_head)
+    config: dict[str, Any] = {"base_model_name_or_path": heads.target}
+    config |= {"medusa_num_heads": heads.heads, "medusa_num_layers": heads.layers}
+    _write(folder, ORIGINAL_FILES[0], tensors, config)
+
+
+def export_vllm(folder: str | Path, heads: Heads, lm_head: Tensor | None = None) -> None:
+    """Write `model.safetensors` and `config.json` as vLLM took them until mid-2026.
+
+    lm_head: the target's (V, d), needed if the heads share it, because there it lies beside them.
+    """
+    tensors, shared = _named(OURS, heads), heads.outputs is None
+    if shared:
+        tensors["lm_head.weight"] = _lm_head(heads, lm_head)
+    config = {"model_type": "medusa", "architectures": ["MedusaModel"], "original_lm_head": shared}
+    config |= {"num_heads": heads.heads, "num_hidden_layers": heads.layers}
+    config |= {"hidden_size": heads.hidden_size, "vocab_size": heads.vocab_size}
+    config |= {"medusa_fc_bias": heads.biases is not None}
+    _write(folder, "model.safetensors", tensors, config)
+
+
+def _lm_head(heads: Heads, lm_head: Tensor | None) -> Tensor:
+    if lm_head is None:
+        raise ValueError("these heads share the target's LM head: give its weight as lm_head=")
+    return _shaped("lm_head", lm_head, heads.vocab_size, heads.hidden_size)
+
+
+def _named(names: Sequence[str], heads: Heads) -> dict[str, Tensor]:
+    weight, bias, output = names
+    tensors: dict[str, Tensor] = {}
+    for k in range(heads.heads):
+        for i in range(heads.layers):
+            tensors[weight.format(k=k, i=i)] = heads.weights[k, i]
+            if heads.biases is not None:
+                tensors[bias.format(k=k, i=i)] = heads.biases[k, i]
+        if heads.outputs is not None:
+            tensors[output.format(k=k, layers=heads.layers)] = heads.outputs[k]
+    return tensors
+
+
+def _write(folder: str | Path, name: str, tensors: dict[str, Tensor], config: Any) -> None:
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Clones, because torch.save writes the whole of what a view is taken from.
+    tensors = {key: t.detach().cpu().clone().contiguous() for key, t in tensors.items()}
+    (torch.save if name.endswith(".pt") else save_file)(tensors, folder / name)
+    config = {key: value for key, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def load(path: str | Path) -> Heads:
+    """Heads from a folder in any of the three layouts, or from a `medusa_lm_head.pt` alone.
+
+    Raises `ValueError`, naming the place, the cause and the way out.
+    """
+    path = Path(path)
+    try:
+        for file in (path, *(path / name for name in ORIGINAL_FILES)):
+            if file.is_file():
+                beside = file.parent / "config.json"
+                config = _read(beside) if beside.exists() else {}
+                kept = {n: config[n] for n in config if n.startswith(("medusa_", "base_model"))}
+                return _heads(ORIGINAL, kept, _read(file))
+        if not (files := sorted(path.glob("*.safetensors"))):
+            raise ValueError("no heads there: fetch a folder of them with `hf download`, or train")
+        tensors = {name: t for file in files for name, t in _read(file).items()}
+        return _heads(OURS, _read(path / "config.json"), tensors)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        if file.suffix == ".json":
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        if file.suffix == ".safetensors":
+            found = load_file(file)
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+        # Some files put a prefix before every name.
+        return {re.sub(r"^medusa_heads?\.", "", n): torch.as_tensor(t) for n, t in found.items()}
+    except Exception as error:  # whatever json, pickle and zip make of a broken or foreign file
+        raise ValueError(f"{file.name} cannot be read ({type(error).__name__}): {AGAIN}") from None
+
+
+def _heads(names: Sequence[str], config: Mapping[str, Any], tensors: dict[str, Tensor]) -> Heads:
+    """Heads of named tensors, as many as there are; what a config says must agree with them."""
+    weight, bias, output = names
+    V, shared = config.get("vocab_size"), config.get("shared_head", config.get("original_lm_head"))
+    if "token_map" in tensors or config.get("truncated_vocab_size", V) not in (V, None):
+        raise ValueError("only a part of the vocabulary (token_map): use heads for all of it")
+    if shared:  # what is there is a copy of the target's
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("lm_head")}
+    layers = sum(weight.format(k=0, i=i) in tensors for i in range(len(tensors))) or 1
+    K = sum(weight.format(k=k, i=0) in tensors for k in range(len(tensors))) or 1
+
+    def stacked(name: str, count: int) -> Tensor:
+        keys = [name.format(k=k, i=i, layers=layers) for k in range(K) for i in range(count)]
+        for key in keys:
+            if key not in tensors:
+                raise ValueError(f"the tensor {key} is missing: {AGAIN}")
+            _shaped(key, tensors[key], *tensors[keys[0]].shape)
+        return torch.stack([tensors.pop(key) for key in keys])
+
+    weights = stacked(weight, layers).unflatten(0, (K, layers))
+    biased = bias.format(k=0, i=0) in tensors
+    biases = stacked(bias, layers).unflatten(0, (K, layers)) if biased else None
+    outputs = None if shared else stacked(output, 1)
+    if tensors:
+        raise ValueError(f"{min(tensors)} is no part of heads: give a folder of heads alone")
+    _agree(config, K, layers, weights.shape[-1])
+    V = [*outputs.shape, 0][1] if V is None and outputs is not None else V
+    if not isinstance(V, int):
+        raise ValueError(f"config.json says vocab_size: {V!r}, which is no number: {AGAIN}")
+    return Heads(
+        weights,
+        biases,
+        outputs,
+        vocab_size=V,
+        target=str(config.get("target", config.get("base_model_name_or_path", ""))),
+        accuracies=config.get("accuracies"),
+        tree=config.get("tree"),
+    )
+
+
+def _agree(config: Mapping[str, Any], K: int, layers: int, d: int) -> None:
+    """Refuse a config that says something else; but some published ones say too few heads."""
+    said: dict[str, Sequence[int]] = {"hidden_size": (d,)}
+    said |= dict.fromkeys(("heads", "num_heads", "medusa_num_heads"), range(1, K + 1))
+    said |= dict.fromkeys(("layers", "num_hidden_layers", "medusa_num_layers"), (layers,))
+    for name, found in said.items():
+        if config.get(name, found[-1]) not in found:
+            raise ValueError(f"config.json says {name}: {config[name]}, not {found[-1]}: {AGAIN}")

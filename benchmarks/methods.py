@@ -61,6 +61,7 @@ def candidates(draft: str, layers: int) -> dict[str, dict[str, Made]]:
         "draft, int8": {
             f"{n} tokens": lambda n=n: ft.DraftModel(draft, n, quantize="int8") for n in (3, 5)
         },
+        "draft, tree": {"fitted": lambda: ft.DraftModel(draft, tree="auto")},
         "SpecInfer": {
             str(e): lambda e=e: ft.SpecInfer([draft], expansion=e)
             for e in ((2, 1, 1), (2, 2, 1), (3, 1, 1, 1), (1, 1, 3, 1, 1))

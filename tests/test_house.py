@@ -25,7 +25,9 @@ SOURCE = REPOSITORY / "src" / "foretoken"
 # Every module is ruled by the first row that names it; "!" excludes. After the bar: what may come
 # from outside besides the standard library (no bar: anything). The last two rows are leaves of
 # which the design says nothing; heads lie with their proposers or with the checkpoints.
-SHARED = "proposers.base proposers.growing proposers.beside proposers.automaton"
+SHARED = " ".join(
+    f"proposers.{name}" for name in ("base", "growing", "beside", "bush", "automaton", "fitting")
+)
 TABLE = f"""
 tree params             <-  | torch
 noise                   <- native.sampling | torch
@@ -39,13 +41,15 @@ proposers.base          <- tree sampling request runners.base checkpoints | torc
 proposers.automaton     <-
 proposers.growing       <- tree sampling request runners.base | torch
 proposers.beside        <- tree request runners.base
+proposers.fitting       <- tree request runners.base proposers.bush shapes
+proposers.bush          <- tree sampling request proposers.beside proposers.growing | torch
 proposers.staged        <- tree sampling request picks verify runners.base {SHARED} | torch
 proposers.*             <- tree sampling request runners.base {SHARED} checkpoints | torch
 methods                 <- proposers.*
 scheduler engine        <- tree sampling verify request picks runners* proposers* scheduler engine
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods request sampling
-certify certify.*       <- llm tree sampling request runners.base analysis certify certify.*
+certify certify.*       <- llm tree sampling request runners.* analysis certify certify.*
 bench bench.*           <- * !server !server.* !cli !training !training.*
 demo demo.*             <- llm analysis demo demo.* foretoken
 training training.*     <- runners runners.* proposers.* checkpoints analysis training.*

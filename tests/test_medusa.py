@@ -353,8 +353,11 @@ def test_with_noise_the_heads_answer_for_the_noisy_logits(temperature: float) ->
 def test_penalties_and_bans_reach_the_heads() -> None:
     medusa, _ = bound(random_heads(), CHAIN)
     (free,) = medusa.propose([after_a_step()])
-    (tree,) = medusa.propose([after_a_step(bad_token_ids=tuple(free.tokens[1:]))])
-    assert not set(tree.tokens[1:]) & set(free.tokens[1:])
+    best = free.tokens[1:]
+    banned, penalised = after_a_step(bad_token_ids=tuple(best)), after_a_step(presence_penalty=2.0)
+    penalised.history.append(best)
+    for tree in medusa.propose([banned]) + medusa.propose([penalised]):
+        assert len(tree) == 4 and not set(tree.tokens[1:]) & set(best)
 
 
 def test_all_heads_of_all_requests_go_through_the_head_of_the_target_at_once() -> None:

@@ -26,7 +26,7 @@ import foretoken as ft
 import oracles
 import tiny
 from foretoken import native
-from foretoken.proposers import growing, specinfer
+from foretoken.proposers import bush, growing, specinfer
 from foretoken.proposers.automaton import Automaton
 from foretoken.request import Feedback, Request
 from foretoken.tree import TokenTree
@@ -70,6 +70,10 @@ METHODS: dict[str, Callable[..., Any]] = {
     "lookahead": lambda name, **_: ft.Lookahead(4, 3, 3),
     "early exit": lambda name, **_: ft.EarlyExit(2, 4, min_confidence=0.0),
     "draft": lambda name, **o: ft.DraftModel(draft(name, **o), 5, min_confidence=0.0),
+    "shaped draft": lambda name, **o: ft.DraftModel(
+        draft(name, **o), tree=[(0,), (1,), (2,), (0, 0), (1, 0), (1, 1), (1, 1, 0)]
+    ),
+    "fitted draft": lambda name, **o: ft.DraftModel(draft(name, **o), tree="auto"),
     "specinfer": lambda name, **o: ft.SpecInfer(
         [draft(name, **o), draft(name, 0.2, **o)], expansion=(1, 3, 1, 1)
     ),
@@ -125,6 +129,8 @@ def test_bits_of_the_native_runner(method: str, params: ft.SamplingParams) -> No
     other = tiny.relative(model, 0.05)
     made: dict[str, Any] = {
         "draft": ft.DraftModel(other, 5, min_confidence=0.0),
+        "shaped draft": ft.DraftModel(other, tree=[(0,), (1,), (0, 0), (1, 0), (1, 1)]),
+        "fitted draft": ft.DraftModel(other, tree="auto"),
         "specinfer": ft.SpecInfer([other, tiny.relative(model, 0.1)], expansion=(1, 3, 1)),
         "staged": ft.Staged(other, ft.NGram(min_ngram=1), 6, min_confidence=0.0),
         "staged twice": ft.Staged(other, ft.DraftModel(tiny.relative(model, 0.1), 2), 6),
@@ -183,6 +189,7 @@ def test_an_end_at_every_position(method: str) -> None:
 DRAWN = {
     "specinfer": lambda: ft.SpecInfer([small(1), small(2)], expansion=(2, 1)),
     "specinfer, each": lambda: ft.SpecInfer([small(1), small(2)], expansion=[(1, 2), (3,)]),
+    "shaped": lambda: ft.DraftModel(small(1), tree=[(0,), (1,), (0, 0), (1, 0), (1, 1)]),
     "staged": lambda: ft.Staged(small(1), ft.NGram(min_ngram=1), 3, min_confidence=0.0),
     "staged, a draft's laws": lambda: ft.Staged(
         small(1), ft.DraftModel(small(2), 2, min_confidence=0.0), 3, min_confidence=0.0
@@ -217,7 +224,7 @@ def test_a_false_law_is_found(method: str, monkeypatch: pytest.MonkeyPatch) -> N
     def flat(laws: Sequence[Tensor]) -> Tensor | None:
         return whole([law.sqrt() / law.sqrt().sum() for law in laws])
 
-    for module in (growing, specinfer):
+    for module in (growing, bush, specinfer):
         monkeypatch.setattr(module, "stacked", flat)
     with pytest.raises(AssertionError):
         check_law("rejection", DRAWN[method](), 4000, max_tokens=4)

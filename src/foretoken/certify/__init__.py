@@ -26,6 +26,7 @@ from foretoken.certify.identity import (
     references,
 )
 from foretoken.llm import LLM
+from foretoken.runners.kv import available_bytes
 from foretoken.sampling import SamplingParams
 
 IDENTICAL, DEFECT, NEAR_TIES = 0, 1, 3  # exit codes
@@ -225,6 +226,10 @@ def _wider(llm: LLM) -> Any:
         return None
     model = llm.runner.model
     wide = torch.float32 if model.dtype.itemsize < 4 else torch.float64
+    needed = sum(parameter.numel() for parameter in model.parameters()) * wide.itemsize
+    free = available_bytes(model.device)
+    if free is not None and needed > free:
+        return None
     try:
         return copy.deepcopy(model).to(wide)  # type: ignore[arg-type]  # of a decorator
     except (RuntimeError, MemoryError):  # no room, or quantised: blocks alone calibrate

@@ -16,10 +16,10 @@ SHOWN = 5  # defects that are told of
 
 def table(certificate: Certificate) -> Table:
     """One row per method and rule."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     made.add_column("method")
     made.add_column("rule")
-    for name in ("positions", "tokens/\nstep", "accepted", "largest\ndifference", "near-\nties"):
+    for name in ("posi-\ntions", "tokens/\nstep", "accepted", "logits\ndiffer", "near-\nties"):
         made.add_column(name, justify="right")
     made.add_column("defects", justify="right")
     made.add_column("law,\nleast p", justify="right")

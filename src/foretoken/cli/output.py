@@ -56,7 +56,8 @@ def table(done: Sequence[Completion]) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        title=f"seed {first.seed}, {len(first.prompt_token_ids)} prompt tokens",
+        title=f"seed {first.seed}, {len(first.prompt_token_ids)} prompt tokens"
+        + (", lossy acceptance: not what the model alone would write" if first.stats.lossy else ""),
         title_justify="left",
         title_style="dim",
     )

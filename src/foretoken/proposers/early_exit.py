@@ -52,7 +52,7 @@ class EarlyExit(Growing):
         return [growth.tree() for growth in grown]
 
     def _start(self, request: Request) -> Growth:
-        # Until the target has read the prompt there is nothing that its first layers could stand on.
+        # Until the target has read the prompt its first layers have nothing to stand on.
         ready = self.target.cached(request.key) == len(request.tokens) - 1
         depth = min(self.num_draft_tokens, request.room - 1) if ready else 0
         return Growth(request, depth, [request.tokens[-1]])

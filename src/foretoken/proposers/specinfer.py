@@ -9,7 +9,7 @@ and 4).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,29 +17,13 @@ from torch import Tensor
 
 from foretoken import sampling
 from foretoken.proposers.beside import Beside
+from foretoken.proposers.bush import Children, Ranks, grown
 from foretoken.proposers.growing import race, stacked
 from foretoken.request import Request
 from foretoken.runners.base import Target
 from foretoken.tree import TokenTree, merge
 
 EXPANSION = (1, 1, 3, 1, 1, 1, 1, 1)  # the paper's default
-
-
-@dataclass(slots=True)
-class Bush:
-    """The tree that one draft grows for one request."""
-
-    request: Request
-    depth: int  # tokens that may be drafted one after another
-    tokens: list[int]
-    parents: list[int] = field(default_factory=lambda: [-1])
-    laws: list[Tensor] = field(default_factory=list)
-    scores: list[float] = field(default_factory=lambda: [1.0])
-    leaves: list[int] = field(default_factory=lambda: [0])
-    ran: int = 0
-
-    def tree(self) -> TokenTree:
-        return TokenTree(self.tokens, self.parents, stacked(self.laws), self.scores)
 
 
 class SpecInfer:
@@ -73,53 +57,19 @@ class SpecInfer:
             draft.release(request)
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
-        grown = [self._grown(number, requests) for number in range(len(self.drafts))]
-        return [_joined([bush.tree() for bush in bushes]) for bushes in zip(*grown, strict=True)]
+        proposed = []
+        for number, (draft, expansion) in enumerate(zip(self.drafts, self.expansions, strict=True)):
 
-    def _grown(self, number: int, requests: Sequence[Request]) -> list[Bush]:
-        """The trees of one draft; it runs all but their leaves."""
-        draft, expansion = self.drafts[number], self.expansions[number]
-        bushes = []
-        for request in requests:
-            depth = min(len(expansion), draft.room(request)) if draft.catch_up(request) else 0
-            bushes.append(Bush(request, depth, request.tokens[-1:]))
-        for depth, count in enumerate(expansion):
-            if not (growing := [bush for bush in bushes if bush.depth > depth]):
-                break
-            trees = [TokenTree(list(bush.tokens), list(bush.parents)) for bush in growing]
-            outputs = draft.runner.forward(
-                [
-                    draft.work(bush.request, tree, bush.ran)
-                    for bush, tree in zip(growing, trees, strict=True)
-                ]
-            )
-            for bush, tree, output in zip(growing, trees, outputs, strict=True):
-                draft.ran(bush.request, tree)
-                self._extend(number, bush, tree, output.logits, count)
-        return bushes
+            def width(ranks: Ranks, expansion: Sequence[int] = expansion) -> int:
+                return expansion[len(ranks)] if len(ranks) < len(expansion) else 0
 
-    def _extend(self, number: int, bush: Bush, tree: TokenTree, logits: Tensor, count: int) -> None:
-        """Children for every leaf; rows of `logits` are those of the nodes from `bush.ran` on."""
-        leaves, bush.leaves = bush.leaves, []
-        for leaf in leaves:
-            row = logits[leaf - bush.ran][: self.vocabulary]
-            try:
-                ids, shares, laws = self._children(number, bush, tree.path_tokens(leaf), row, count)
-            except sampling.NoCandidate as error:
-                bush.request.stop_drafting(error)
-                bush.depth = 0
-                continue
-            bush.leaves += range(len(bush.tokens), len(bush.tokens) + len(ids))
-            bush.tokens += ids
-            bush.parents += [leaf] * len(ids)
-            bush.laws += laws
-            bush.scores += [bush.scores[leaf] * share for share in shares]
-        bush.ran = len(tree)
+            proposed.append(grown(draft, requests, width, partial(self._children, number)))
+        return [_joined(trees) for trees in zip(*proposed, strict=True)]
 
     def _children(
-        self, number: int, bush: Bush, path: Sequence[int], row: Tensor, count: int
-    ) -> tuple[list[int], list[float], list[Tensor]]:
-        request = bush.request
+        self, number: int, request: Request, path: Sequence[int], row: Tensor, count: int
+    ) -> Children:
+        row = row[: self.vocabulary]
         if request.rule != "rejection" or request.params.temperature == 0:
             return race(request, path, row, count)
         law = sampling.law(row, request.params, request.history, path).cpu()

@@ -1,0 +1,15 @@
+"""Staged speculation: n-gram lookup drafts for the draft, which drafts for the model."""
+
+import foretoken as ft
+from foretoken.demo import bundled
+
+prompt = "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test"
+params = ft.SamplingParams(temperature=0.7, seed=1, max_tokens=64)
+llm = ft.LLM(bundled("target"), dtype="float32")
+(plain,) = llm.generate(prompt, params)
+staged = ft.Staged(bundled("draft"), ft.NGram())
+llm.use(staged)
+(out,) = llm.generate(prompt, params)
+print(out.text)
+print("identical:", out.token_ids == plain.token_ids)
+print(f"{out.stats.tokens_per_step:.2f} tokens per pass of the model")

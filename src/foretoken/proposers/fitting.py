@@ -1,0 +1,77 @@
+"""The shape of a draft's trees, fitted to what was accepted and to what passes cost.
+
+Sequoia's programme (`shapes`) over the rates of this text and the seconds of this machine. What is
+fitted are shapes only, before anything is drawn: no rule of acceptance notices it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from foretoken.proposers.bush import Ranks
+from foretoken.request import Request
+from foretoken.runners.base import Target, Work
+from foretoken.shapes import best_shape, choices_to_parents, parents_to_choices, positional
+from foretoken.tree import TokenTree
+
+KEY = -3  # of the timed passes: no request's
+CONTEXT = 64  # tokens behind which they run
+TIMED = (1, 2, 4, 8, 12, 16)  # nodes
+EVERY = 32  # steps between two fittings
+RANKS = 3  # siblings at most
+# Deep and wide enough to learn every rank from.
+FIRST = [(0,), (1,), (2,), (0, 0), (0, 1), (0, 2), (0, 0, 0), (0, 0, 1), (0, 0, 0, 0)]
+
+
+def widths(choices: Iterable[Sequence[int]]) -> Counter[Ranks]:
+    """Children of every node, by its ranks; `ValueError` unless the paths hang together."""
+    paths = parents_to_choices(choices_to_parents(choices))
+    return Counter(path[:-1] for path in paths)
+
+
+class Fit:
+    """Rates and costs so far, and the shape that they call for."""
+
+    def __init__(self, target: Target, draft: Target, nodes: int, depth: int) -> None:
+        self.cost = {n: _seconds(target, n) for n in TIMED if n <= max(nodes, 2)}
+        self.draft_seconds = _seconds(draft, 2)
+        self.nodes, self.depth = nodes, depth
+        self.accepted, self.offered = [0] * RANKS, [0] * RANKS
+        self.steps, self.widths = 0, widths(FIRST)
+
+    def learn(self, request: Request) -> None:
+        """From the request's last step; now and then a new shape comes of it."""
+        if (feedback := request.feedback) is None:
+            return
+        tree, path = feedback.tree, feedback.path
+        for node, following in zip(path, [*path[1:], -1], strict=True):
+            for rank, child in enumerate(tree.children(node)[:RANKS]):
+                self.offered[rank] += 1
+                self.accepted[rank] += child == following
+        self.steps += 1
+        if self.steps % EVERY:
+            return
+        rates = positional(self.accepted, self.offered)
+        best = best_shape(rates, self.cost, self.draft_seconds, self.nodes, self.depth)
+        # Where nothing pays a token is drafted all the same: it is how that is noticed to change.
+        self.widths = widths(parents_to_choices(best.parents) or FIRST[:1])
+        # What is long ago counts less.
+        self.accepted = [count // 2 for count in self.accepted]
+        self.offered = [count // 2 for count in self.offered]
+
+
+def _seconds(runner: Target, nodes: int) -> float:
+    """Of a pass over so many nodes, the median of three, warm."""
+    ids = [(7 * i) % runner.vocabulary for i in range(CONTEXT)]
+    if runner.cached(KEY) == 0:
+        runner.forward([Work(KEY, ids, None)])
+    work, found = [Work(KEY, [], TokenTree.chain([1] * nodes))], []
+    for _ in range(4):
+        began = time.perf_counter()
+        runner.forward(work)
+        found.append(time.perf_counter() - began)
+    runner.free(KEY)
+    return statistics.median(found[1:])

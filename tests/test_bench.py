@@ -342,7 +342,8 @@ def test_results_that_cannot_be_written_still_print_the_table(
     ("line", "says"),
     [
         ("--methods draft", "--draft MODEL"),
-        ("--methods medusa", "unknown"),
+        ("--methods medusa", "needs heads"),
+        ("--methods eagle", "unknown"),
         ("--rounds 0", "rounds is 0"),
         ("--max-tokens 0", "max_tokens is 0"),
         ("--batch 0", "batch size"),

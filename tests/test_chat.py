@@ -160,7 +160,7 @@ def test_methods_are_switched_between_turns(run: Any, folder: Path, asked: Any) 
     code, out, err = run("--draft", "D", "--branch", "2", *SHORT, lines=lines)
     words = [line for line in lines if not line.startswith("/")]
     assert (code, out) == (0, printed(talk(folder, words)))
-    drafted = ["DraftModel", "NGram", "NoneType", "Merged", "DraftModel", "DraftModel"]
+    drafted = ["DraftModel", "NGram", "NoneType", "Hybrid", "DraftModel", "DraftModel"]
     assert [name for _, name in asked] == drafted
     told = [line for line in err.splitlines() if not line.startswith("(cut")]
     assert told[:5] == [

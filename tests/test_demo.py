@@ -126,7 +126,12 @@ def test_pieces_make_the_text(pair: Path) -> None:  # noqa: F811
     import foretoken
 
     llm = foretoken.LLM(pair / "target", dtype="float32")
-    writer = Writer("plain", llm, "é = '", foretoken.SamplingParams(max_tokens=60, temperature=2.0))
+    writer = Writer(
+        "plain",
+        llm,
+        "é = '",
+        foretoken.SamplingParams(max_tokens=60, temperature=2.0, ignore_eos=True),
+    )
     while not writer.finished:
         writer.step()
     assert len(writer.pieces) == 60 and writer.seconds > 0

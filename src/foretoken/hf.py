@@ -72,11 +72,8 @@ class CustomGenerate:
     """A decoding loop for transformers' `generate`; see `custom_generate`."""
 
     def __init__(self, speculate: Any, rule: str, seed: int | None, max_batch: int) -> None:
-        self._options: dict[str, Any] = {
-            "speculate": resolve(speculate),
-            "rule": rule,
-            "max_batch": max_batch,
-        }
+        self._options: dict[str, Any] = {"rule": rule, "max_batch": max_batch}
+        self._options["speculate"] = resolve(speculate)
         self._seed = seed
         self._llm: LLM | None = None
         self._made_for: tuple[Any, ...] = ()

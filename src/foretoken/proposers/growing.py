@@ -91,7 +91,7 @@ class Growing:
             outputs = self.run(growing)
         except Exception as error:  # one request's fault is not the others'
             if len(growing) == 1:
-                return _stop(growing[0], error)
+                return stop(growing[0], error)
             for growth in growing:
                 self._grow([growth])
             return
@@ -102,12 +102,13 @@ class Growing:
                 path = growth.tips[1:]
                 growth.add(*children(growth.request, path, row, self.branch, self.vocabulary))
             except sampling.NoCandidate as error:
-                _stop(growth, error)
+                stop(growth, error)
             if growth.chance < self.min_confidence:
                 growth.depth = 0
 
 
-def _stop(growth: Growth, error: Exception) -> None:
+def stop(growth: Growth, error: Exception) -> None:
+    """End a growth whose model failed, keep what was drawn, and tell the request."""
     growth.depth = 0
     growth.request.stop_drafting(error)
 

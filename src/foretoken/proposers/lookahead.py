@@ -81,12 +81,12 @@ class Lookahead:
         if tree is None or feedback is None or feedback.best is None:
             return
         found = _found(tree, feedback.tree)
-        if any(found[node] < 0 for node in state.ends):
-            return  # another method's budget cut the window
-        fresh = [feedback.best[found[node]] for node in state.ends]
+        # -1: another method's budget cut the window, or a row is not finite.
+        fresh = [feedback.best[at] if (at := found[node]) >= 0 else -1 for node in state.ends]
         if min(fresh) < 0:
             return
-        fresh = [self._alive(request, state, token) for token in fresh]
+        for j, token in enumerate(fresh):  # behind an end of text there is nothing to guess
+            fresh[j] = state.rng.choice(request.prompt) if token in request.stop_ids else token
         for node, token in zip(state.ends, fresh, strict=True):
             column = tree.path(node)[-len(state.rows) :]
             self._remember(state, (*(tree.tokens[at] for at in column), token))
@@ -95,11 +95,6 @@ class Lookahead:
             state.rows.pop(0)
             state.rows[0] = state.rows[0][1:]
 
-    def _alive(self, request: Request, state: State, token: int) -> int:
-        """No end of text in the window: behind it there is nothing to guess."""
-        ended = token in request.stop_ids
-        return state.rng.choice(request.prompt) if ended else token
-
     def _read(self, tokens: Sequence[int], state: State) -> None:
         for end in range(max(state.indexed, self.ngram), len(tokens) + 1):
             self._remember(state, tuple(tokens[end - self.ngram : end]))
@@ -107,8 +102,6 @@ class Lookahead:
 
     def _remember(self, state: State, ngram: Guess) -> None:
         """Least recent first; a guess that comes again is fresh again."""
-        if len(ngram) < 2:
-            return
         known = state.pool.setdefault(ngram[0], OrderedDict())
         known[ngram[1:]] = None
         known.move_to_end(ngram[1:])

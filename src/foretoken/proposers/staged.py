@@ -18,7 +18,7 @@ from torch import Tensor
 from foretoken.picks import Laws
 from foretoken.proposers.base import Proposer, bind, release
 from foretoken.proposers.beside import Beside
-from foretoken.proposers.growing import Growing, Growth, race
+from foretoken.proposers.growing import Growing, Growth, race, stop
 from foretoken.request import VERIFIER, Request
 from foretoken.runners.base import Target
 from foretoken.sampling import NoCandidate
@@ -96,9 +96,8 @@ class Staged(Growing):
             shadow = self._shadows[request.key] = request.twin()
         shadow.follow(request)
         self._stages[request.key] = Stage(shadow, [], [])
-        depth = min(self.num_draft_tokens, self.beside.room(request))
-        ready = self.beside.catch_up(request)
-        return Growth(request, depth if ready else 0, [request.tokens[-1]])
+        room = self.beside.room(request) if self.beside.catch_up(request) else 0
+        return Growth(request, min(self.num_draft_tokens, room), [request.tokens[-1]])
 
     def _grow(self, growing: Sequence[Growth]) -> None:
         """One pass of the draft over what its drafter proposes to every request."""
@@ -118,17 +117,15 @@ class Staged(Growing):
             try:
                 path, found = self._written(stage.shadow, tree, output.logits[:, : self.vocabulary])
             except NoCandidate as error:
-                growth.depth = 0
-                growth.request.stop_drafting(error)
+                stop(growth, error)
                 continue
             stage.tip = first + path[-1]
             for ids, shares, laws in found:
                 growth.add(ids, shares, laws)
                 stage.shadow.tokens.append(ids[0])
                 stage.shadow.history.append(ids[:1])
-                if growth.chance < self.min_confidence:
+                if growth.depth == 0 or growth.chance < self.min_confidence:
                     growth.depth = 0
-                if growth.depth == 0:
                     break
 
     def _written(self, shadow: Request, tree: TokenTree, logits: Tensor) -> tuple[list[int], Found]:

@@ -44,16 +44,18 @@ proposers.beside        <- tree request runners.base
 proposers.fitting       <- tree request runners.base proposers.bush shapes
 proposers.bush          <- tree sampling request proposers.beside proposers.growing | torch
 proposers.staged        <- tree sampling request picks verify runners.base {SHARED} | torch
-proposers.*             <- tree sampling request runners.base {SHARED} checkpoints | torch
+proposers.*             <- tree sampling request runners.base {SHARED} checkpoints shapes | torch
 methods                 <- proposers.*
 scheduler engine        <- tree sampling verify request picks runners* proposers* scheduler engine
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods request sampling
 certify certify.*       <- llm tree sampling request runners.* analysis certify certify.*
 bench bench.*           <- * !server !server.* !cli !training !training.*
-demo demo.*             <- llm analysis demo demo.* foretoken
-training training.*     <- runners runners.* proposers.* checkpoints analysis training.*
-server server.* cli cli.* foretoken <- *
+demo demo.*             <- llm analysis methods demo demo.* foretoken
+training.data training.entries training.rows <- training.entries training.rows
+training.run* training.prepare training.served <- * !server !server.* !cli !cli.*
+training training.*     <- runners runners.* checkpoints analysis training.*
+server server.* cli cli.* foretoken __main__ <- *
 native native.* text checkpoints <- native native.*
 inputs                  <- sampling
 analysis                <- tree
@@ -65,7 +67,7 @@ METHODS = re.compile(
     r"|\bstaged\b",
     re.IGNORECASE,
 )
-MAY_TOUCH_GLOBALS = "demo.train bench bench.*"  # scripts, which own their process
+MAY_TOUCH_GLOBALS = "demo.train bench bench.* training.trainer"  # scripts, which own their process
 ENVIRONMENT = "os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv"
 GLOBAL_GENERATORS = (
     "random.* !random.Random !random.SystemRandom "

@@ -18,7 +18,7 @@ import transformers
 
 import foretoken
 from foretoken import cli, demo, native
-from foretoken.methods import METHODS, WITH_DRAFT
+from foretoken.methods import GIVEN, METHODS
 
 INFO: Any = importlib.import_module("foretoken.cli.info")  # `cli.info` is the command
 
@@ -44,7 +44,7 @@ def test_json(run: Any) -> None:
     assert found["versions"]["torch"] == torch.__version__
     assert found["versions"]["transformers"] == transformers.__version__
     assert found["machine"]["threads"] == torch.get_num_threads()
-    assert found["methods"] == [*METHODS, *WITH_DRAFT]
+    assert found["methods"] == [*METHODS, *GIVEN]
     assert set(found["optional"]) == {"matplotlib", "peft"}
     states = [state for kind in ("devices", "runners", "bundled") for state in found[kind].values()]
     assert all(state["available"] == (state["reason"] is None) for state in states)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -29,7 +29,7 @@ from foretoken import native
 from foretoken.proposers import bush, growing, specinfer
 from foretoken.proposers.automaton import Automaton
 from foretoken.request import Feedback, Request
-from foretoken.tree import TokenTree
+from foretoken.tree import TokenTree, merge
 from foretoken.verify import verify_typical
 from test_exactness import WARPED, check_law, small
 
@@ -259,6 +259,48 @@ def test_typical_acceptance_is_that_of_the_paper(tree: TokenTree, data: st.DataO
     assert bonus == int(p[path[-1]].argmax())
 
 
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("method", METHODS)
+def test_counters_are_those_of_the_trace(
+    method: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces: dict[int, list[Any]] = {}
+    honest = Request.accept
+
+    def watched(self: Request, tree: TokenTree, path: Any, bonus: int, logits: Tensor) -> Any:
+        written = honest(self, tree, path, bonus, logits)
+        traces.setdefault(self.key, []).append((tree, list(path), written))
+        return written
+
+    monkeypatch.setattr(Request, "accept", watched)
+    some = [GREEDY, replace(SAMPLED, temperature=0.4, stop_token_ids=(30, 31, 32))]
+    with ft.LLM(target("llama"), speculate=METHODS[method]("llama"), rule=rule) as llm:
+        requests = [one for params in some for ids in PROMPTS for one in llm.submit(ids, params)]
+        while not all(request.finished for request in requests):
+            llm.engine.step()
+    assert sum(request.stats.accepted for request in requests) > 0
+    for request in requests:
+        offered, accepted = Counter[int](), Counter[int]()
+        drafting = drafted = 0
+        for tree, path, written in traces[request.key]:
+            drafting += len(tree) > 1
+            drafted += len(tree) - 1
+            for depth in range(len(written)):  # token `depth` was decided at path[depth]
+                offered[depth] += bool(tree.children(path[depth]))
+                accepted[depth] += depth + 1 < len(path)
+        stats = request.stats
+        steps = traces[request.key]
+        assert (stats.steps, stats.drafting_steps, stats.drafted) == (len(steps), drafting, drafted)
+        assert stats.tokens == len(request.output) == sum(len(written) for *_, written in steps)
+        assert stats.accepted == accepted.total() == sum(request.from_draft)
+        for counts, said in (
+            (offered, stats.offered_per_position),
+            (accepted, stats.accepted_per_position),
+        ):
+            assert [counts[depth] for depth in range(len(said))] == said
+            assert counts.total() == sum(said)
+
+
 def test_typical_acceptance_is_lossy_and_says_so() -> None:
     made = METHODS["draft"]("llama")
     with ft.LLM(target("llama"), speculate=made, rule=ft.Typical(0.01, 0.1)) as llm:
@@ -349,6 +391,18 @@ def test_the_window_is_the_comb_of_the_paper() -> None:
     assert tree.path_tokens(3) == [4, 5, 6]  # the latest guess first
     depths = sorted(tree.depths[node] for node in state.ends)
     assert depths == [2, 3, 4, 5, 6]  # row 2 of column j stands at 2 + j
+
+
+def test_nodes_are_found_again_in_a_merged_tree() -> None:
+    ours = TokenTree([1, 2, 2, 3, 4], [-1, 0, 0, 1, 2])
+    other = TokenTree([1, 5, 2, 4], [-1, 0, 0, 2])
+    whole = merge([other, ours])
+    found = ours.within(whole)
+    assert [whole.path_tokens(at) for at in found] == [ours.path_tokens(i) for i in range(5)]
+    assert found[1] == found[2]  # equal siblings are one node there
+    cut = TokenTree([1, 2, 4], [-1, 0, 1])
+    assert ours.within(cut) == [0, 1, 1, -1, 2]
+    assert TokenTree.chain([1, 9, 1]).within(cut) == [0, -1, -1]
 
 
 def test_lookahead_finds_what_repeats_without_reading_the_text() -> None:

@@ -48,10 +48,6 @@ class Engine:
         self.wants_best = getattr(proposer, "wants_best", False)
 
     @property
-    def lossy(self) -> bool:
-        return isinstance(self.rule, Typical)
-
-    @property
     def name_of_rule(self) -> str:
         return "typical" if isinstance(self.rule, Typical) else self.rule
 

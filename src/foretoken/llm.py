@@ -236,7 +236,6 @@ class LLM:
                     params,
                     seed=seed,
                     rule=self.engine.name_of_rule,
-                    lossy=self.engine.lossy,
                     end_ids=self.end_ids,
                     max_length=self.max_length,
                     text=text,

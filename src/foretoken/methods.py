@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from foretoken.proposers.base import Proposer
@@ -11,6 +11,7 @@ from foretoken.proposers.draft import DraftModel
 from foretoken.proposers.early_exit import EarlyExit
 from foretoken.proposers.hybrid import Hybrid
 from foretoken.proposers.lookahead import Lookahead
+from foretoken.proposers.medusa import Medusa
 from foretoken.proposers.ngram import NGram
 from foretoken.proposers.specinfer import SpecInfer
 from foretoken.proposers.staged import Staged
@@ -31,48 +32,70 @@ METHODS: dict[str, Callable[..., Proposer | None]] = {
     "lookahead": Lookahead,
     "early-exit": EarlyExit,
 }
-WITH_DRAFT: dict[str, Callable[..., Proposer]] = {  # a model comes first
-    "draft": DraftModel,
-    "staged": _staged,
-    "specinfer": lambda draft: SpecInfer([draft]),
+GIVEN: dict[str, tuple[str, Callable[..., Proposer]]] = {  # what is given to it, and its maker
+    "draft": ("draft", DraftModel),
+    "staged": ("draft", _staged),
+    "specinfer": ("draft", lambda draft: SpecInfer([draft])),
+    "medusa": ("heads", Medusa),
 }
 WRITTEN = {  # how they are made in Python
     "draft": "DraftModel('name or folder')",
     "staged": "Staged('name or folder', NGram())",
     "specinfer": "SpecInfer(['name or folder', ...])",
+    "medusa": "Medusa('folder of heads')",
 }
+KINDS = {  # what can be given: which method it is for if no other asks for it, and how it is named
+    "draft": ("draft", "a model", "--draft MODEL"),
+    "heads": ("medusa", "heads", "--heads FOLDER"),
+}
+Sources = Mapping[str, Any]  # kind -> model or folder, None where there is none
 
 
-def chosen(names: Iterable[str], draft: Any) -> list[str]:
-    """The names, once each; a draft that no method asks for drafts itself."""
+def chosen(names: Iterable[str], sources: Sources) -> list[str]:
+    """The names, once each; a draft or heads that no method asks for draft by themselves."""
     listed = list(dict.fromkeys(names))
-    if draft is not None and not {*listed} & {*WITH_DRAFT}:
-        listed.append("draft")
+    asked = {GIVEN[name][0] for name in listed if name in GIVEN}
+    for kind, (name, *_) in KINDS.items():
+        if sources.get(kind) is not None and kind not in asked:
+            listed.append(name)
     return listed
+
+
+def possible(sources: Sources) -> list[str]:
+    """Every method that has what it needs."""
+    with_them = [name for name, (kind, _) in GIVEN.items() if sources.get(kind) is not None]
+    return [*METHODS, *with_them]
+
+
+def check_given(names: Iterable[str], sources: Sources) -> None:
+    """Refuse a command with a method that needs what it does not give."""
+    for name in names:
+        if name in GIVEN and not sources.get(GIVEN[name][0]):
+            _, what, option = KINDS[GIVEN[name][0]]
+            raise ValueError(f"method {name} needs {what}: add {option}")
 
 
 def takes(name: str, option: str) -> bool:
     """Whether the method of that name has the option."""
-    made = METHODS.get(name) or WITH_DRAFT.get(name)
+    made = METHODS.get(name) or GIVEN.get(name, (None, None))[1]
     return made is not None and option in inspect.signature(made).parameters
 
 
-def named(name: str, draft: Any = None, **options: Any) -> Proposer | None:
+def named(name: str, sources: Sources | None = None, **options: Any) -> Proposer | None:
     """A proposer by its name, with those of the options that it has.
 
-    Raises `ValueError` for an unknown name, and for a method that needs a draft without one.
+    Raises `ValueError` for an unknown name, and for a method without what it needs.
     """
     given = {key: value for key, value in options.items() if takes(name, key)}
     if name in METHODS:
         return METHODS[name](**given)
-    if name == "medusa":
-        raise ValueError("method 'medusa' needs heads: speculate=Medusa('folder of heads')")
-    if name not in WITH_DRAFT:
-        known = ", ".join([*METHODS, *WITH_DRAFT])
-        raise ValueError(f"method {name!r} is unknown: use {known}")
-    if draft is None:
-        raise ValueError(f"method {name!r} needs a model: speculate={WRITTEN[name]}")
-    return WITH_DRAFT[name](draft, **given)
+    if name not in GIVEN:
+        raise ValueError(f"method {name!r} is unknown: use {', '.join([*METHODS, *GIVEN])}")
+    kind, made = GIVEN[name]
+    source = (sources or {}).get(kind)
+    if source is None:
+        raise ValueError(f"method {name!r} needs {KINDS[kind][1]}: speculate={WRITTEN[name]}")
+    return made(source, **given)
 
 
 def resolve(speculate: Any) -> Proposer | None:

@@ -99,7 +99,6 @@ class Request:
         *,
         seed: int,
         rule: str = "coupled",
-        lossy: bool = False,
         end_ids: Sequence[int] = (),
         max_length: int = 1 << 30,
         text: Text | None = None,
@@ -114,7 +113,7 @@ class Request:
         self.noise = Noise(self.seed, 0)
         self.history = History(self.prompt, sorted(self.stop_ids))
         self.text = text
-        self.stats = Stats(lossy, began=time.monotonic())
+        self.stats = Stats(rule == "typical", began=time.monotonic())
         self.feedback: Feedback | None = None
         self.finish_reason: str | None = None
         self.error: str | None = None

@@ -119,6 +119,7 @@ def verify_typical(tree: TokenTree, p: Laws, rule: Typical) -> tuple[list[int], 
     whose laws are one-hot, stays greedy. p: as in `verify_rejection`.
     """
     reached = {0: (0, 0.0)}  # node -> depth, log-likelihood
+    bars: dict[int, float] = {}  # node -> what its children must surpass
     last = 0
     for i in range(1, len(tree)):
         parent = tree.parents[i]
@@ -126,7 +127,10 @@ def verify_typical(tree: TokenTree, p: Laws, rule: Typical) -> tuple[list[int], 
             continue
         law = p[parent]
         share = float(law[tree.tokens[i]])
-        if share > min(rule.epsilon, rule.delta * math.exp(-float(torch.special.entr(law).sum()))):
+        if parent not in bars:
+            entropy = float(torch.special.entr(law).sum())
+            bars[parent] = min(rule.epsilon, rule.delta * math.exp(-entropy))
+        if share > bars[parent]:
             depth, likelihood = reached[parent]
             reached[i] = depth + 1, likelihood + math.log(share)
             last = max(last, i, key=reached.__getitem__)

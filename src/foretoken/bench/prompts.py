@@ -41,6 +41,14 @@ class Prompt:
         return chat_ids(tokenizer, messages)
 
 
+def read(files: Sequence[Path], count: int | None, tokenizer: Any) -> list[Prompt]:
+    """The first `count` prompts of each file (None: all); without files, of held-out code (10)."""
+    if not files:
+        return held_out(tokenizer, count or 10)
+    templated = bool(getattr(tokenizer, "chat_template", None))
+    return [prompt for file in files for prompt in load(file, templated)[:count]]
+
+
 def load(path: Path, templated: bool) -> list[Prompt]:
     """The prompts of a file; `turns` become chats where the model is `templated`.
 

@@ -16,11 +16,10 @@ from foretoken.bench import prompts as prompt_files
 from foretoken.bench import timing
 from foretoken.bench.compare import Comparison, Result, best_assistant, judge, pass_seconds
 from foretoken.bench.inflation import inflate
-from foretoken.bench.prompts import Prompt
 from foretoken.bench.sides import How, assisted, ours, transformers
 from foretoken.demo import located
 from foretoken.llm import LLM
-from foretoken.methods import WITH_DRAFT, named
+from foretoken.methods import GIVEN, check_given, named
 from foretoken.runners import choice, loading
 from foretoken.text import load_tokenizer
 
@@ -34,6 +33,7 @@ class Options:
 
     model: str  # hub id, folder, or `bundled`
     draft: str | None = None
+    heads: str | None = None
     methods: Sequence[str] = ("none",)  # none is always there; a+b are merged into one tree
     against: Sequence[str] = ()
     prompts: Sequence[Path] = ()  # none: beginnings of held-out standard-library modules
@@ -89,11 +89,10 @@ def check(options: Options) -> None:
     if not options.batches or min(options.batches) < 1:
         raise ValueError("a batch size must be 1 or more")
     for method in options.methods:
-        for part in method.split("+"):
-            if part in WITH_DRAFT:
-                if options.draft is None:
-                    raise ValueError(f"method {part} needs a model: add --draft MODEL")
-            else:
+        parts = method.split("+")
+        check_given(parts, _sources(options, options.draft))
+        for part in parts:
+            if part not in GIVEN:
                 named(part)
 
 
@@ -102,10 +101,9 @@ def run(options: Options, progress: Callable[[str, float], None]) -> Report:
     check(options)
     progress("loading", 0.0)
     model, plain, assistant = load(options)
-    templated = bool(getattr(plain.tokenizer, "chat_template", None))
     if plain.tokenizer is None:
         raise ValueError("a comparison reads text, and this model came without a tokenizer")
-    prompts = read(options, plain.tokenizer, templated)
+    prompts = prompt_files.read(options.prompts, options.num_prompts, plain.tokenizer)
     llms = {"none": plain}
     for method in options.methods:
         if method not in llms:
@@ -202,19 +200,14 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
     return model, plain, assistant
 
 
-def read(options: Options, tokenizer: Any, templated: bool) -> list[Prompt]:
-    """The prompts of all files, or held-out ones."""
-    if not options.prompts:
-        return prompt_files.held_out(tokenizer, options.num_prompts or 10)
-    found = []
-    for path in options.prompts:
-        found += prompt_files.load(path, templated)[: options.num_prompts]
-    return found
-
-
 def _drafter(part: str, options: Options, assistant: PreTrainedModel | None) -> Any:
     # No memory of earlier outputs: every round writes the same ones again.
-    return named(part, assistant, **options.draft_options, corpus=0)
+    return named(part, _sources(options, assistant), **options.draft_options, corpus=0)
+
+
+def _sources(options: Options, draft: Any) -> dict[str, Any]:
+    heads = None if options.heads is None else located(options.heads, "heads")
+    return {"draft": draft, "heads": heads}
 
 
 def _add_transformers(

@@ -1,4 +1,4 @@
-"""The command line: `foretoken generate`, `chat`, `bench`, `certify`, `info` and `demo`.
+"""The command line: `foretoken generate`, `chat`, `bench`, `certify`, `train`, `info`, `demo`.
 
 Arguments become calls of the package, results become text, a table or JSON. Whatever a user can do
 wrong ends in one sentence on standard error and exit code 2; an interrupt in what was written so
@@ -27,6 +27,7 @@ from foretoken.cli.certify import certify
 from foretoken.cli.chat import chat
 from foretoken.cli.generate import generate
 from foretoken.cli.info import info
+from foretoken.cli.train import train
 from foretoken.demo import show
 from foretoken.demo.prompts import PROMPTS
 
@@ -106,12 +107,13 @@ app.command()(chat)
 app.command()(bench)
 app.command()(certify)
 app.command()(info)
+app.add_typer(train)
 
 
 @app.command()
 def demo(
     method: Annotated[
-        list[str] | None, typer.Option(help="draft (default) or ngram; each of several is raced.")
+        list[str] | None, typer.Option(help="draft unless given; each of several is raced.")
     ] = None,
     prompts: Annotated[int, typer.Option(help="How many of the prompts.")] = len(PROMPTS),
     max_tokens: Annotated[int, typer.Option(help="Tokens per prompt.")] = 128,

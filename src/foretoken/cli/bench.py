@@ -14,6 +14,7 @@ from foretoken.bench import suite
 from foretoken.cli import options
 from foretoken.cli.options import LOADING, option
 from foretoken.demo import BUNDLED
+from foretoken.methods import chosen
 
 FORMATS = ("spec-bench",)
 WHO, WHAT, RESULTS = "Who is compared", "What is written", "Results"
@@ -22,6 +23,7 @@ WHO, WHAT, RESULTS = "Who is compared", "What is written", "Results"
 def bench(
     model: options.Model,
     draft: options.Draft = None,
+    heads: options.Heads = None,
     methods: Annotated[
         str | None,
         option(
@@ -66,12 +68,14 @@ def bench(
             raise ValueError(f"export {name!r} is unknown: use {', '.join(FORMATS)}")
     if draft is None and not (min_confidence is branch is None):
         raise ValueError("--min-confidence and --branch are options of a draft: add --draft MODEL")
+    default = chosen(["none", "ngram"], {"draft": draft, "heads": heads})
     length = {} if num_draft_tokens is None else {"num_draft_tokens": num_draft_tokens}
     shape = {"min_confidence": min_confidence, "branch": branch}
-    chosen = suite.Options(
+    wanted = suite.Options(
         model=model,
         draft=draft,
-        methods=_listed(methods or ("none,ngram,draft" if draft else "none,ngram")),
+        heads=heads,
+        methods=_listed(methods or ",".join(default)),
         against=_listed(against),
         prompts=prompts or (),
         num_prompts=num_prompts,
@@ -93,7 +97,7 @@ def bench(
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading", total=1.0)
         found = suite.run(
-            chosen, lambda text, done: bar.update(task, description=text, completed=done)
+            wanted, lambda text, done: bar.update(task, description=text, completed=done)
         )
     console = Console()
     told = found.as_dict()

@@ -17,10 +17,11 @@ from foretoken import certify as certificates
 from foretoken.bench import prompts as texts
 from foretoken.certify import report
 from foretoken.cli import options
+from foretoken.cli.generate import given_sources
 from foretoken.cli.options import DRAFTING, option
 from foretoken.demo import BUNDLED, located, precision
 from foretoken.llm import LLM
-from foretoken.methods import METHODS, WITH_DRAFT, chosen, named
+from foretoken.methods import GIVEN, METHODS, Sources, check_given, chosen, named, possible
 
 WHAT, RESULTS = "What is written", "Results"
 
@@ -32,6 +33,7 @@ def certify(
         option(DRAFTING, "Certify it; repeatable. All that can run unless given.", metavar="NAME"),
     ] = None,
     draft: options.Draft = None,
+    heads: options.Heads = None,
     num_draft_tokens: options.NumDraftTokens = None,
     rule: Annotated[
         list[str] | None, option(DRAFTING, "coupled or rejection; both unless given.")
@@ -60,7 +62,7 @@ def certify(
     for name in rules:
         if name not in certificates.RULES:
             raise ValueError(f"rule {name!r} is unknown: use {', '.join(certificates.RULES)}")
-    methods, how = _methods(method or [], draft, num_draft_tokens)
+    methods, how = _methods(method or [], given_sources(draft, heads), num_draft_tokens)
     target = located(model, "target")
     kind = precision(dtype, runner, device) if model == BUNDLED else dtype or "auto"
     how |= {"model": target, "dtype": kind, "runner": runner}
@@ -105,32 +107,28 @@ def certify(
 
 
 def _methods(
-    names: list[str], draft: str | None, tokens: int | None
+    names: list[str], sources: Sources, tokens: int | None
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
     """What makes each method, and the text of it in a script."""
-    if not names:
-        names = [name for name in METHODS if name != "none"]
-        names += list(WITH_DRAFT) if draft is not None else []
-    folder = None if draft is None else located(draft, "draft")
+    names = names or possible(sources)[1:]
+    sources = {kind: source for kind, source in sources.items() if source is not None}
     made: dict[str, Callable[[], Any]] = {}
     how: dict[str, str] = {}
-    for name in chosen(names, draft):
-        if name == "none" or not (name in METHODS or name in WITH_DRAFT):
-            known = ", ".join([*METHODS, *WITH_DRAFT][1:])
+    listed = chosen(names, sources)
+    check_given(listed, sources)
+    for name in listed:
+        if name == "none" or not (name in METHODS or name in GIVEN):
+            known = ", ".join([*METHODS, *GIVEN][1:])
             raise ValueError(f"method {name!r} cannot be certified: use {known}")
-        if name in WITH_DRAFT and folder is None:
-            raise ValueError(f"method {name} needs a model: add --draft MODEL")
         given = {} if tokens is None else {"num_draft_tokens": tokens}
-        made[name] = partial(named, name, folder, **given)
-        how[name] = f"methods.named({name!r}, {folder!r}, **{given!r})"
+        made[name] = partial(named, name, sources, **given)
+        how[name] = f"methods.named({name!r}, {sources!r}, **{given!r})"
     return made, how
 
 
 def _prompts(llm: LLM, files: list[Path], count: int, max_tokens: int) -> list[list[int]]:
     """Token ids of the prompts, each cut so that the answer has room."""
-    templated = bool(getattr(llm.tokenizer, "chat_template", None))
-    listed = [p for file in files for p in texts.load(file, templated)[:count]]
-    listed = listed or texts.held_out(llm.tokenizer, count)
+    listed = texts.read(files, count, llm.tokenizer)
     room = llm.max_length - max_tokens
     if room < 1:
         raise ValueError(f"{max_tokens} tokens do not fit in max_length {llm.max_length}")

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from foretoken import LLM, Completion, SamplingParams, methods
 from foretoken.cli import options, output
-from foretoken.cli.generate import speculation
+from foretoken.cli.generate import given_sources, speculation
 from foretoken.cli.options import LOADING, SAMPLING, option
 from foretoken.demo import BUNDLED, located, precision
 from foretoken.request import Stats
@@ -42,6 +42,7 @@ def chat(
     ] = None,
     method: options.Method = None,
     draft: options.Draft = None,
+    heads: options.Heads = None,
     num_draft_tokens: options.NumDraftTokens = None,
     min_confidence: options.MinConfidence = None,
     branch: options.Branch = None,
@@ -68,9 +69,10 @@ def chat(
         def taken(option: str, value: Any) -> Any:
             return value if any(methods.takes(name, option) for name in names) else None
 
+        asked = {methods.GIVEN[name][0] for name in names if name in methods.GIVEN}
         return speculation(
             [*names],
-            draft if {*names} & {*methods.WITH_DRAFT} else None,
+            {kind: source for kind, source in sources.items() if kind in asked},
             taken("num_draft_tokens", num_draft_tokens),
             taken("min_confidence", min_confidence),
             taken("branch", branch),
@@ -87,8 +89,9 @@ def chat(
         max_tokens=max_tokens,
         seed=seed,
     )
-    speculate = speculation(method or [], draft, num_draft_tokens, min_confidence, branch)
-    names = methods.chosen(method or [], draft) or ["none"]
+    sources = given_sources(draft, heads)
+    speculate = speculation(method or [], sources, num_draft_tokens, min_confidence, branch)
+    names = methods.chosen(method or [], sources) or ["none"]
     first = [] if system is None else [{"role": "system", "content": system}]
     source = located(model, "target")
     tokenizer = load_tokenizer(source, None, {"trust_remote_code": trust_remote_code})

@@ -34,6 +34,7 @@ def generate(
     as_json: Annotated[bool, option(OUTPUT, "One JSON object, at the end.", "--json")] = False,
     method: options.Method = None,
     draft: options.Draft = None,
+    heads: options.Heads = None,
     num_draft_tokens: options.NumDraftTokens = None,
     min_confidence: options.MinConfidence = None,
     branch: options.Branch = None,
@@ -84,7 +85,8 @@ def generate(
         raise ValueError("logprobs are only in the JSON object: add --json")
     if revision is not None and (model == BUNDLED or Path(model).is_dir()):
         raise ValueError(f"revision {revision!r} is for models of the hub, and {model!r} is none")
-    speculate = speculation(method or [], draft, num_draft_tokens, min_confidence, branch)
+    sources = given_sources(draft, heads)
+    speculate = speculation(method or [], sources, num_draft_tokens, min_confidence, branch)
     text = _prompt(prompt, prompt_file)
     with foretoken.LLM(
         located(model, "target"),
@@ -117,17 +119,21 @@ def generate(
     return 0
 
 
+def given_sources(draft: str | None, heads: str | None) -> dict[str, str | None]:
+    """What methods are given, by its kind; `bundled` is located."""
+    named = {"draft": draft, "heads": heads}
+    return {kind: name if name is None else located(name, kind) for kind, name in named.items()}
+
+
 def speculation(
-    names: list[str], draft: str | None, tokens: Any, confidence: Any, branch: Any
+    names: list[str], sources: methods.Sources, tokens: Any, confidence: Any, branch: Any
 ) -> list[Any]:
     """What `LLM(speculate=)` takes; options that nothing would read are refused."""
-    names = methods.chosen(names, draft)
+    names = methods.chosen(names, sources)
     if "none" in names and len(names) > 1:
         raise ValueError(f"method none contradicts {', '.join({*names} - {'none'})}: drop one")
-    needing = [name for name in names if name in methods.WITH_DRAFT]
-    if needing and not draft:
-        raise ValueError(f"method {needing[0]} needs a model: add --draft MODEL")
-    if not draft and not (confidence is branch is None):
+    methods.check_given(names, sources)
+    if not sources.get("draft") and not (confidence is branch is None):
         raise ValueError("--min-confidence and --branch are options of a draft: add --draft MODEL")
     if tokens is not None and not {*names} - {"none"}:
         raise ValueError("--num-draft-tokens needs something that drafts: add --method or --draft")
@@ -137,8 +143,7 @@ def speculation(
         if not any(methods.takes(name, key) for name in names):
             flag = key.replace("_", "-")
             raise ValueError(f"--{flag} is no option of {', '.join(names)}: drop it")
-    folder = None if draft is None else located(draft, "draft")
-    parts = [methods.named(name, folder, **given) for name in names]
+    parts = [methods.named(name, sources, **given) for name in names]
     return [part for part in parts if part is not None]
 
 

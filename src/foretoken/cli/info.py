@@ -24,7 +24,7 @@ import foretoken
 from foretoken import native
 from foretoken.bench import timing
 from foretoken.demo import bundled
-from foretoken.methods import METHODS, WITH_DRAFT
+from foretoken.methods import GIVEN, METHODS
 from foretoken.runners.native import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
@@ -71,7 +71,7 @@ def facts() -> dict[str, Any]:
             "mps": _state("not supported (no test machine)"),
         },
         "runners": {"torch": _state(), "native": _native()},
-        "methods": [*METHODS, *WITH_DRAFT],
+        "methods": [*METHODS, *GIVEN],
         "optional": {
             name: {"version": _version(name), "adds": adds} for name, adds in OPTIONAL.items()
         },

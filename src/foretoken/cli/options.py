@@ -19,11 +19,13 @@ Method = Annotated[
     list[str] | None,
     option(
         DRAFTING,
-        "none, ngram, suffix, lookahead, early-exit; draft, staged, specinfer; several are merged.",
+        "none, ngram, suffix, lookahead, early-exit; draft, staged, specinfer, medusa; several are "
+        "merged.",
         metavar="NAME",
     ),
 ]
 Draft = Annotated[str | None, option(DRAFTING, "The draft: id, folder or `bundled`.")]
+Heads = Annotated[str | None, option(DRAFTING, "Medusa heads: folder or `bundled`.")]
 NumDraftTokens = Annotated[int | None, option(DRAFTING, "The longest draft.")]
 MinConfidence = Annotated[
     float | None, option(DRAFTING, "A draft stops where it is less sure (0 to 1).")

@@ -14,12 +14,13 @@ BUNDLED = "bundled"  # what a user writes where a model is asked for
 
 
 def bundled(name: str) -> Path:
-    """The folder of a bundled model, `target` or `draft`; `ValueError` if it was never trained."""
+    """The folder of the bundled `target`, `draft` or `heads`; `ValueError` if never trained."""
     folder = MODELS / name
     if not (folder / "model.safetensors").exists():
         raise ValueError(
-            f"the bundled {name} has no weights yet: train both with `python -m "
-            "foretoken.demo.train target --minutes 60`, then `... draft --minutes 30`"
+            f"{folder} has no weights yet: train them, the target first, with `python -m "
+            "foretoken.demo.train target --minutes 60`, then `... draft --minutes 30`, and heads "
+            "with `foretoken train medusa bundled`"
         )
     return folder
 

@@ -1,5 +1,7 @@
 """The corpus of the bundled models: the standard library's own sources.
 
+`python -m foretoken.demo.corpus FOLDER` writes them there, into `train` and `held_out`.
+
 Knows which files count, which are held out, and how they become one array of token ids. Does
 not know what is trained on them.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
@@ -76,3 +79,15 @@ def encode(tokenizer: Any, sources: list[str]) -> np.ndarray:
     """All sources, each with `END` in front, as one array of uint16 ids (L,)."""
     ids = [np.asarray(row, dtype=np.uint16) for row in tokenizer(sources)["input_ids"]]
     return np.concatenate([*ids, np.asarray([tokenizer.eos_token_id], dtype=np.uint16)])
+
+
+def write(folder: Path) -> None:
+    """Every module as a file below `train` or `held_out`."""
+    for name, source in modules():
+        file = folder / ("held_out" if is_held_out(name) else "train") / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

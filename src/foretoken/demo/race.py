@@ -10,18 +10,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from foretoken import LLM, DraftModel, NGram, SamplingParams
+from foretoken import LLM, SamplingParams
 from foretoken.demo import bundled
+from foretoken.methods import GIVEN, named
 
 PLAIN = "plain"
-DRAFTERS: dict[str, Callable[[Path], Any]] = {
-    "draft": DraftModel,
-    "ngram": lambda _: NGram(),
-}
 WARM_UP_TOKENS = 24
+HOW = {  # who guesses, of every method
+    "draft": "a small draft model",
+    "ngram": "a look-up in the text so far",
+    "suffix": "a look-up of the longest repetition",
+    "lookahead": "the target itself, with n-grams of its own guesses,",
+    "early-exit": "the target's first layers",
+    "staged": "a small draft model, itself sped up by a look-up,",
+    "specinfer": "a token tree of a small draft model",
+    "medusa": "a few heads on the target's last layer",
+}
 
 
 class Writer:
@@ -164,8 +170,8 @@ def check(methods: Sequence[str], prompts: int, available: int, max_tokens: int)
     for method in methods:
         if method == "none":
             raise ValueError("method 'none' is what the others are compared with: name another one")
-        if method not in DRAFTERS:
-            raise ValueError(f"method {method!r} is unknown: use {', '.join(DRAFTERS)}")
+        if method not in HOW:
+            raise ValueError(f"method {method!r} is unknown: use {', '.join(HOW)}")
     if not 1 <= prompts <= available:
         raise ValueError(f"prompts is {prompts}, but must be from 1 to {available}")
     if max_tokens < 1:
@@ -177,11 +183,10 @@ def runners(
     methods: Sequence[str], params: SamplingParams, prompt: str, **options: Any
 ) -> Iterator[dict[str, LLM]]:
     """A warm LLM for plain decoding and one per method; all of them share the bundled target."""
-    target, small = bundled("target"), bundled("draft")
-    llms = {PLAIN: LLM(str(target), **options)}
+    given = {GIVEN[name][0]: bundled(GIVEN[name][0]) for name in methods if name in GIVEN}
+    llms = {PLAIN: LLM(str(bundled("target")), **options)}
     for method in dict.fromkeys(methods):
-        drafter = DRAFTERS[method](small)
-        llms[method] = LLM(llms[PLAIN], speculate=drafter)
+        llms[method] = LLM(llms[PLAIN], speculate=named(method, given))
     try:
         short = SamplingParams(
             temperature=params.temperature, seed=params.seed, max_tokens=WARM_UP_TOKENS

@@ -22,16 +22,12 @@ from rich.text import Text
 from foretoken import SamplingParams
 from foretoken.demo import precision
 from foretoken.demo.prompts import PROMPTS
-from foretoken.demo.race import PLAIN, Race, Score, Writer, check, runners, scores
+from foretoken.demo.race import HOW, PLAIN, Race, Score, Writer, check, runners, scores
 from foretoken.llm import native_runs
 
 DRAFTED, OWN, GIVEN = "bold green", "", "dim"
 NARROWEST = 34  # columns of a panel beside another one; below, panels lie under each other
 FRAMES_PER_S = 12
-HOW = {
-    "draft": "a small draft model",
-    "ngram": "a look-up in the text so far",
-}
 ROUGH = ("auto", "bfloat16", "float16")  # dtypes in which torch's near-ties fall either way
 
 

@@ -19,6 +19,7 @@ from foretoken.proposers.fitting import Fit, widths
 from foretoken.proposers.growing import Growing, Growth, children
 from foretoken.request import Request
 from foretoken.runners.base import Output, Target
+from foretoken.shapes import choices_to_parents
 from foretoken.tree import TokenTree
 
 NODES, DEPTH = 16, 8  # of a fitted tree, at most
@@ -55,7 +56,7 @@ class DraftModel(Growing):
             if tree != "auto":
                 raise ValueError(f"tree={tree!r} is unknown: use 'auto', paths of ranks, or None")
         elif tree is not None:
-            self.widths = widths(tree)
+            self.widths = widths(choices_to_parents(tree))
         self.model, self.quantize, self.fitted = model, quantize, tree == "auto"
         self.fit: Fit | None = None
 

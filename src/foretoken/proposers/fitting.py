@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from foretoken.proposers.bush import Ranks
 from foretoken.request import Request
@@ -26,21 +26,20 @@ RANKS = 3  # siblings at most
 FIRST = [(0,), (1,), (2,), (0, 0), (0, 1), (0, 2), (0, 0, 0), (0, 0, 1), (0, 0, 0, 0)]
 
 
-def widths(choices: Iterable[Sequence[int]]) -> Counter[Ranks]:
-    """Children of every node, by its ranks; `ValueError` unless the paths hang together."""
-    paths = parents_to_choices(choices_to_parents(choices))
-    return Counter(path[:-1] for path in paths)
+def widths(parents: Sequence[int]) -> Counter[Ranks]:
+    """Children of every node, by its ranks."""
+    return Counter(path[:-1] for path in parents_to_choices(parents))
 
 
 class Fit:
     """Rates and costs so far, and the shape that they call for."""
 
     def __init__(self, target: Target, draft: Target, nodes: int, depth: int) -> None:
-        self.cost = {n: _seconds(target, n) for n in TIMED if n <= max(nodes, 2)}
-        self.draft_seconds = _seconds(draft, 2)
+        self.cost = _seconds(target, [n for n in TIMED if n <= max(nodes, 2)])
+        self.draft_seconds = _seconds(draft, [2])[2]
         self.nodes, self.depth = nodes, depth
         self.accepted, self.offered = [0] * RANKS, [0] * RANKS
-        self.steps, self.widths = 0, widths(FIRST)
+        self.steps, self.widths = 0, widths(choices_to_parents(FIRST))
 
     def learn(self, request: Request) -> None:
         """From the request's last step; now and then a new shape comes of it."""
@@ -57,21 +56,24 @@ class Fit:
         rates = positional(self.accepted, self.offered)
         best = best_shape(rates, self.cost, self.draft_seconds, self.nodes, self.depth)
         # Where nothing pays a token is drafted all the same: it is how that is noticed to change.
-        self.widths = widths(parents_to_choices(best.parents) or FIRST[:1])
+        self.widths = widths(best.parents if len(best.parents) > 1 else [-1, 0])
         # What is long ago counts less.
         self.accepted = [count // 2 for count in self.accepted]
         self.offered = [count // 2 for count in self.offered]
 
 
-def _seconds(runner: Target, nodes: int) -> float:
+def _seconds(runner: Target, sizes: Sequence[int]) -> dict[int, float]:
     """Of a pass over so many nodes, the median of three, warm."""
-    ids = [(7 * i) % runner.vocabulary for i in range(CONTEXT)]
-    if runner.cached(KEY) == 0:
-        runner.forward([Work(KEY, ids, None)])
-    work, found = [Work(KEY, [], TokenTree.chain([1] * nodes))], []
-    for _ in range(4):
-        began = time.perf_counter()
-        runner.forward(work)
-        found.append(time.perf_counter() - began)
+    room = max(1, runner.max_length - max(sizes))
+    ids = [(7 * i) % runner.vocabulary for i in range(min(CONTEXT, room))]
+    runner.forward([Work(KEY, ids, None)])
+    found: dict[int, float] = {}
+    for nodes in sizes:
+        work, seconds = [Work(KEY, [], TokenTree.chain([1] * nodes))], []
+        for _ in range(4):
+            began = time.perf_counter()
+            runner.forward(work)
+            seconds.append(time.perf_counter() - began)
+        found[nodes] = statistics.median(seconds[1:])
     runner.free(KEY)
-    return statistics.median(found[1:])
+    return found

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from foretoken.request import Request
+from foretoken.runners.base import Target
 from foretoken.tree import TokenTree
 
 KEYS = 4096  # first tokens in a pool
@@ -57,6 +58,9 @@ class Lookahead:
         self.from_text = from_text
         self._states: dict[int, State] = {}
 
+    def bind(self, target: Target) -> None:
+        self._states.clear()
+
     def release(self, request: Request) -> None:
         self._states.pop(request.key, None)
 
@@ -80,7 +84,7 @@ class Lookahead:
         state.tree = None
         if tree is None or feedback is None or feedback.best is None:
             return
-        found = _found(tree, feedback.tree)
+        found = tree.within(feedback.tree)
         # -1: another method's budget cut the window, or a row is not finite.
         fresh = [feedback.best[at] if (at := found[node]) >= 0 else -1 for node in state.ends]
         if min(fresh) < 0:
@@ -134,16 +138,3 @@ class Lookahead:
             column = [add(node, token, 1.0) for node, token in zip(column, row, strict=True)]
         state.tree, state.ends = TokenTree(tokens, parents, scores=scores), column
         return state.tree
-
-
-def _found(tree: TokenTree, whole: TokenTree) -> list[int]:
-    """Where the nodes of `tree` lie in one that was merged from it; -1 for those cut off."""
-    where: dict[tuple[int, int], int] = {}
-    for node in range(len(whole.tokens) - 1, -1, -1):
-        where[whole.parents[node], whole.tokens[node]] = node
-    found: list[int] = []
-    for node, token in enumerate(tree.tokens):
-        parent = found[tree.parents[node]] if node else -1
-        cut = node > 0 and parent < 0
-        found.append(-1 if cut else where.get((parent, token), -1))
-    return found

@@ -76,16 +76,8 @@ class TorchRunner(Committed):
 
     def head(self, hidden: Tensor) -> Tensor:
         """The model's logits (N, V) of post-norm hidden states (N, hidden size)."""
-        config = self.config
         with torch.inference_mode():
-            logits: Tensor = self.model.get_output_embeddings()(hidden)
-            if scale := getattr(config, "logit_scale", None):  # Cohere
-                logits = logits * scale
-            if scale := getattr(config, "logits_scaling", None):  # Granite
-                logits = logits / scale
-            if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
-                logits = torch.tanh(logits / cap) * cap
-        return logits
+            return logits_of(self.model, hidden)
 
     @property
     def layers(self) -> int:
@@ -215,6 +207,19 @@ class TorchRunner(Committed):
             self.config.num_hidden_layers = depth
             for config, old in zip(self._configs, before, strict=True):
                 config._attn_implementation = old
+
+
+def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """The model's logits (..., V) of post-norm hidden states (..., hidden size)."""
+    config: Any = model.config.get_text_config()
+    logits: Tensor = model.get_output_embeddings()(hidden)
+    if scale := getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * scale
+    if scale := getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / scale
+    if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
+        logits = torch.tanh(logits / cap) * cap
+    return logits
 
 
 def _configs(model: PreTrainedModel) -> list[Any]:

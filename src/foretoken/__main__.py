@@ -1,0 +1,5 @@
+"""`python -m foretoken`, as `foretoken`."""
+
+from foretoken.cli import main
+
+main()

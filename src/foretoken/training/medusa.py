@@ -1,0 +1,197 @@
+"""The recipes Medusa-1 and Medusa-2: heads on the target's last hidden state.
+
+Head k (from 1) learns the token at t + k + 1 from the state at t, whose LM head predicts t + 1.
+Cai et al. 2024 (arXiv 2401.10774), sections 2.1.1, 2.2.1 and 2.2.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from foretoken.checkpoints import Heads
+from foretoken.runners.torch import logits_of
+from foretoken.training import calibrate
+from foretoken.training.losses import cross_entropy
+from foretoken.training.trainer import Batch
+
+DECAY = 0.8  # lambda_k = DECAY^k
+ROWS = 256  # whose logits are held at once where nothing is learnt
+HEADS_RATE = 4.0  # learning rate of the heads, in that of the backbone (Medusa-2)
+
+
+def fresh(target: Any, heads: int, layers: int = 1, own: bool = False) -> Heads:
+    """Heads of which each repeats the target's LM head: the paper's start.
+
+    own: a projection for each head, a copy of the LM head, instead of the target's for all.
+    """
+    weight = target.get_output_embeddings().weight.detach()
+    V, d = weight.shape
+    return Heads(
+        torch.zeros(heads, layers, d, d, device=weight.device),
+        outputs=weight.float().expand(heads, V, d).clone() if own else None,
+        vocab_size=V,
+        target=str(target.config._name_or_path),
+    )
+
+
+def states_of(target: Any, batch: Batch) -> Tensor:
+    """Post-norm hidden states (rows, L, d) of packed rows, what the LM head sees."""
+    if "states" in batch:  # they were captured
+        return batch["states"]
+    out = target(
+        input_ids=batch["ids"],
+        position_ids=batch["positions"],
+        use_cache=False,
+        output_hidden_states=True,
+        logits_to_keep=1,
+    )
+    states: Tensor = out.hidden_states[-1]
+    return states
+
+
+@torch.no_grad()
+def check(target: Any, row: Batch) -> None:
+    """Refuse a target whose states heads cannot learn from: `ValueError`.
+
+    row: a packed row (L) of at least two tokens, on which everything is tried: that the LM head of
+    the last states are the target's logits, and that documents in a row do not see each other.
+    """
+    ids = row["ids"][None].to(target.device)
+    half = ids.shape[1] // 2
+    positions = torch.cat([torch.arange(half), torch.arange(ids.shape[1] - half)]).to(ids)[None]
+    batch = {"ids": ids, "positions": positions}
+    name = type(target).__name__
+    try:
+        states = states_of(target, batch)
+        logits = target(input_ids=ids, position_ids=positions, use_cache=False).logits
+        ours = logits_of(target, states)
+    except Exception as error:  # whatever a foreign model makes of it
+        raise ValueError(
+            f"{name} gives no hidden states to learn from ({type(error).__name__}: {error}): use "
+            "a causal language model of transformers"
+        ) from error
+    bound = 16 * torch.finfo(logits.dtype).eps * max(1.0, float(logits.abs().max()))
+    if float((ours - logits).abs().max()) > bound:
+        raise ValueError(
+            f"the logits of {name} are not its LM head over its last hidden states: heads cannot "
+            "share it"
+        )
+    alone = {key: tensor[:, half:] for key, tensor in batch.items()}
+    apart = logits_of(target, states_of(target, alone))
+    if float((apart - logits[:, half:]).abs().max()) > bound:
+        raise ValueError(f"{name} lets packed documents see each other: it cannot be trained")
+
+
+def labelled(batch: Batch, ahead: int) -> tuple[Tensor, Tensor]:
+    """Where (M,) in the flattened rows the token `ahead` positions on is learnt, and it (M,)."""
+    ids, segments, taught = batch["ids"], batch["segments"], batch["taught"]
+    length = ids.shape[1] - ahead
+    if length < 1:
+        return ids.new_zeros(0), ids.new_zeros(0)
+    here, there = segments[:, :length], segments[:, ahead:]
+    wanted = (here == there) & (here >= 0) & taught[:, ahead:]
+    rows, columns = wanted.nonzero(as_tuple=True)
+    return rows * ids.shape[1] + columns, ids[rows, columns + ahead]
+
+
+class Medusa(nn.Module):
+    """The loss of heads on a target: sum of DECAY^k times the cross-entropy of head k.
+
+    joint: Medusa-2: the target learns too, L_LM + weight * L_heads, and `weight` rises from 0 by a
+    quarter of a sine over the steps. What of the target requires gradients is trained, so adapters
+    are a matter of who made it. held_out: batches to evaluate on.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        heads: Heads,
+        held_out: Sequence[Batch],
+        *,
+        rate: float = 1e-3,
+        joint: bool = False,
+        weight: float = 0.2,
+        nodes: int = 16,
+    ) -> None:
+        super().__init__()
+        self.heads, self.held_out, self.rate = heads, held_out, rate
+        self.joint, self.weight, self.nodes = joint, weight, nodes
+        self.backbone = target if joint else None
+        self._frozen = (target,)  # no module of this one: not moved, not in checkpoints
+
+    @property
+    def target(self) -> Any:
+        return self.backbone if self.backbone is not None else self._frozen[0]
+
+    def optimisers(self) -> list[Optimizer]:
+        groups: list[dict[str, Any]] = [{"params": list(self.heads.parameters()), "lr": self.rate}]
+        if self.backbone is not None:
+            learnt = [p for p in self.backbone.parameters() if p.requires_grad]
+            groups.append({"params": learnt, "lr": self.rate / HEADS_RATE})
+        return [AdamW(groups, weight_decay=0.0)]
+
+    def forward(self, batch: Batch, share: float) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        with torch.set_grad_enabled(self.joint):
+            states = states_of(self.target, batch)
+        flat = states.flatten(0, 1)
+        total = flat.new_zeros((), dtype=torch.float32)
+        weight = 1.0
+        if self.joint:
+            weight = self.weight * math.sin(math.pi / 2 * share)
+            at, labels = labelled(batch, 1)
+            loss, _ = cross_entropy(flat[at], labels, self._lm_head)
+            found["LM"] = total = loss / max(1, len(labels))
+        for k, (rows, head) in enumerate(self._guesses(flat), 1):
+            at, labels = labelled(batch, k + 1)
+            loss, right = cross_entropy(rows[at], labels, head)
+            total = total + weight * DECAY**k * loss / max(1, len(labels))
+            found[f"head {k}"] = right / max(1, len(labels))
+        return {"loss": total} | found
+
+    def _guesses(self, flat: Tensor) -> Iterator[tuple[Tensor, Any]]:
+        """Of each head, its states (N, d) and what makes logits of them."""
+        made = self.heads(flat)
+        for k in range(self.heads.heads):
+            if self.heads.outputs is None:
+                yield made[k], self._lm_head
+            else:
+                outputs = self.heads.outputs[k]
+                yield made[k], lambda rows, outputs=outputs: rows @ outputs.T
+
+    def _lm_head(self, rows: Tensor) -> Tensor:
+        return logits_of(self.target, rows)
+
+    def evaluate(self, device: torch.device) -> dict[str, float]:
+        """Expected tokens per step of the best tree, and how often first guesses are right.
+
+        The path of an accepted draft is the ranks of what came, so shares of paths are counted.
+        """
+        found = [
+            calibrate.whole(self.ranks({name: t.to(device) for name, t in batch.items()}))
+            for batch in self.held_out
+        ]
+        ranks = torch.cat(found)
+        shown = {"score": 1 + sum(calibrate.tree_of(ranks, self.nodes).values())}
+        for k, share in enumerate((ranks == 0).float().mean(0).tolist(), 1):
+            shown[f"head {k}"] = share
+        return shown
+
+    @torch.no_grad()
+    def ranks(self, batch: Batch) -> Tensor:
+        """(rows * L, K): the rank that head k gave to the token that came k + 1 later."""
+        flat = states_of(self.target, batch).flatten(0, 1)
+        found = calibrate.unranked(len(flat), self.heads.heads)
+        for k, (rows, head) in enumerate(self._guesses(flat)):
+            at, labels = labelled(batch, k + 2)
+            for some, wanted in zip(at.split(ROWS), labels.split(ROWS), strict=True):
+                logits = head(rows[some])
+                better = logits > logits.gather(1, wanted[:, None])
+                found[some.cpu(), k] = better.sum(1, dtype=torch.int32).cpu()
+        return found

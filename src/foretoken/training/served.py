@@ -1,0 +1,121 @@
+"""The engine in training: the target's own texts, and what heads or a draft give when they serve.
+
+A drafter is judged by the engine that will run it, on prompts that were not trained on.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from foretoken.checkpoints import Heads
+from foretoken.llm import LLM
+from foretoken.proposers.ngram import NGram
+from foretoken.runners import choice
+from foretoken.sampling import SamplingParams
+from foretoken.training.data import Document
+
+GIVEN = 64  # tokens of a text that its continuation begins with
+TEMPERATURES = (0.0, 0.0, 0.7, 1.0)  # at which the target writes what is learnt, in turn
+
+Told = Callable[[float], None]  # is told how much is done, 0 to 1
+
+
+def engine(model: Any, tokenizer: Any, max_batch: int = 8) -> LLM:
+    """The target as it will serve: natively where the native runner takes it."""
+    runner = "native" if choice.suits(model) else "torch"
+    return LLM(model, tokenizer=tokenizer, runner=runner, max_batch=max_batch)
+
+
+def prompts_of(found: Sequence[Document], count: int, room: int) -> list[list[int]]:
+    """At most `count` beginnings from the documents, evenly over them, of at most `room` tokens.
+
+    Of a text of which only a part is learnt, what stands before that; else windows of `GIVEN`.
+    """
+    places: list[tuple[Document, int]] = []
+    for document in found:
+        if document.taught is not None and not all(document.taught):
+            if True in document.taught and 0 < (at := list(document.taught).index(True)) <= room:
+                places.append((document, -at))
+            continue
+        size = min(GIVEN, room, max(1, len(document.ids) // 2))
+        places += [(document, at) for at in range(0, len(document.ids) - size + 1, 4 * size)]
+    if not places:
+        raise ValueError("the held-out text has no beginnings to continue: give more data")
+    chosen = (
+        [places[i * len(places) // count] for i in range(count)] if count < len(places) else places
+    )
+    size = min(GIVEN, room)
+    return [
+        list(document.ids[:-at] if at < 0 else document.ids[at : at + size])
+        for document, at in chosen
+    ]
+
+
+def written(
+    llm: LLM,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    temperatures: Sequence[float] = (0.0,),
+    *,
+    speculate: Any = None,
+    tell: Told = lambda share: None,
+) -> list[Any]:
+    """The target's completions of the prompts, the temperatures taking turns."""
+    llm.use(speculate)
+    requests = []
+    for number, ids in enumerate(prompts):
+        params = SamplingParams(
+            temperature=temperatures[number % len(temperatures)],
+            max_tokens=min(max_tokens, llm.max_length - len(ids)),
+            seed=number,
+        )
+        requests += llm.submit(list(ids), params)
+    waiting = set(range(len(requests)))
+    while waiting:
+        llm.engine.step()
+        waiting = {i for i in waiting if not requests[i].finished}
+        tell(1 - len(waiting) / len(requests))
+    done = [request.completion() for request in requests]
+    for one in done:
+        if one.error is not None:
+            raise ValueError(f"the target cannot write: {one.error}")
+    return done
+
+
+def own_texts(
+    llm: LLM, found: Sequence[Document], length: int, limit: int | None, tell: Told
+) -> list[Document]:
+    """Documents of at most `length` tokens whose answers, which are learnt, the target wrote."""
+    count = sum(len(document.ids) for document in found) if limit is None else limit
+    prompts = prompts_of(found, max(1, count // length), length - 1)
+    done = written(llm, prompts, length, TEMPERATURES, speculate=NGram(), tell=tell)
+    documents = []
+    for ids, one in zip(prompts, done, strict=True):
+        whole = [*ids, *one.token_ids][:length]
+        documents.append(Document(whole, [i >= len(ids) for i in range(len(whole))]))
+    return documents
+
+
+def heads_seconds(llm: LLM, heads: Heads) -> float:
+    """Of a pass of the heads and of the LM head over what they make, the median of nine."""
+    placed = heads.like(
+        torch.zeros(1, heads.hidden_size, dtype=llm.runner.dtype, device=llm.runner.device)
+    )
+    states, seconds = torch.zeros(1, heads.hidden_size).to(placed.weights), []
+    with torch.inference_mode():
+        for _ in range(12):
+            began = time.perf_counter()
+            placed.logits(states, llm.runner.head)
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[3:])
+
+
+def tokens_per_step(done: Sequence[Any]) -> float:
+    """Over all completions."""
+    steps = sum(one.stats.steps for one in done)
+    return sum(one.stats.tokens for one in done) / steps if steps else 0.0

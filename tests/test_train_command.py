@@ -1,0 +1,174 @@
+"""`foretoken train medusa` as a user runs it: what is written, what it says, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import foretoken as ft
+import tiny
+from foretoken import checkpoints, cli, demo
+
+pytest.importorskip("accelerate")
+
+TEXT = "def main(arguments):\n    for name in arguments:\n        print(name)\n\n\n" * 40
+SIZES = {"vocab_size": 8192, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+QUICK = ["--steps", "6", "--length", "48", "--rows", "2", "--calibration-tokens", "200"]
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random target with a tokenizer, and a text."""
+    made = tmp_path_factory.mktemp("target")
+    tiny.model(dtype=torch.float32, initializer_range=0.02, **SIZES).save_pretrained(made / "T")
+    AutoTokenizer.from_pretrained(demo.TARGET).save_pretrained(made / "T")
+    (made / "text.py").write_text(TEXT)
+    return made
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*words: str) -> Result:
+        with pytest.raises(SystemExit) as end:
+            cli.main(["train", "medusa", *words])
+        out, err = capsys.readouterr()
+        return Result(end.value.code, out, err)
+
+    return run
+
+
+def test_heads_are_written_with_card_and_figures(run: Any, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "heads"
+    data = ["--data", str(folder / "text.py")]
+    found = run(str(folder / "T"), *data, "--out", str(out), *QUICK, "--heads", "2", "--capture")
+    assert found.code == 0, found.err
+    assert "memory: about" in found.err and "hidden states:" in found.err
+    predicted, served = map(float, re.findall(r"tokens/step (\d+\.\d+)", found.out))
+    assert predicted == pytest.approx(served, rel=0.03)
+    said = json.loads((out / "provenance.json").read_text())
+    assert said["report"]["served"] == pytest.approx(served, abs=0.006)
+    assert said["report"]["ended"] == "steps" and said["report"]["steps"] == 6
+    card = (out / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: foretoken") and "served tokens/step" in card
+    assert {file.name for file in out.iterdir()} >= {"model.safetensors", "config.json"}
+    assert not (out / "checkpoint").exists() and not (out / "best.pt").exists()
+    heads = checkpoints.load(out)
+    assert heads.heads == 2 and heads.tree and heads.accuracies and heads.outputs is None
+    with ft.LLM(folder / "T") as plain, ft.LLM(folder / "T", speculate=ft.Medusa(out)) as fast:
+        prompt = "def main"
+        (slow,), (quick,) = (llm.generate([prompt]) for llm in (plain, fast))
+        assert slow.token_ids == quick.token_ids and quick.stats.drafted
+
+
+def test_exports_are_what_others_read(run: Any, folder: Path, tmp_path: Path) -> None:
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
+    found = run(*words, "--heads", "2", "--export", "original", "--export", "vllm")
+    assert found.code == 0, found.err
+    ours = checkpoints.load(tmp_path)
+    for name in ("original", "vllm"):
+        other = checkpoints.load(tmp_path / name)
+        torch.testing.assert_close(other.weights, ours.weights)
+    weight = AutoModelForCausalLM.from_pretrained(folder / "T").get_output_embeddings().weight
+    torch.testing.assert_close(checkpoints.load(tmp_path / "original").outputs[1], weight)
+
+
+def test_the_target_writes_what_is_learnt(run: Any, folder: Path, tmp_path: Path) -> None:
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
+    found = run(*words, "--heads", "2", "--self-distill", "--limit", "500")
+    assert found.code == 0, found.err
+
+
+def test_jointly_the_target_is_written_too(run: Any, folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
+    found = run(*words, "--heads", "2", "--joint")
+    assert found.code == 0, found.err
+    before = AutoModelForCausalLM.from_pretrained(folder / "T").state_dict()
+    after = AutoModelForCausalLM.from_pretrained(tmp_path / "target").state_dict()
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert checkpoints.load(tmp_path).target == str(tmp_path / "target")
+
+
+def test_an_interrupt_leaves_a_checkpoint(folder: Path, tmp_path: Path) -> None:
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
+    words[words.index("--steps") + 1] = "100000"
+    program = "from foretoken.cli import main; main()"
+    command = [sys.executable, "-c", program, "train", "medusa", *words, "--heads", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        until = time.monotonic() + 60
+        while not list(tmp_path.glob("tensorboard/*")) and time.monotonic() < until:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "go on with --resume" in err and "Traceback" not in err
+    said = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
+    assert said["reason"] == "interrupted" and 0 < said["step"] < 100_000
+
+
+def test_without_steps_there_are_at_least_300(run: Any, folder: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few.txt"
+    few.write_text("x = 1\ny = 2\nprint(x, y, x + y, x - y, x * y, x / y)\n")
+    out = tmp_path / "heads"
+    words = ["--data", str(few), "--out", str(out), "--calibration-tokens", "50", "--heads", "2"]
+    found = run(str(folder / "T"), *words)
+    assert found.code == 0, found.err
+    assert json.loads((out / "provenance.json").read_text())["report"]["steps"] >= 300
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["--heads", "0"], "--heads is 0, but must be 1 or more"),
+        (["--rate", "3"], "--rate is 3.0, but must be between 0 and 1"),
+        (["--full"], "--full is for --joint: add that"),
+        (["--joint", "--capture"], "--joint changes the states that --capture keeps"),
+        (["--export", "onnx"], "export 'onnx' is unknown: use original, vllm"),
+        (["--length", "3"], "length 3 must be from 7 to the target's 128"),
+        (["--start", "nowhere"], "nowhere"),
+    ],
+)
+def test_wrong_options_are_one_sentence(
+    words: list[str], says: str, run: Any, folder: Path, tmp_path: Path
+) -> None:
+    data = ["--data", str(folder / "text.py"), "--out", str(tmp_path)]
+    found = run(str(folder / "T"), *data, *words)
+    assert found.code == 2 and says in found.err
+    assert found.err.count("error:") == 1 and "Traceback" not in found.err
+
+
+def test_too_little_data_is_refused(run: Any, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("x")
+    found = run(str(folder / "T"), "--data", str(tmp_path / "few.txt"), "--out", str(tmp_path))
+    assert found.code == 2 and "less than the 7 tokens that 5 heads need" in found.err
+
+
+def test_a_foreign_tokenizer_is_refused(run: Any, tmp_path: Path) -> None:
+    tiny.model().save_pretrained(tmp_path / "T")  # 97 tokens
+    AutoTokenizer.from_pretrained(demo.TARGET).save_pretrained(tmp_path / "T")
+    (tmp_path / "text.txt").write_text(TEXT)
+    out = str(tmp_path / "out")
+    found = run(str(tmp_path / "T"), "--data", str(tmp_path / "text.txt"), "--out", out)
+    assert found.code == 2 and "the target knows 97: use the target's own tokenizer" in found.err

@@ -54,7 +54,7 @@ bench bench.*           <- * !server !server.* !cli !training !training.*
 demo demo.*             <- llm analysis methods demo demo.* foretoken
 training.data training.entries training.rows <- training.entries training.rows
 training.run* training.prepare training.served <- * !server !server.* !cli !cli.*
-training training.*     <- runners runners.* checkpoints analysis training.*
+training training.*     <- runners runners.* checkpoints analysis demo training.*
 server server.* cli cli.* foretoken __main__ <- *
 native native.* text checkpoints <- native native.*
 inputs                  <- sampling
@@ -67,7 +67,9 @@ METHODS = re.compile(
     r"|\bstaged\b",
     re.IGNORECASE,
 )
-MAY_TOUCH_GLOBALS = "demo.train bench bench.* training.trainer"  # scripts, which own their process
+MAY_TOUCH_GLOBALS = (
+    "demo.train bench bench.* training.trainer training.student"  # scripts, which own their process
+)
 ENVIRONMENT = "os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv"
 GLOBAL_GENERATORS = (
     "random.* !random.Random !random.SystemRandom "

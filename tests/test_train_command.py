@@ -138,6 +138,13 @@ def test_without_steps_there_are_at_least_300(run: Any, folder: Path, tmp_path: 
     assert json.loads((out / "provenance.json").read_text())["report"]["steps"] >= 300
 
 
+def test_what_can_be_trained_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train"])
+    out = "".join(capsys.readouterr())
+    assert end.value.code == 0 and "error" not in out and "medusa" in out and "draft" in out
+
+
 @pytest.mark.parametrize(
     "words, says",
     [
@@ -162,7 +169,7 @@ def test_wrong_options_are_one_sentence(
 def test_too_little_data_is_refused(run: Any, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("x")
     found = run(str(folder / "T"), "--data", str(tmp_path / "few.txt"), "--out", str(tmp_path))
-    assert found.code == 2 and "less than the 7 tokens that 5 heads need" in found.err
+    assert found.code == 2 and "less than the 7 tokens that are needed" in found.err
 
 
 def test_a_foreign_tokenizer_is_refused(run: Any, tmp_path: Path) -> None:

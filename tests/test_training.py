@@ -184,6 +184,22 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("cached", [1 << 20, 5 * V])
+def test_a_gradient_taken_at_once_is_the_same(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "CACHED", cached)
+    generator = torch.Generator().manual_seed(0)
+    weight, rows = (torch.randn(V, 8, generator=generator), torch.randn(37, 8, generator=generator))
+    labels = torch.randint(V, (37,), generator=generator)
+    found = []
+    for frozen in (False, True):
+        states = rows.clone().requires_grad_()
+        loss, right = losses.cross_entropy(states, labels, lambda x: x @ weight.T, frozen)
+        (3 * loss).backward()
+        found.append((loss.detach(), right, states.grad))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 # --- the loop ---
 
 
@@ -379,26 +395,28 @@ def test_targets_are_tried_before(name: str) -> None:
 
 def test_a_target_that_packs_wrongly_is_refused() -> None:
     target = tiny.model("llama")
-    honest = target.forward
+    honest = target.model.forward
 
     def ignores(input_ids: Any, position_ids: Any = None, **more: Any) -> Any:
         return honest(input_ids=input_ids, **more)
 
-    target.forward = ignores
+    target.model.forward = ignores
     with pytest.raises(ValueError, match="see each other"):
         check(target, {"ids": torch.arange(3, 27)})
 
 
-def test_a_target_without_states_is_refused() -> None:
+def test_a_target_whose_states_are_not_its_heads_is_refused() -> None:
     target = tiny.model("llama")
+    target.model.norm.register_forward_hook(lambda module, given, states: 2 * states)
     honest = target.forward
-
-    def hides(output_hidden_states: bool = False, **more: Any) -> Any:
-        return honest(**more)
-
-    target.forward = hides
-    with pytest.raises(ValueError, match="gives no hidden states"):
+    target.forward = lambda **more: type(out := honest(**more))(logits=out.logits / 2)
+    with pytest.raises(ValueError, match="are not its LM head over its last hidden states"):
         check(target, {"ids": torch.arange(3, 27)})
+
+
+def test_a_target_without_states_is_refused() -> None:
+    with pytest.raises(ValueError, match="gives no hidden states"):
+        check(torch.nn.Linear(2, 2), {"ids": torch.arange(3, 27)})
 
 
 # --- calibration ---

@@ -27,7 +27,8 @@ from foretoken.cli.certify import certify
 from foretoken.cli.chat import chat
 from foretoken.cli.generate import generate
 from foretoken.cli.info import info
-from foretoken.cli.train import train
+from foretoken.cli.train_draft import draft
+from foretoken.cli.train_medusa import medusa
 from foretoken.demo import show
 from foretoken.demo.prompts import PROMPTS
 
@@ -56,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever reads our output has seen enough
         code = 1  # as typer says when it notices first
     except USAGE as error:
-        code = _refuse(error.format_message())
+        said = error.format_message()  # nothing, where it has shown the help of a group instead
+        code = _refuse(said) if said else 0
     except (ValueError, MemoryError, torch.OutOfMemoryError, OSError, ImportError) as error:
         code = _refuse(str(error) or "out of memory")
     try:
@@ -107,6 +109,9 @@ app.command()(chat)
 app.command()(bench)
 app.command()(certify)
 app.command()(info)
+train = typer.Typer(name="train", help="Train what drafts for a model.", no_args_is_help=True)
+train.command()(medusa)
+train.command()(draft)
 app.add_typer(train)
 
 

@@ -7,6 +7,7 @@ is a share. p = the teacher's law, q = the student's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,26 +15,34 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 ELEMENTS = 1 << 25  # logits held for a backward pass at once: 128 MB of fp32
+CACHED = 1 << 20  # logits worked on at once where none are held
 
 
 def cross_entropy(
-    states: Tensor, labels: Tensor, head: Callable[[Tensor], Tensor]
+    states: Tensor, labels: Tensor, head: Callable[[Tensor], Tensor], frozen: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Sum of -log q(label) over states (N, d), labels (N,), and how many were q's argmax.
 
     Where the vocabulary is large the rows go in chunks whose logits are computed once more in the
-    backward pass: N x V of them would be most of the memory of training.
+    backward pass: N x V of them would be most of the memory of training. frozen: nothing in `head`
+    learns; then the states' gradient is taken at once, chunk by chunk, while the logits lie in the
+    processor's cache.
     """
 
     def part(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         logits = head(rows).float()
-        right = (logits.argmax(-1) == wanted).sum()
+        right = (logits.detach().argmax(-1) == wanted).sum()
         return F.cross_entropy(logits, wanted, reduction="sum"), right
 
     if not len(states):
         return states.sum() * 0.0, labels.new_zeros(())
     with torch.no_grad():
         vocabulary = head(states[:1]).shape[-1]
+    if frozen and states.requires_grad:
+        found: tuple[Tensor, Tensor] = _AtOnce.apply(  # type: ignore[no-untyped-call]
+            states, labels, part, max(1, CACHED // vocabulary)
+        )
+        return found
     size = max(1, ELEMENTS // vocabulary)
     if size >= len(states):
         return part(states, labels)
@@ -42,6 +51,32 @@ def cross_entropy(
         for rows, wanted in zip(states.split(size), labels.split(size), strict=True)
     ]
     return torch.stack([p[0] for p in parts]).sum(), torch.stack([p[1] for p in parts]).sum()
+
+
+class _AtOnce(torch.autograd.Function):
+    """A sum over rows whose gradient by the rows is computed in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, labels: Tensor, part: Any, size: int
+    ) -> tuple[Tensor, Tensor]:
+        slopes, losses, rights = [], [], []
+        for rows, wanted in zip(states.split(size), labels.split(size), strict=True):
+            with torch.enable_grad():
+                rows = rows.detach().requires_grad_()
+                loss, right = part(rows, wanted)
+                slopes.append(torch.autograd.grad(loss, rows)[0])
+            losses.append(loss.detach())
+            rights.append(right)
+        ctx.save_for_backward(torch.cat(slopes))
+        right = torch.stack(rights).sum()
+        ctx.mark_non_differentiable(right)
+        return torch.stack(losses).sum(), right
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return slope * outer[0].to(slope.dtype), None, None, None
 
 
 Divergence = Callable[[Tensor, Tensor], Tensor]  # the teacher's and the student's logits -> (N,)
@@ -63,8 +98,8 @@ def total_variation(teacher: Tensor, student: Tensor) -> Tensor:
     """Half of sum |p - q| (N,) of logits (N, V), in [0, 1].
 
     A token drawn from q is accepted with chance 1 - TV by the rejection rule (Leviathan et al.
-    2022, arXiv 2211.17192, section 3), so this is what DistillSpec (Zhou et al. 2023, arXiv
-    2310.08461, section 4) minimises.
+    2022, arXiv 2211.17192, section 3), so its mean is what is lost (DistillSpec, Zhou et al. 2023,
+    arXiv 2310.08461).
     """
     return (teacher.softmax(-1) - student.softmax(-1)).abs().sum(-1) / 2
 

@@ -21,6 +21,9 @@ from foretoken.training.losses import cross_entropy
 from foretoken.training.trainer import Batch
 
 DECAY = 0.8  # lambda_k = DECAY^k
+# The paper's learning rates; its models are 4,096 wide, and narrower ones learn at higher ones
+# (the best tried at 320: docs/log.md).
+RATE, WIDTH, MOST_RATE, JOINT_RATE = 1e-3, 4096, 1e-2, 2e-3
 ROWS = 256  # whose logits are held at once where nothing is learnt
 HEADS_RATE = 4.0  # learning rate of the heads, in that of the backbone (Medusa-2)
 
@@ -44,14 +47,11 @@ def states_of(target: Any, batch: Batch) -> Tensor:
     """Post-norm hidden states (rows, L, d) of packed rows, what the LM head sees."""
     if "states" in batch:  # they were captured
         return batch["states"]
-    out = target(
-        input_ids=batch["ids"],
-        position_ids=batch["positions"],
-        use_cache=False,
-        output_hidden_states=True,
-        logits_to_keep=1,
+    # The decoder alone: all layers' states, of which these are the last, would all be kept.
+    out = target.get_decoder()(
+        input_ids=batch["ids"], position_ids=batch["positions"], use_cache=False
     )
-    states: Tensor = out.hidden_states[-1]
+    states: Tensor = out.last_hidden_state
     return states
 
 
@@ -62,14 +62,13 @@ def check(target: Any, row: Batch) -> None:
     row: a packed row (L) of at least two tokens, on which everything is tried: that the LM head of
     the last states are the target's logits, and that documents in a row do not see each other.
     """
-    ids = row["ids"][None].to(target.device)
-    half = ids.shape[1] // 2
-    positions = torch.cat([torch.arange(half), torch.arange(ids.shape[1] - half)]).to(ids)[None]
-    batch = {"ids": ids, "positions": positions}
-    name = type(target).__name__
+    name, half = type(target).__name__, len(row["ids"]) // 2
     try:
+        ids = row["ids"][None].to(target.device)
+        positions = torch.cat([torch.arange(half), torch.arange(len(row["ids"]) - half)])
+        batch = {"ids": ids, "positions": positions.to(ids)[None]}
         states = states_of(target, batch)
-        logits = target(input_ids=ids, position_ids=positions, use_cache=False).logits
+        logits = target(input_ids=ids, position_ids=batch["positions"], use_cache=False).logits
         ours = logits_of(target, states)
     except Exception as error:  # whatever a foreign model makes of it
         raise ValueError(
@@ -114,13 +113,15 @@ class Medusa(nn.Module):
         heads: Heads,
         held_out: Sequence[Batch],
         *,
-        rate: float = 1e-3,
+        rate: float | None = None,
         joint: bool = False,
         weight: float = 0.2,
         nodes: int = 16,
     ) -> None:
         super().__init__()
-        self.heads, self.held_out, self.rate = heads, held_out, rate
+        self.heads, self.held_out = heads, held_out
+        usual = JOINT_RATE if joint else min(MOST_RATE, RATE * WIDTH / heads.hidden_size)
+        self.rate = usual if rate is None else rate
         self.joint, self.weight, self.nodes = joint, weight, nodes
         self.backbone = target if joint else None
         self._frozen = (target,)  # no module of this one: not moved, not in checkpoints
@@ -150,7 +151,8 @@ class Medusa(nn.Module):
             found["LM"] = total = loss / max(1, len(labels))
         for k, (rows, head) in enumerate(self._guesses(flat), 1):
             at, labels = labelled(batch, k + 1)
-            loss, right = cross_entropy(rows[at], labels, head)
+            frozen = not self.joint and self.heads.outputs is None
+            loss, right = cross_entropy(rows[at], labels, head, frozen)
             total = total + weight * DECAY**k * loss / max(1, len(labels))
             found[f"head {k}"] = right / max(1, len(labels))
         return {"loss": total} | found

@@ -1,30 +1,32 @@
-"""What stands before training: options, documents, target, heads, plan, and what it will take."""
+"""What stands before every training: options, target, documents, rows, plan, provenance."""
 
 from __future__ import annotations
 
 import hashlib
+import shlex
+import sys
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from foretoken import checkpoints
+from foretoken.bench import timing
 from foretoken.runners import loading
 from foretoken.text import load_tokenizer
 from foretoken.training import data as texts
 from foretoken.training import served
-from foretoken.training.losses import ELEMENTS
-from foretoken.training.medusa import fresh
-from foretoken.training.rows import Rows
-from foretoken.training.trainer import Plan, State
+from foretoken.training.rows import Document, Rows, pack
+from foretoken.training.trainer import Batch, Plan, State
 
 CONTEXT = 512  # tokens of a row, unless target or data have less
 STEP_TOKENS = 8192  # of a step
 EPOCHS = 2  # where the steps are not given
-LORA: dict[str, Any] = {"r": 32, "lora_alpha": 16, "lora_dropout": 0.05}  # the paper's
+EVALUATED = 32_768  # held-out tokens of an evaluation
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,7 @@ class Options:
     data: Sequence[str]
     out: Path
     held_out: Sequence[str] = ()  # a twentieth of the data unless given
-    heads: int = 5
-    layers: int = 1
-    own_head: bool = False
-    start: str | None = None  # heads to go on from
-    joint: bool = False
-    full: bool = False  # joint: all of the target, not adapters
+    start: str | None = None  # weights to go on from
     steps: int | None = None
     rows: int | None = None  # of a step
     length: int | None = None
@@ -49,10 +46,8 @@ class Options:
     accumulate: int = 1
     limit: int | None = None  # tokens of data
     self_distill: bool = False
-    capture: bool = False
     resume: bool = False
     calibration_tokens: int = 20_000
-    nodes: int = 32  # of the tree, at most
     seed: int = 0
     dtype: str = "auto"
     device: str = "auto"
@@ -84,14 +79,21 @@ def target(options: Options) -> tuple[Any, Any]:
     return model, load_tokenizer(options.source, None, foreign)
 
 
-def documents(options: Options, target: Any, tokenizer: Any, watch: Watch) -> tuple[Any, Any]:
-    """What is learnt and what is held out; the target's own answers, if those are asked for."""
+def documents(
+    options: Options, target: Any, tokenizer: Any, watch: Watch, least: int
+) -> tuple[list[Document], list[Document]]:
+    """What is learnt and what is held out; the target's own answers, if those are asked for.
+
+    least: tokens without which there is nothing to learn.
+    """
     watch.phase("reading the data")
     if tokenizer is None:
         raise ValueError(f"{options.target} comes without a tokenizer: save it beside the model")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
-        found = texts.documents(options.data, tokenizer, limit=options.limit)
+        # Where the target writes, the limit is of what it writes: its beginnings are from anywhere.
+        limit = None if options.self_distill else options.limit
+        found = texts.documents(options.data, tokenizer, limit=limit)
     for warning in told:  # of what was left out
         watch.line(f"warning: {warning.message}")
     size = target.get_output_embeddings().weight.shape[0]
@@ -101,11 +103,8 @@ def documents(options: Options, target: Any, tokenizer: Any, watch: Watch) -> tu
             f"the tokenizer makes id {worst} of the data and the target knows {size}: use the "
             "target's own tokenizer"
         )
-    if sum(len(document.ids) for document in found) < options.heads + 2:
-        raise ValueError(
-            f"the data has less than the {options.heads + 2} tokens that {options.heads} heads "
-            "need: give more"
-        )
+    if sum(len(document.ids) for document in found) < least:
+        raise ValueError(f"the data has less than the {least} tokens that are needed: give more")
     if options.held_out:
         learnt, held_out = found, texts.documents(options.held_out, tokenizer)
     else:
@@ -114,30 +113,16 @@ def documents(options: Options, target: Any, tokenizer: Any, watch: Watch) -> tu
         return learnt, held_out
     watch.phase("the target writes")
     with served.engine(target, tokenizer) as llm:
-        length = row_length(options, target)
+        length = row_length(options, target, least)
         return served.own_texts(llm, learnt, length, options.limit, watch.share), held_out
 
 
-def row_length(options: Options, target: Any) -> int:
+def row_length(options: Options, target: Any, least: int) -> int:
     """Tokens of a row at most; packing takes fewer where there are fewer."""
     most = getattr(target.config.get_text_config(), "max_position_embeddings", None) or CONTEXT
-    if options.length is not None and not options.heads + 2 <= options.length <= most:
-        raise ValueError(
-            f"length {options.length} must be from {options.heads + 2} to the target's {most}"
-        )
+    if options.length is not None and not least <= options.length <= most:
+        raise ValueError(f"length {options.length} must be from {least} to the target's {most}")
     return min(options.length or CONTEXT, int(most))
-
-
-def heads(options: Options, target: Any) -> checkpoints.Heads:
-    if options.start is None:
-        made = fresh(target, options.heads, options.layers, options.own_head)
-        made.target = options.target
-        return made
-    made = checkpoints.load(options.start)
-    weight = target.get_output_embeddings().weight
-    if (made.vocab_size, made.hidden_size) != tuple(weight.shape):
-        raise ValueError(f"the heads in {options.start} are not of this target: drop them")
-    return made
 
 
 def plan(options: Options, target: Any, rows: Rows, length: int) -> Plan:
@@ -157,54 +142,45 @@ def plan(options: Options, target: Any, rows: Rows, length: int) -> Plan:
     )
 
 
-def memory(options: Options, target: Any, made: checkpoints.Heads, plan: Plan, length: int) -> str:
-    """What training will take, said before it begins."""
-    weights = sum(p.numel() * p.element_size() for p in target.parameters())
-    learnt = sum(p.numel() for p in made.parameters())
-    if options.joint and options.full:
-        learnt += sum(p.numel() for p in target.parameters())
-    config = target.config.get_text_config()
-    tokens = plan.rows // plan.accumulate * length
-    kept = config.num_hidden_layers * 16 if options.joint else 4 + 4 * made.heads
-    whole = tokens * made.vocab_size <= ELEMENTS  # then the logits of all heads are there at once
-    logits = tokens * made.vocab_size * made.heads if whole else ELEMENTS
-    activations = 4 * tokens * kept * config.hidden_size + 12 * logits
-    gb = [x / 1e9 for x in (weights, 16 * learnt, activations)]
-    return (
-        f"memory: about {sum(gb):.2f} GB (target {gb[0]:.2f}, what is trained with gradients and "
-        f"moments {gb[1]:.2f}, activations {gb[2]:.2f})"
-    )
+def batch_of(rows: Rows, at: int) -> Batch:
+    """One row as a batch."""
+    return {name: tensor[None] for name, tensor in rows[at].items()}
 
 
-def learning(target: Any, full: bool) -> Any:
-    """The target with what learns beside the heads: adapters, or all of it."""
-    if full:
-        return target.float().requires_grad_(True)
-    try:
-        import peft
-    except ImportError:
-        raise ValueError(
-            "adapters need peft: pip install 'foretoken[train]', or add --full"
-        ) from None
-    return peft.get_peft_model(target, peft.LoraConfig(target_modules="all-linear", **LORA))
+def whole(ids: Sequence[int]) -> Batch:
+    """A text as a row of its own."""
+    return batch_of(pack([Document(ids)], len(ids)), 0)
 
 
-def learnt(target: Any, folder: Path, tokenizer: Any) -> Any:
-    """The target as it is after training, written to `folder` in its own precision."""
-    merged = target.merge_and_unload() if hasattr(target, "merge_and_unload") else target
-    merged = merged.to(getattr(merged.config, "dtype", None) or torch.float32)
-    merged.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return merged.eval()
+def evaluated(held_out: Rows) -> list[Batch]:
+    """What evaluations run on."""
+    count = max(1, EVALUATED // held_out.ids.shape[1])
+    return [batch_of(held_out, at) for at in range(min(len(held_out), count))]
 
 
 def settings(options: Options) -> dict[str, Any]:
     """Those of the options that a checkpoint must agree with."""
     kept = asdict(options)
     for name in ("out", "source", "resume", "calibration_tokens", "threads", "nodes"):
-        kept.pop(name)
+        kept.pop(name, None)
     return kept
 
 
 def fingerprint(rows: Rows) -> str:
     return hashlib.sha256(rows.ids.numpy().tobytes()).hexdigest()[:16]
+
+
+def provenance(options: Options, rows: Rows, held_out: Rows) -> dict[str, Any]:
+    """Command, data, versions and machine."""
+    return {
+        "command": shlex.join(["foretoken", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "seed": options.seed,
+        "target": options.target,
+        "data": [str(source) for source in options.data],
+        "data_sha256": fingerprint(rows),
+        "train_tokens": rows.tokens,
+        "held_out_tokens": held_out.tokens,
+        "machine": timing.machine(),
+        **{name: version(name) for name in ("foretoken", "torch", "transformers")},
+    }

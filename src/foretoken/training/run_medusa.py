@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from foretoken import checkpoints
-from foretoken.bench import timing
 from foretoken.bench.compare import pass_seconds
 from foretoken.proposers.medusa import Medusa as Proposer
-from foretoken.training import calibrate, card, prepare, served, trainer
+from foretoken.training import calibrate, card_medusa, prepare, served, trainer
 from foretoken.training.capture import Captured, capture
 from foretoken.training.data import Document
-from foretoken.training.medusa import Medusa, check
-from foretoken.training.prepare import Options, Watch
-from foretoken.training.rows import Rows, Stream, pack
-from foretoken.training.trainer import Batch
+from foretoken.training.losses import CACHED, ELEMENTS
+from foretoken.training.medusa import Medusa, check, fresh
+from foretoken.training.prepare import Watch
+from foretoken.training.rows import Stream, pack
+from foretoken.training.trainer import Plan
 
-EVALUATED = 32_768  # held-out tokens of an evaluation
+LORA: dict[str, Any] = {"r": 32, "lora_alpha": 16, "lora_dropout": 0.05}  # the paper's
+
+
+@dataclass(frozen=True)
+class Options(prepare.Options):
+    """What is trained, on what, and for how long."""
+
+    heads: int = 5
+    layers: int = 1
+    own_head: bool = False
+    joint: bool = False
+    full: bool = False  # joint: all of the target, not adapters
+    capture: bool = False
+    nodes: int = 32  # of the tree, at most
 
 
 @dataclass
@@ -55,25 +65,25 @@ def heads(options: Options, watch: Watch) -> Report:
     watch.phase("loading")
     target, tokenizer = prepare.target(options)
     device = target.device
-    learnt, held_out = prepare.documents(options, target, tokenizer, watch)
-    length = prepare.row_length(options, target)
+    least = options.heads + 2
+    learnt, held_out = prepare.documents(options, target, tokenizer, watch, least)
+    length = prepare.row_length(options, target, least)
     rows, held = pack(learnt, length), pack(held_out, length)
     options.out.mkdir(parents=True, exist_ok=True)
-    made = prepare.heads(options, target)
+    made = _heads(options, target)
     check(target, held[0])
     length = rows.ids.shape[1]
     plan = prepare.plan(options, target, rows, length)
-    watch.line(prepare.memory(options, target, made, plan, length))
+    watch.line(_memory(options, target, made, plan, length))
     if options.joint:
-        target = prepare.learning(target, options.full)
+        target = _learning(target, options.full)
     else:
         target.requires_grad_(False)
-    evaluated = [_batch(held, i) for i in range(min(len(held), max(1, EVALUATED // length)))]
     recipe = Medusa(
         target,
         made.to(device=device, dtype=torch.float32),
-        evaluated,
-        rate=options.rate or (2e-3 if options.joint else 1e-3),
+        prepare.evaluated(held),
+        rate=options.rate,
         joint=options.joint,
         nodes=options.nodes,
     )
@@ -108,21 +118,67 @@ def heads(options: Options, watch: Watch) -> Report:
     best = [found for found in state.evaluations if found["step"] == state.best_step]
     report.held_out = {name: round(value, 4) for name, value in best[-1].items()} if best else {}
     if options.joint:
-        target = prepare.learnt(target, options.out / "target", tokenizer)
+        target = _learnt(target, options.out / "target", tokenizer)
         made.target = str(options.out / "target")
     _serve(options, Medusa(target, made, []), tokenizer, held_out, report, watch)
-    card.write(options.out, report, state, _provenance(options, rows, held))
+    card_medusa.write(options.out, report, state, prepare.provenance(options, rows, held))
     trainer.clear(options.out)
     return report
 
 
-def _whole(ids: Sequence[int]) -> Batch:
-    """A text as a row of its own."""
-    return _batch(pack([Document(ids)], len(ids)), 0)
+def _heads(options: Options, target: Any) -> checkpoints.Heads:
+    if options.start is None:
+        made = fresh(target, options.heads, options.layers, options.own_head)
+        made.target = options.target
+        return made
+    made = checkpoints.load(options.start)
+    weight = target.get_output_embeddings().weight
+    if (made.vocab_size, made.hidden_size) != tuple(weight.shape):
+        raise ValueError(f"the heads in {options.start} are not of this target: drop them")
+    return made
 
 
-def _batch(rows: Any, i: int) -> Batch:
-    return {name: tensor[None] for name, tensor in rows[i].items()}
+def _memory(options: Options, target: Any, made: checkpoints.Heads, plan: Plan, length: int) -> str:
+    """What training will take, said before it begins."""
+    weights = sum(p.numel() * p.element_size() for p in target.parameters())
+    learnt = sum(p.numel() for p in made.parameters())
+    if options.joint and options.full:
+        learnt += sum(p.numel() for p in target.parameters())
+    config = target.config.get_text_config()
+    tokens = plan.rows // plan.accumulate * length
+    kept = config.num_hidden_layers * 16 if options.joint else 4 + 4 * made.heads
+    logits = CACHED
+    if options.joint or made.outputs is not None:
+        whole = tokens * made.vocab_size <= ELEMENTS  # then those of all heads are there at once
+        logits = tokens * made.vocab_size * made.heads if whole else ELEMENTS
+    activations = 4 * tokens * kept * config.hidden_size + 12 * logits
+    gb = [x / 1e9 for x in (weights, 16 * learnt, activations)]
+    return (
+        f"memory: about {sum(gb):.2f} GB (target {gb[0]:.2f}, what is trained with gradients and "
+        f"moments {gb[1]:.2f}, activations {gb[2]:.2f})"
+    )
+
+
+def _learning(target: Any, full: bool) -> Any:
+    """The target with what learns beside the heads: adapters, or all of it."""
+    if full:
+        return target.float().requires_grad_(True)
+    try:
+        import peft
+    except ImportError:
+        raise ValueError(
+            "adapters need peft: pip install 'foretoken[train]', or add --full"
+        ) from None
+    return peft.get_peft_model(target, peft.LoraConfig(target_modules="all-linear", **LORA))
+
+
+def _learnt(target: Any, folder: Path, tokenizer: Any) -> Any:
+    """The target as it is after training, written to `folder` in its own precision."""
+    merged = target.merge_and_unload() if hasattr(target, "merge_and_unload") else target
+    merged = merged.to(getattr(merged.config, "dtype", None) or torch.float32)
+    merged.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return merged.eval()
 
 
 def _serve(
@@ -147,7 +203,7 @@ def _serve(
         sequences = []
         half = target.dtype != torch.float32
         for ids, one in zip(prompts, done, strict=True):
-            batch = {k: t.to(device) for k, t in _whole([*ids, *one.token_ids]).items()}
+            batch = {k: t.to(device) for k, t in prepare.whole([*ids, *one.token_ids]).items()}
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 sequences.append(recipe.ranks(batch)[len(ids) - 1 : -1])
         cost = pass_seconds(llm.runner, size)
@@ -166,18 +222,3 @@ def _serve(
         )
         report.served = round(served.tokens_per_step(done), 4)
         report.served_tokens = sum(one.stats.tokens for one in done)
-
-
-def _provenance(options: Options, rows: Rows, held: Rows) -> dict[str, Any]:
-    return {
-        "command": shlex.join(["foretoken", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "seed": options.seed,
-        "target": options.target,
-        "data": [str(source) for source in options.data],
-        "data_sha256": prepare.fingerprint(rows),
-        "train_tokens": rows.tokens,
-        "held_out_tokens": held.tokens,
-        "machine": timing.machine(),
-        **{name: version(name) for name in ("foretoken", "torch", "transformers")},
-    }

@@ -1,0 +1,111 @@
+"""`foretoken train draft`: from arguments to a trained draft, its card, and what it gave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from foretoken.cli import options, training
+from foretoken.cli.options import option
+from foretoken.cli.training import RESULTS, TRAINING
+from foretoken.demo import located
+from foretoken.training import card_draft, run_draft
+from foretoken.training.draft import LOSSES
+
+DRAFT = "The draft"
+
+
+def draft(
+    target: training.Target,
+    data: training.Data,
+    out: Annotated[Path, option(RESULTS, "Folder for the draft.")],
+    held_out: training.HeldOut = None,
+    limit: training.Limit = None,
+    self_distill: training.SelfDistill = False,
+    length: training.Length = None,
+    size: Annotated[
+        str | None,
+        option(
+            DRAFT,
+            "N: so many of the target's layers, evenly; NxW: as many, W wide, random.",
+            metavar="N|NxW",
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None, option(DRAFT, "Which of the target's layers, from 0.", metavar="0,5,11")
+    ] = None,
+    start: Annotated[
+        str | None, option(DRAFT, "A draft to go on from: id, folder or `bundled`.")
+    ] = None,
+    loss: Annotated[
+        str,
+        option(TRAINING, "forward-kl (default), reverse-kl, tv; text: as if there were no target."),
+    ] = LOSSES[0],
+    on_policy: Annotated[
+        float, option(TRAINING, "Share of the steps on what the draft writes; 0.")
+    ] = 0.0,
+    steps: training.Steps = None,
+    rows: training.Rows = None,
+    accumulate: training.Accumulate = 1,
+    rate: Annotated[
+        float | None, option(TRAINING, "Peak learning rate; 0.001, less for a width over 320.")
+    ] = None,
+    seed: training.Seed = 0,
+    resume: training.Resume = False,
+    calibration_tokens: Annotated[
+        int, option(RESULTS, "Of held-out text to serve, at each of three temperatures; 20000.")
+    ] = 20_000,
+    dtype: options.Dtype = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+) -> int:
+    """A small model that drafts for a target: distilled, and served once to be sure."""
+    training.check_numbers(
+        rate,
+        steps=steps,
+        rows=rows,
+        accumulate=accumulate,
+        limit=limit,
+        threads=threads,
+        calibration_tokens=calibration_tokens,
+    )
+    chosen = run_draft.Options(
+        target=target,
+        source=located(target, "target"),
+        data=data,
+        out=out,
+        held_out=held_out or (),
+        limit=limit,
+        self_distill=self_distill,
+        length=length,
+        size=size,
+        choose=layers,
+        start=None if start is None else located(start, "draft"),
+        loss=loss,
+        on_policy=on_policy,
+        steps=steps,
+        rows=rows,
+        accumulate=accumulate,
+        rate=rate,
+        seed=seed,
+        resume=resume,
+        calibration_tokens=calibration_tokens,
+        dtype=dtype or "auto",
+        device=device,
+        threads=threads,
+        trust_remote_code=trust_remote_code,
+    )
+    found = training.watched(
+        lambda shown: run_draft.draft(chosen, shown),
+        lambda shown: f"agrees {shown['agree']:.0%}",
+        out,
+    )
+    if found is None:
+        return 130
+    if found.process:
+        return 0
+    for line in card_draft.lines(found):
+        print(line)
+    print(f"written: {out}")
+    return 0

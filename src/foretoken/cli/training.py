@@ -1,0 +1,131 @@
+"""What every `foretoken train` command shares: options, progress, and how an interrupt ends it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from foretoken.cli.options import option
+from foretoken.training.trainer import CHECKPOINT, Plan, State
+
+DATA, TRAINING, RESULTS = "The data", "Training", "Results"
+
+Target = Annotated[str, typer.Argument(help="Hub id, folder, or `bundled`.")]
+Data = Annotated[
+    list[str], option(DATA, "Text, JSON lines, a folder, or a data set's name; repeatable.")
+]
+HeldOut = Annotated[
+    list[str] | None, option(DATA, "What it is judged on; a twentieth of the data unless given.")
+]
+Limit = Annotated[int | None, option(DATA, "So many tokens of it.")]
+SelfDistill = Annotated[
+    bool, option(DATA, "The target writes the answers itself.", "--self-distill")
+]
+Length = Annotated[int | None, option(DATA, "Tokens of a row; 512 or what there is.")]
+Steps = Annotated[
+    int | None, option(TRAINING, "At most; two epochs and 300 at least unless given.")
+]
+Rows = Annotated[int | None, option(TRAINING, "Rows of a step; about 8,192 tokens.")]
+Accumulate = Annotated[int, option(TRAINING, "Passes that a step is made of; 1.")]
+Seed = Annotated[int, option(TRAINING, "Of the order, and of what is drawn.")]
+Resume = Annotated[bool, option(TRAINING, "Go on from the checkpoint in --out.", "--resume")]
+
+
+def check_numbers(rate: float | None, **counts: int | None) -> None:
+    """Refuse counts under 1 and a learning rate that is none."""
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be 1 or more")
+    if rate is not None and not 0 < rate < 1:
+        raise ValueError(f"--rate is {rate}, but must be between 0 and 1")
+
+
+class Shown:
+    """A bar, and a line for what is worth keeping; asked to stop by a first interrupt.
+
+    told: what to tell of a step, besides loss and speed.
+    """
+
+    def __init__(
+        self, bar: Progress, console: Console, told: Callable[[dict[str, float]], str]
+    ) -> None:
+        self.bar, self.console, self.told, self.task = bar, console, told, TaskID(0)
+        self.interrupted = False
+        self.steps = False  # whether steps are taken now, after which it can stop
+
+    def phase(self, text: str) -> None:
+        if not self.console.is_terminal:  # a log, in which no bar moves
+            self.line(text)
+        if self.bar.tasks:
+            self.bar.remove_task(self.task)
+        self.task, self.steps = self.bar.add_task(text, total=1.0), text == "training"
+
+    def share(self, done: float) -> None:
+        self.bar.update(self.task, completed=done)
+
+    def line(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def step(self, state: State, shown: dict[str, float], plan: Plan) -> None:
+        rate = state.tokens / max(1e-9, state.seconds)
+        text = (
+            f"step {state.step}  loss {shown['loss']:.3f}  {self.told(shown)}  {rate:,.0f} tokens/s"
+        )
+        self.bar.update(self.task, completed=state.step / plan.steps, description=text)
+        if "held-out score" in shown:
+            self.line(f"{text}  held-out tokens/step {shown['held-out score']:.3f}")
+
+    def stopped(self) -> bool:
+        return self.interrupted
+
+
+def watched(
+    work: Callable[[Shown], Any], told: Callable[[dict[str, float]], str], out: Path
+) -> Any:
+    """The report of `work`, shown on standard error; None, said so, if it was interrupted."""
+    logging.getLogger("accelerate").setLevel(logging.ERROR)  # it tells of every tied weight
+    console, columns = Console(stderr=True), (TextColumn("{task.description}"), BarColumn())
+    found = None
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        shown = Shown(bar, console, told)
+        try:
+            with _interrupts(shown):
+                found = work(shown)
+        except KeyboardInterrupt:
+            pass
+    if found is None or found.ended == "interrupted":
+        kept = (out / CHECKPOINT).exists()
+        told_of = (
+            f"a checkpoint is in {out}: go on with --resume" if kept else "nothing was trained"
+        )
+        print(f"interrupted: {told_of}", file=sys.stderr)
+        return None
+    return found
+
+
+@contextmanager
+def _interrupts(shown: Shown) -> Iterator[None]:
+    """The first interrupt between steps asks for a checkpoint; any other is an interrupt."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if shown.interrupted or not shown.steps:
+            raise KeyboardInterrupt
+        shown.interrupted = True
+        shown.line("stopping after this step, with a checkpoint (once more: at once)")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

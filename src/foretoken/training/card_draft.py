@@ -1,0 +1,68 @@
+"""The card of a trained draft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from foretoken.training import card
+from foretoken.training.draft import DEPTH
+from foretoken.training.trainer import State
+
+
+def write(out: Path, report: Any, state: State, provenance: dict[str, Any]) -> None:
+    """See `card.write`."""
+
+    def draw(axes: Any) -> None:
+        names = [f"T = {one.temperature:g}" for one in report.served]
+        axes.bar(names, [one.alpha for one in report.served], color="tab:blue", label="served")
+        predicted = [one.predicted_alpha for one in report.served]
+        axes.plot(names, predicted, "D", color="black", label="predicted")
+        axes.set_ylabel("acceptance of the first drafted token")
+        axes.set_ylim(0, 1)
+
+    card.write(out, report, state, provenance, _text(report, provenance["target"]), draw)
+
+
+def lines(report: Any) -> list[str]:
+    """What the draft gives, a line for each temperature."""
+    return [
+        f"temperature {one.temperature:g}: predicted tokens/step {one.predicted:.2f}, served "
+        f"tokens/step {one.tokens_per_step:.2f}; predicted acceptance {one.predicted_alpha:.1%}, "
+        f"served acceptance {one.alpha:.1%} ({one.tokens:,} tokens of held-out text)"
+        for one in report.served
+    ]
+
+
+def _text(report: Any, target: str) -> str:
+    rows = [
+        f"| {one.temperature:g} | {one.alpha:.1%} | {one.predicted_alpha:.1%} "
+        f"| {one.tokens_per_step:.2f} | {one.predicted:.2f} |"
+        for one in report.served
+    ]
+    table = "\n".join(
+        [
+            "| temperature | acceptance | predicted | tokens/step | predicted |",
+            "|---" * 5 + "|",
+            *rows,
+        ]
+    )
+    return f"""---
+library_name: transformers
+base_model: {target}
+---
+# A draft for {target}
+
+{report.layers} layers of width {report.width}, {report.parameters:,} parameters, distilled.
+
+{card.using(target, 'DraftModel("this folder")')}
+
+It is an ordinary checkpoint: transformers takes it as `assistant_model` too. With chains of \
+{DEPTH} drafted tokens and the rejection rule, after prompts that were not trained on, the engine \
+accepted this share of first drafted tokens and wrote so many tokens per step:
+
+{table}
+
+PICTURE
+{card.ended(report)}
+"""

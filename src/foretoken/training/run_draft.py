@@ -1,0 +1,229 @@
+"""`foretoken train draft` from options to a model: its start, training, service, card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from foretoken.llm import LLM
+from foretoken.proposers.beside import PADDING
+from foretoken.proposers.draft import DraftModel
+from foretoken.runners import loading
+from foretoken.text import end_ids, load_tokenizer
+from foretoken.training import card_draft, prepare, served, trainer
+from foretoken.training.draft import DEPTH, LOSSES, TEMPERATURES, TEXT, Draft, chances, replay
+from foretoken.training.losses import ELEMENTS
+from foretoken.training.medusa import check
+from foretoken.training.prepare import Watch
+from foretoken.training.rows import Document, Stream, pack
+from foretoken.training.student import chosen, student
+from foretoken.training.trainer import Plan
+
+
+@dataclass(frozen=True)
+class Options(prepare.Options):
+    """What is trained, on what, and for how long; one of `size`, `choose` and `start` is given."""
+
+    size: str | None = None  # layers, or layers x width
+    choose: str | None = None  # numbers of layers
+    loss: str = "forward-kl"
+    on_policy: float = 0.0
+
+
+@dataclass
+class Served:
+    """What the engine gave at one temperature, beside what was predicted for the same texts.
+
+    A chain of `DEPTH` tokens, the rejection rule; alpha: acceptance of the first of them.
+    """
+
+    temperature: float
+    alpha: float
+    tokens_per_step: float
+    predicted_alpha: float
+    predicted: float  # tokens per step
+    tokens: int
+
+
+@dataclass
+class Report:
+    """What came of it; lies beside the draft in `provenance.json`."""
+
+    layers: int
+    width: int
+    parameters: int
+    steps: int
+    ended: str  # why: "steps", "no better", or "interrupted"
+    process: int  # all below is of process 0 alone
+    tokens: int  # learnt from, repetitions counted
+    seconds: float
+    held_out: dict[str, float] = field(default_factory=dict)  # at the best step
+    served: list[Served] = field(default_factory=list)
+
+
+def draft(options: Options, watch: Watch) -> Report:
+    """A draft for a target, written to `options.out`; raises `ValueError` and `OSError`.
+
+    If `watch` asks to stop there is a checkpoint and the report says "interrupted".
+    """
+    _refuse(options)
+    watch.phase("loading")
+    target, tokenizer = prepare.target(options)
+    target.requires_grad_(False)
+    made = _made(options, target, tokenizer)
+    learnt, held_out = prepare.documents(options, target, tokenizer, watch, 2)
+    length = prepare.row_length(options, target, 2)
+    most = getattr(made.config.get_text_config(), "max_position_embeddings", None) or length
+    if most < length:
+        raise ValueError(f"the draft reads {most} tokens and rows have {length}: give --length")
+    rows, held = pack(learnt, length), pack(held_out, length)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for model in (target, made):
+        check(model, held[0])
+    length = rows.ids.shape[1]
+    plan = prepare.plan(options, target, rows, length)
+    watch.line(_memory(target, made, plan, length))
+    recipe = Draft(
+        target,
+        made,
+        prepare.evaluated(held),
+        loss=options.loss,
+        rate=options.rate,
+        on_policy=options.on_policy,
+        ends=end_ids(target, tokenizer),
+        seed=options.seed,
+    )
+    watch.phase("training")
+    state = trainer.train(
+        recipe,
+        lambda count: Stream(rows, count, options.seed),
+        plan,
+        options.out,
+        about={"options": prepare.settings(options), "data": prepare.fingerprint(rows)},
+        resume=options.resume,
+        cpu=target.device.type == "cpu",
+        show=lambda state, shown: watch.step(state, shown, plan),
+        stopped=watch.stopped,
+    )
+    config = made.config.get_text_config()
+    report = Report(
+        config.num_hidden_layers,
+        config.hidden_size,
+        sum(p.numel() for p in made.parameters()),
+        state.step,
+        state.reason,
+        state.process,
+        state.tokens,
+        round(state.seconds, 1),
+    )
+    if state.reason == "interrupted" or state.process:
+        return report
+    best = [found for found in state.evaluations if found["step"] == state.best_step]
+    report.held_out = {name: round(value, 4) for name, value in best[-1].items()} if best else {}
+    made.to(target.dtype).eval().save_pretrained(options.out)
+    for file in options.out.glob("*.safetensors"):
+        file.chmod(0o644)  # they are written for their owner alone
+    tokenizer.save_pretrained(options.out)
+    _serve(options, recipe, tokenizer, held_out, report, watch)
+    card_draft.write(options.out, report, state, prepare.provenance(options, rows, held))
+    trainer.clear(options.out)
+    return report
+
+
+def _refuse(options: Options) -> None:
+    if [options.size, options.choose, options.start].count(None) != 2:
+        raise ValueError(
+            "what a draft starts from is missing, or said twice: give one of --size, "
+            "--layers and --start"
+        )
+    if options.loss not in LOSSES:
+        raise ValueError(f"loss {options.loss!r} is unknown: use {', '.join(LOSSES)}")
+    if not 0 <= options.on_policy <= 1:
+        raise ValueError(f"--on-policy is {options.on_policy}, but must be between 0 and 1")
+    if options.on_policy and options.loss == TEXT:
+        raise ValueError("what the draft wrote itself teaches nothing by --loss text: drop one")
+
+
+def _made(options: Options, target: Any, tokenizer: Any) -> Any:
+    """The draft before training, in fp32 on the target's device."""
+    if options.start is None:
+        depth = int(target.config.get_text_config().num_hidden_layers)
+        layers, width = chosen(options.size, options.choose, depth)
+        return student(target, layers, width, options.seed)
+    foreign: dict[str, Any] = {"trust_remote_code": options.trust_remote_code}
+    made: Any = loading.load(options.start, dtype=torch.float32, device=target.device, **foreign)
+    own = load_tokenizer(options.start, None, foreign)
+    sizes = [model.get_output_embeddings().weight.shape[0] for model in (target, made)]
+    if own is None or tokenizer is None:  # then the sizes are all there is to compare
+        same = sizes[0] == sizes[1]
+    else:
+        same = own.get_vocab() == tokenizer.get_vocab() and abs(sizes[0] - sizes[1]) < PADDING
+    if not same:
+        raise ValueError(
+            f"the draft in {options.start} has another vocabulary than the target: start from one "
+            "of the target's family, or use --size"
+        )
+    return made
+
+
+def _memory(target: Any, made: Any, plan: Plan, length: int) -> str:
+    """What training will take, said before it begins."""
+    tokens = plan.rows // plan.accumulate * length
+    weights = sum(p.numel() * p.element_size() for p in target.parameters())
+    theirs, ours = (model.config.get_text_config() for model in (target, made))
+    kept = theirs.num_hidden_layers * theirs.hidden_size * target.dtype.itemsize
+    kept += 4 * 16 * ours.num_hidden_layers * ours.hidden_size
+    logits = min(tokens * ours.vocab_size, ELEMENTS // 2)
+    learnt = 16 * sum(p.numel() for p in made.parameters())
+    gb = [x / 1e9 for x in (weights, learnt, tokens * kept + 32 * logits)]
+    return (
+        f"memory: about {sum(gb):.2f} GB (target {gb[0]:.2f}, the draft with gradients and moments "
+        f"{gb[1]:.2f}, activations {gb[2]:.2f})"
+    )
+
+
+def _serve(
+    options: Options,
+    recipe: Draft,
+    tokenizer: Any,
+    held_out: Sequence[Document],
+    report: Report,
+    watch: Watch,
+) -> None:
+    """What the draft gives in the engine on held-out prompts, and what these texts predict."""
+    with served.engine(recipe.target, tokenizer) as base, LLM(base, rule="rejection") as llm:
+        size = min(128, llm.max_length // 2)
+        prompts = served.prompts_of(held_out, -(-options.calibration_tokens // size), size)
+        most = [min(size, llm.max_length - len(ids)) for ids in prompts]
+        for temperature in TEMPERATURES:
+            watch.phase(f"the engine serves at temperature {temperature:g}")
+            proposer = DraftModel(options.out, DEPTH, min_confidence=0.0, branch=1)
+            done = served.written(
+                llm, prompts, size, (temperature,), speculate=proposer, tell=watch.share
+            )
+            for text in {text for one in done for text in one.warnings}:
+                watch.line(text)
+            texts = [
+                chances(recipe, [*ids, *one.token_ids], len(ids), temperature)
+                for ids, one in zip(prompts, done, strict=True)
+            ]
+            predicted, predicted_alpha = replay(texts, most)
+            report.served.append(
+                Served(
+                    temperature,
+                    round(_first_accepted(done), 4),
+                    round(served.tokens_per_step(done), 4),
+                    round(predicted_alpha, 4),
+                    round(predicted, 4),
+                    sum(one.stats.tokens for one in done),
+                )
+            )
+
+
+def _first_accepted(done: Sequence[Any]) -> float:
+    """Of the steps that drafted, how many accepted their first token."""
+    offered = sum(sum(one.stats.offered_per_position[:1]) for one in done)
+    return sum(sum(one.stats.accepted_per_position[:1]) for one in done) / max(1, offered)

@@ -1,0 +1,148 @@
+"""How a draft begins: a model of the target's class, made of some of its layers, or narrower.
+
+Does not know how it is trained.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import GenerationConfig
+
+ASIDE = ("idx", "index", "layer_id", "training")  # attributes that number a layer, or pass
+SCALED = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
+
+
+def spread(count: int, layers: int) -> list[int]:
+    """`count` of so many layers, evenly, the first and the last among them."""
+    return [i * (layers - 1) // max(1, count - 1) for i in range(count)]
+
+
+def chosen(size: str | None, choose: str | None, layers: int) -> tuple[list[int], int | None]:
+    """Layers of the target's so many, and a width or None; of "2", "2x192", or "0,5,11"."""
+    if choose is not None:
+        try:
+            numbers = [int(number) for number in choose.split(",")]
+        except ValueError:
+            raise ValueError(f"--layers {choose} are no numbers: write them as 0,5,11") from None
+        if numbers != sorted({n for n in numbers if 0 <= n < layers}):
+            raise ValueError(
+                f"--layers {choose} must be different ones of 0 to {layers - 1}, in their order"
+            )
+        return numbers, None
+    count, _, width = str(size).partition("x")
+    if not count.isdecimal() or ("x" in str(size) and not width.isdecimal()):
+        raise ValueError(
+            f"--size {size} is no size: write the layers, or layers and width as 2x192"
+        )
+    if not 1 <= int(count) <= layers or width == "0":
+        raise ValueError(f"--size {size} must have 1 to the target's {layers} layers, and a width")
+    return spread(int(count), layers), int(width) if width else None
+
+
+def student(target: Any, layers: Sequence[int], width: int | None = None, seed: int = 0) -> Any:
+    """A model like the target with as many layers as are named, in fp32, beside it.
+
+    It is a copy of those layers, of the embeddings, the last norm and the head. With another width
+    (hidden size; the heads keep theirs and get fewer) it is random, a function of `seed`.
+    Raises `ValueError` where the target's class cannot be made so.
+    """
+    name, what = type(target).__name__, f"{len(layers)} layers"
+    what += "" if width is None else f" of width {width}"
+    try:
+        config = _config(target, layers, width)
+        with torch.random.fork_rng(devices=[]):  # transformers draws weights from no other
+            torch.default_generator.manual_seed(seed)
+            made: Any = type(target)(config).float()
+    except Exception as error:  # whatever a class makes of a shape
+        raise ValueError(
+            f"{name} cannot be made with {what} ({_first(error)}): use another size"
+        ) from error
+    if width is None:
+        _copy(target, made, layers)
+    ends = ("bos_token_id", "eos_token_id", "pad_token_id")  # the rest is about sampling
+    known = getattr(target, "generation_config", None) or target.config
+    made.generation_config = GenerationConfig(**{end: getattr(known, end, None) for end in ends})
+    return made.to(target.device)
+
+
+def _config(target: Any, layers: Sequence[int], width: int | None) -> Any:
+    config = copy.deepcopy(target.config)
+    text = config.get_text_config()
+    depth = int(text.num_hidden_layers)
+    for field, value in text.to_dict().items():
+        if "layer" in field and isinstance(value, list | tuple) and len(value) == depth:
+            setattr(text, field, [value[i] for i in layers])
+    text.num_hidden_layers = len(layers)
+    if width is not None:
+        _narrow(text, width)
+    return config
+
+
+def _narrow(text: Any, width: int) -> None:
+    """Change a configuration to another hidden size, what hangs on it in proportion."""
+    share, heads = width / text.hidden_size, int(text.num_attention_heads)
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    groups = heads // (getattr(text, "num_key_value_heads", None) or heads)
+    few = max(1, width // size)
+    if getattr(text, "head_dim", None) is None:  # then heads divide the width
+        few = next(n for n in range(few, 0, -1) if width % n == 0)
+    for field in SCALED:
+        if isinstance(value := getattr(text, field, None), int):
+            setattr(text, field, max(32, round(value * share / 32) * 32))
+    text.hidden_size, text.num_attention_heads = width, few
+    if getattr(text, "num_key_value_heads", None) is not None:
+        most = max(1, few // groups)
+        text.num_key_value_heads = next(n for n in range(most, 0, -1) if few % n == 0)
+
+
+def _copy(target: Any, made: Any, layers: Sequence[int]) -> None:
+    """Fill `made` with the target's weights; refuse it where a layer would work otherwise there."""
+    name, depth = type(target).__name__, int(target.config.get_text_config().num_hidden_layers)
+    stacks = [
+        path
+        for path, module in target.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == depth
+    ]
+    if not stacks:
+        raise ValueError(f"{name} has no list of layers to choose from: use --size NxW")
+    stack, state = stacks[0] + ".", {}
+    places = {str(layer): str(place) for place, layer in enumerate(layers)}
+    for key, tensor in target.state_dict().items():
+        number, dot, rest = key.removeprefix(stack).partition(".")
+        if not key.startswith(stack):
+            state[key] = tensor
+        elif number in places:
+            state[stack + places[number] + dot + rest] = tensor
+    try:
+        made.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(
+            f"layers of {name} do not fit into a smaller one ({_first(error)}): use --size NxW"
+        ) from error
+    theirs, ours = target.get_submodule(stacks[0]), made.get_submodule(stacks[0])
+    for place, layer in enumerate(layers):
+        if other := _difference(theirs[layer], ours[place]):
+            raise ValueError(
+                f"layer {layer} of {name} would differ in {other} as layer {place} of the draft: "
+                "choose other layers, or use --size NxW"
+            )
+
+
+def _difference(theirs: nn.Module, ours: nn.Module) -> str | None:
+    """A plain attribute in which two layers differ, besides those that number them."""
+    for one, other in zip(theirs.modules(), ours.modules(), strict=True):
+        for name, value in vars(one).items():
+            plain = isinstance(value, str | int | float | None)
+            aside = name.startswith("_") or any(part in name for part in ASIDE)
+            if plain and not aside and value != vars(other).get(name):
+                return name
+    return None
+
+
+def _first(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -17,6 +17,8 @@ from torch.utils.checkpoint import checkpoint
 ELEMENTS = 1 << 25  # logits held for a backward pass at once: 128 MB of fp32
 CACHED = 1 << 20  # logits worked on at once where none are held
 
+Part = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
 
 def cross_entropy(
     states: Tensor, labels: Tensor, head: Callable[[Tensor], Tensor], frozen: bool = False
@@ -43,14 +45,18 @@ def cross_entropy(
             states, labels, part, max(1, CACHED // vocabulary)
         )
         return found
-    size = max(1, ELEMENTS // vocabulary)
+    return _in_parts(part, states, labels, max(1, ELEMENTS // vocabulary))
+
+
+def _in_parts(part: Part, states: Tensor, beside: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The sums of `part` over so many rows at a time, each computed once more going backward."""
     if size >= len(states):
-        return part(states, labels)
-    parts = [
-        checkpoint(part, rows, wanted, use_reentrant=False)
-        for rows, wanted in zip(states.split(size), labels.split(size), strict=True)
+        return part(states, beside)
+    made = [
+        checkpoint(part, rows, theirs, use_reentrant=False)
+        for rows, theirs in zip(states.split(size), beside.split(size), strict=True)
     ]
-    return torch.stack([p[0] for p in parts]).sum(), torch.stack([p[1] for p in parts]).sum()
+    return torch.stack([p[0] for p in made]).sum(), torch.stack([p[1] for p in made]).sum()
 
 
 class _AtOnce(torch.autograd.Function):
@@ -134,11 +140,4 @@ def divergence(
         return states.sum() * 0.0, torch.zeros((), dtype=torch.long, device=states.device)
     with torch.no_grad():
         vocabulary = teacher(taught_by[:1]).shape[-1]
-    size = max(1, ELEMENTS // (2 * vocabulary))
-    if size >= len(states):
-        return part(states, taught_by)
-    parts = [
-        checkpoint(part, rows, theirs, use_reentrant=False)
-        for rows, theirs in zip(states.split(size), taught_by.split(size), strict=True)
-    ]
-    return torch.stack([p[0] for p in parts]).sum(), torch.stack([p[1] for p in parts]).sum()
+    return _in_parts(part, states, taught_by, max(1, ELEMENTS // (2 * vocabulary)))

@@ -19,8 +19,8 @@ from foretoken.bench import timing
 from foretoken.runners import loading
 from foretoken.text import load_tokenizer
 from foretoken.training import data as texts
-from foretoken.training import served
-from foretoken.training.rows import Document, Rows, pack
+from foretoken.training import served, trainer
+from foretoken.training.rows import Document, Rows, Stream, pack
 from foretoken.training.trainer import Batch, Plan, State
 
 CONTEXT = 512  # tokens of a row, unless target or data have less
@@ -156,6 +156,49 @@ def evaluated(held_out: Rows) -> list[Batch]:
     """What evaluations run on."""
     count = max(1, EVALUATED // held_out.ids.shape[1])
     return [batch_of(held_out, at) for at in range(min(len(held_out), count))]
+
+
+def trained(
+    recipe: Any, source: Any, rows: Rows, plan: Plan, options: Options, device: Any, watch: Watch
+) -> State:
+    """Train on `source`, which is `rows` with whatever else lies beside them."""
+    watch.phase("training")
+    return trainer.train(
+        recipe,
+        lambda count: Stream(source, count, options.seed),
+        plan,
+        options.out,
+        about={"options": settings(options), "data": fingerprint(rows)},
+        resume=options.resume,
+        cpu=device.type == "cpu",
+        show=lambda state, shown: watch.step(state, shown, plan),
+        stopped=watch.stopped,
+    )
+
+
+@dataclass(kw_only=True)
+class Trained:
+    """How training went; reports add what came of it."""
+
+    steps: int
+    ended: str  # why: "steps", "no better", or "interrupted"
+    process: int  # what came of it is known to process 0 alone
+    tokens: int  # learnt from, repetitions counted
+    seconds: float
+    held_out: dict[str, float]  # at the best step
+
+
+def told(state: State) -> dict[str, Any]:
+    """The fields of `Trained`."""
+    best = [found for found in state.evaluations if found["step"] == state.best_step]
+    return {
+        "steps": state.step,
+        "ended": state.reason,
+        "process": state.process,
+        "tokens": state.tokens,
+        "seconds": round(state.seconds, 1),
+        "held_out": {name: round(value, 4) for found in best[-1:] for name, value in found.items()},
+    }
 
 
 def settings(options: Options) -> dict[str, Any]:

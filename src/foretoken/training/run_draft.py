@@ -18,7 +18,7 @@ from foretoken.training.draft import DEPTH, LOSSES, TEMPERATURES, TEXT, Draft, c
 from foretoken.training.losses import ELEMENTS
 from foretoken.training.medusa import check
 from foretoken.training.prepare import Watch
-from foretoken.training.rows import Document, Stream, pack
+from foretoken.training.rows import Document, pack
 from foretoken.training.student import chosen, student
 from foretoken.training.trainer import Plan
 
@@ -48,19 +48,13 @@ class Served:
     tokens: int
 
 
-@dataclass
-class Report:
+@dataclass(kw_only=True)
+class Report(prepare.Trained):
     """What came of it; lies beside the draft in `provenance.json`."""
 
     layers: int
     width: int
     parameters: int
-    steps: int
-    ended: str  # why: "steps", "no better", or "interrupted"
-    process: int  # all below is of process 0 alone
-    tokens: int  # learnt from, repetitions counted
-    seconds: float
-    held_out: dict[str, float] = field(default_factory=dict)  # at the best step
     served: list[Served] = field(default_factory=list)
 
 
@@ -96,33 +90,16 @@ def draft(options: Options, watch: Watch) -> Report:
         ends=end_ids(target, tokenizer),
         seed=options.seed,
     )
-    watch.phase("training")
-    state = trainer.train(
-        recipe,
-        lambda count: Stream(rows, count, options.seed),
-        plan,
-        options.out,
-        about={"options": prepare.settings(options), "data": prepare.fingerprint(rows)},
-        resume=options.resume,
-        cpu=target.device.type == "cpu",
-        show=lambda state, shown: watch.step(state, shown, plan),
-        stopped=watch.stopped,
-    )
+    state = prepare.trained(recipe, rows, rows, plan, options, target.device, watch)
     config = made.config.get_text_config()
     report = Report(
-        config.num_hidden_layers,
-        config.hidden_size,
-        sum(p.numel() for p in made.parameters()),
-        state.step,
-        state.reason,
-        state.process,
-        state.tokens,
-        round(state.seconds, 1),
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        parameters=sum(p.numel() for p in made.parameters()),
+        **prepare.told(state),
     )
     if state.reason == "interrupted" or state.process:
         return report
-    best = [found for found in state.evaluations if found["step"] == state.best_step]
-    report.held_out = {name: round(value, 4) for name, value in best[-1].items()} if best else {}
     made.to(target.dtype).eval().save_pretrained(options.out)
     for file in options.out.glob("*.safetensors"):
         file.chmod(0o644)  # they are written for their owner alone

@@ -18,7 +18,7 @@ from foretoken.training.data import Document
 from foretoken.training.losses import CACHED, ELEMENTS
 from foretoken.training.medusa import Medusa, check, fresh
 from foretoken.training.prepare import Watch
-from foretoken.training.rows import Stream, pack
+from foretoken.training.rows import pack
 from foretoken.training.trainer import Plan
 
 LORA: dict[str, Any] = {"r": 32, "lora_alpha": 16, "lora_dropout": 0.05}  # the paper's
@@ -37,18 +37,12 @@ class Options(prepare.Options):
     nodes: int = 32  # of the tree, at most
 
 
-@dataclass
-class Report:
+@dataclass(kw_only=True)
+class Report(prepare.Trained):
     """What came of it; lies beside the heads as `provenance.json`."""
 
     heads: int
     parameters: int
-    steps: int
-    ended: str  # why: "steps", "no better", or "interrupted"
-    process: int  # all below is of process 0 alone
-    tokens: int  # learnt from, repetitions counted
-    seconds: float
-    held_out: dict[str, float] = field(default_factory=dict)  # at the best step
     tree: int = 0  # nodes
     expected: float = 0.0  # tokens per step, if steps began anywhere
     predicted: float = 0.0  # on the target's own texts
@@ -92,31 +86,11 @@ def heads(options: Options, watch: Watch) -> Report:
         folder = options.out / f"states-{prepare.fingerprint(rows)}"
         capture(target, rows, folder, watch)
         source = Captured(rows, folder)
-    watch.phase("training")
-    state = trainer.train(
-        recipe,
-        lambda count: Stream(source, count, options.seed),
-        plan,
-        options.out,
-        about={"options": prepare.settings(options), "data": prepare.fingerprint(rows)},
-        resume=options.resume,
-        cpu=device.type == "cpu",
-        show=lambda state, shown: watch.step(state, shown, plan),
-        stopped=watch.stopped,
-    )
-    report = Report(
-        made.heads,
-        sum(p.numel() for p in made.parameters()),
-        state.step,
-        state.reason,
-        state.process,
-        state.tokens,
-        round(state.seconds, 1),
-    )
+    state = prepare.trained(recipe, source, rows, plan, options, device, watch)
+    parameters = sum(p.numel() for p in made.parameters())
+    report = Report(heads=made.heads, parameters=parameters, **prepare.told(state))
     if state.reason == "interrupted" or state.process:
         return report
-    best = [found for found in state.evaluations if found["step"] == state.best_step]
-    report.held_out = {name: round(value, 4) for name, value in best[-1].items()} if best else {}
     if options.joint:
         target = _learnt(target, options.out / "target", tokenizer)
         made.target = str(options.out / "target")

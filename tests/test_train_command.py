@@ -19,6 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import foretoken as ft
 import tiny
 from foretoken import checkpoints, cli, demo
+from foretoken.cli import training
+from foretoken.training import served
 
 pytest.importorskip("accelerate")
 
@@ -92,6 +94,24 @@ def test_exports_are_what_others_read(run: Any, folder: Path, tmp_path: Path) ->
 def test_the_target_writes_what_is_learnt(run: Any, folder: Path, tmp_path: Path) -> None:
     words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
     found = run(*words, "--heads", "2", "--self-distill", "--limit", "500")
+    assert found.code == 0, found.err
+    assert not (tmp_path / "written.json").exists()
+
+
+def test_what_the_target_wrote_is_kept_for_a_resumption(
+    run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
+    words += ["--heads", "2", "--self-distill", "--limit", "500"]
+    monkeypatch.setattr(training.Shown, "stopped", lambda self: True)
+    assert run(*words).code == 130
+    monkeypatch.undo()
+
+    def again(*given: Any) -> None:
+        raise AssertionError("written once more")
+
+    monkeypatch.setattr(served, "own_texts", again)
+    found = run(*words, "--resume")
     assert found.code == 0, found.err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 import sys
 import time
@@ -26,6 +27,7 @@ from foretoken.training.trainer import Batch, Plan, State
 CONTEXT = 512  # tokens of a row, unless target or data have less
 STEP_TOKENS = 8192  # of a step
 EPOCHS = 2  # where the steps are not given
+WRITTEN = "written.json"  # what the target wrote
 EVALUATED = 32_768  # held-out tokens of an evaluation
 
 
@@ -111,10 +113,35 @@ def documents(
         learnt, held_out = texts.split(found, seed=options.seed)
     if not options.self_distill:
         return learnt, held_out
+    return _written(options, target, tokenizer, learnt, watch, least), held_out
+
+
+def _written(
+    options: Options,
+    target: Any,
+    tokenizer: Any,
+    found: list[Document],
+    watch: Watch,
+    least: int,
+) -> list[Document]:
+    """The target's own answers; kept in a file, because writing them takes long."""
+    file = options.out / WRITTEN
+    if options.resume and file.exists():
+        kept = json.loads(file.read_text())
+        return [Document(ids, [i >= given for i in range(len(ids))]) for ids, given in kept]
     watch.phase("the target writes")
     with served.engine(target, tokenizer) as llm:
         length = row_length(options, target, least)
-        return served.own_texts(llm, learnt, length, options.limit, watch.share), held_out
+        made = served.own_texts(llm, found, length, options.limit, watch.share)
+    options.out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps([[list(one.ids), one.learnt()[0].item()] for one in made]))
+    return made
+
+
+def clear(folder: Path) -> None:
+    """Remove what a finished training needs no more."""
+    trainer.clear(folder)
+    (folder / WRITTEN).unlink(missing_ok=True)
 
 
 def row_length(options: Options, target: Any, least: int) -> int:

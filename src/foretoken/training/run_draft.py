@@ -13,7 +13,7 @@ from foretoken.proposers.beside import PADDING
 from foretoken.proposers.draft import DraftModel
 from foretoken.runners import loading
 from foretoken.text import end_ids, load_tokenizer
-from foretoken.training import card_draft, prepare, served, trainer
+from foretoken.training import card_draft, prepare, served
 from foretoken.training.draft import DEPTH, LOSSES, TEMPERATURES, TEXT, Draft, chances, replay
 from foretoken.training.losses import ELEMENTS
 from foretoken.training.medusa import check
@@ -106,7 +106,7 @@ def draft(options: Options, watch: Watch) -> Report:
     tokenizer.save_pretrained(options.out)
     _serve(options, recipe, tokenizer, held_out, report, watch)
     card_draft.write(options.out, report, state, prepare.provenance(options, rows, held))
-    trainer.clear(options.out)
+    prepare.clear(options.out)
     return report
 
 

@@ -12,7 +12,7 @@ import torch
 from foretoken import checkpoints
 from foretoken.bench.compare import pass_seconds
 from foretoken.proposers.medusa import Medusa as Proposer
-from foretoken.training import calibrate, card_medusa, prepare, served, trainer
+from foretoken.training import calibrate, card_medusa, prepare, served
 from foretoken.training.capture import Captured, capture
 from foretoken.training.data import Document
 from foretoken.training.losses import CACHED, ELEMENTS
@@ -96,7 +96,7 @@ def heads(options: Options, watch: Watch) -> Report:
         made.target = str(options.out / "target")
     _serve(options, Medusa(target, made, []), tokenizer, held_out, report, watch)
     card_medusa.write(options.out, report, state, prepare.provenance(options, rows, held))
-    trainer.clear(options.out)
+    prepare.clear(options.out)
     return report
 
 

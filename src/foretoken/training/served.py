@@ -67,23 +67,24 @@ def written(
 ) -> list[Any]:
     """The target's completions of the prompts, the temperatures taking turns."""
     llm.use(speculate)
-    requests = []
-    for number, ids in enumerate(prompts):
-        params = SamplingParams(
-            temperature=temperatures[number % len(temperatures)],
-            max_tokens=min(max_tokens, llm.max_length - len(ids)),
-            seed=number,
-        )
-        requests += llm.submit(list(ids), params)
-    waiting = set(range(len(requests)))
-    while waiting:
+    done: list[Any] = [None] * len(prompts)
+    running: dict[int, Any] = {}
+    waiting = list(enumerate(prompts))[::-1]
+    while running or waiting:
+        while waiting and len(running) < 2 * llm.engine.scheduler.max_batch:  # they hold memory
+            number, ids = waiting.pop()
+            params = SamplingParams(
+                temperature=temperatures[number % len(temperatures)],
+                max_tokens=min(max_tokens, llm.max_length - len(ids)),
+                seed=number,
+            )
+            (running[number],) = llm.submit(list(ids), params)
         llm.engine.step()
-        waiting = {i for i in waiting if not requests[i].finished}
-        tell(1 - len(waiting) / len(requests))
-    done = [request.completion() for request in requests]
-    for one in done:
-        if one.error is not None:
-            raise ValueError(f"the target cannot write: {one.error}")
+        for number in [number for number, request in running.items() if request.finished]:
+            done[number] = one = running.pop(number).completion()
+            if one.error is not None:
+                raise ValueError(f"the target cannot write: {one.error}")
+        tell(1 - (len(running) + len(waiting)) / len(prompts))
     return done
 
 
@@ -97,7 +98,8 @@ def own_texts(
     documents = []
     for ids, one in zip(prompts, done, strict=True):
         whole = [*ids, *one.token_ids][:length]
-        documents.append(Document(whole, [i >= len(ids) for i in range(len(whole))]))
+        if len(whole) > len(ids):  # else it had nothing to say
+            documents.append(Document(whole, [i >= len(ids) for i in range(len(whole))]))
     return documents
 
 

@@ -29,7 +29,7 @@ TRIED = 3  # prompts on which settings are tried
 Made = Callable[[], Any]
 
 
-def candidates(draft: str, layers: int) -> dict[str, dict[str, Made]]:
+def candidates(draft: str, heads: str, layers: int) -> dict[str, dict[str, Made]]:
     """Method -> settings, as they are told -> what makes it."""
     exits = sorted({1, max(1, layers // 4), max(1, layers // 2)})
     return {
@@ -66,6 +66,12 @@ def candidates(draft: str, layers: int) -> dict[str, dict[str, Made]]:
             str(e): lambda e=e: ft.SpecInfer([draft], expansion=e)
             for e in ((2, 1, 1), (2, 2, 1), (3, 1, 1, 1), (1, 1, 3, 1, 1))
         },
+        "Medusa": {
+            f"{n} nodes, {tree}": lambda n=n, tree=tree: ft.Medusa(heads, tree, nodes=n)
+            for n in (4, 8, 11, 20)
+            for tree in ("calibrated", "grown")
+        }
+        | {"its own tree": lambda: ft.Medusa(heads)},
         "staged": {
             f"{n} tokens over n-grams": lambda n=n: ft.Staged(draft, ft.NGram(4), n)
             for n in (3, 5, 8)
@@ -100,6 +106,8 @@ class Side:
 def main(
     target: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
     draft: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
+    heads: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
+    only: Annotated[str, typer.Option(help="These methods, by comma; all unless given.")] = "",
     dtype: str = "bfloat16",
     runner: str = "native",
     temperature: float = 0.0,
@@ -119,7 +127,9 @@ def main(
             temperature=temperature, max_tokens=max_tokens, seed=number, ignore_eos=True
         )
 
-    made = candidates(located(draft, "draft"), base.runner.layers)
+    made = candidates(located(draft, "draft"), located(heads, "heads"), base.runner.layers)
+    wished = {"none", *only.split(",")} if only else set(made)
+    made = {method: settings for method, settings in made.items() if method in wished}
     sides: dict[str, Side] = {}
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("settings", total=len(made))

@@ -20,8 +20,9 @@ from transformers import PreTrainedModel
 
 import foretoken as ft
 import tiny
-from foretoken import checkpoints, native
+from foretoken import checkpoints, demo, native
 from foretoken.checkpoints import Heads
+from foretoken.demo import prompts
 from foretoken.proposers.medusa import Medusa, best_first
 from foretoken.request import Feedback, Request
 from foretoken.sampling import noise
@@ -760,3 +761,15 @@ def test_heads_of_another_target(runner: str, dtype: torch.dtype, own: bool) -> 
             llm_of("llama", Medusa(heads), dtype, runner=runner)
         assert f"({size}, {vocabulary})" in str(caught.value)
         assert f"({D}, {V})" in str(caught.value)
+
+
+def test_the_bundled_heads_draft_for_the_bundled_target() -> None:
+    heads = ft.Medusa(demo.bundled("heads"))
+    params = ft.SamplingParams(max_tokens=64)
+    with ft.LLM(demo.bundled("target"), dtype="float32", runner="torch") as llm:
+        plain = llm.generate(prompts.PROMPTS, params)
+        llm.use(heads)
+        fast = llm.generate(prompts.PROMPTS, params)
+    assert [one.token_ids for one in fast] == [one.token_ids for one in plain]
+    steps = sum(one.stats.steps for one in fast)
+    assert sum(one.stats.tokens for one in fast) > 1.5 * steps

@@ -30,7 +30,7 @@ from transformers.models.qwen3 import Qwen3Config
 
 import foretoken as ft
 import tiny
-from foretoken import demo, native
+from foretoken import demo, methods, native
 from foretoken.demo import corpus
 from foretoken.runners import choice, packing
 from foretoken.runners.base import Output, Work
@@ -552,6 +552,9 @@ def test_the_machine_has_limits() -> None:
 # --- at length ------------------------------------------------------------------------------------
 
 
+BUNDLED = {"draft": demo.DRAFT, "heads": demo.MODELS / "heads"}
+
+
 @cache
 def bundled_target(precision: str) -> ft.LLM:
     dtype = "int8" if precision == "int8" else "bfloat16"
@@ -578,13 +581,13 @@ def long_params(temperature: float) -> ft.SamplingParams:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ngram", "draft", "both", "none, in batches"])
+@pytest.mark.parametrize("method", ["none", *methods.possible(BUNDLED)[1:], "both"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_200_prompts_of_256_tokens(precision: str, temperature: float, method: str) -> None:
     prompts, want = written_plainly(precision, temperature)
-    draft = ft.DraftModel(demo.bundled("draft"))
-    drafter = {"ngram": "ngram", "draft": draft, "both": ["ngram", draft]}.get(method)
+    names = ["ngram", "draft"] if method == "both" else [method]
+    drafter = [methods.named(name, BUNDLED) for name in names]
     with ft.LLM(bundled_target(precision), speculate=drafter, max_batch=5) as llm:
         got = llm.generate(prompts, long_params(temperature))
     assert sum(len(one.token_ids) for one in got) == 200 * 256

@@ -20,7 +20,7 @@ import foretoken as ft
 import tiny
 from foretoken import checkpoints, cli, demo
 from foretoken.cli import training
-from foretoken.training import served
+from foretoken.training import prepare, served
 
 pytest.importorskip("accelerate")
 
@@ -156,6 +156,14 @@ def test_without_steps_there_are_at_least_300(run: Any, folder: Path, tmp_path: 
     found = run(str(folder / "T"), *words)
     assert found.code == 0, found.err
     assert json.loads((out / "provenance.json").read_text())["report"]["steps"] >= 300
+
+
+def test_without_accelerate_it_says_what_to_install(
+    run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "find_spec", lambda name: None)
+    found = run(str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path))
+    assert found.code == 2 and "pip install 'foretoken[train]'" in found.err
 
 
 def test_what_can_be_trained_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

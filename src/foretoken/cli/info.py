@@ -28,7 +28,12 @@ from foretoken.methods import GIVEN, METHODS
 from foretoken.runners.native import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
-OPTIONAL = {"matplotlib": "pictures of `foretoken bench`", "peft": "targets with adapters"}
+OPTIONAL = {
+    "accelerate": "`foretoken train`",
+    "datasets": "data sets to train on",
+    "matplotlib": "pictures of `foretoken bench` and of training",
+    "peft": "targets with adapters",
+}
 
 
 def info(
@@ -75,7 +80,7 @@ def facts() -> dict[str, Any]:
         "optional": {
             name: {"version": _version(name), "adds": adds} for name, adds in OPTIONAL.items()
         },
-        "bundled": {name: _bundled(name) for name in ("target", "draft")},
+        "bundled": {name: _bundled(name) for name in ("target", "draft", "heads")},
     }
 
 

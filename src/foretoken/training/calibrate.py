@@ -17,6 +17,7 @@ from torch import Tensor
 from foretoken.analysis import pass_seconds
 
 WIDTH = 10  # ranks that count
+ROUNDS = 6  # in which paths are counted
 BEYOND = 1 << 30  # the rank of what is not there
 Ranks = tuple[int, ...]
 
@@ -50,49 +51,62 @@ class Calibration:
     """Of heads on the target's own text."""
 
     tree: list[Ranks]
-    expected: float  # tokens per step if steps began anywhere
+    expected: float  # tokens per step on the texts that it was made from
     accuracies: list[list[float]]  # [head][rank]
 
 
 def calibrated(
-    ranks: Tensor, cost: Mapping[int, float], draft_seconds: float, most: int
+    sequences: Sequence[Tensor], cost: Mapping[int, float], draft_seconds: float, most: int
 ) -> Calibration:
-    """The tree of at most `most` nodes that takes the least time per token.
+    """The tree of at most `most` nodes that takes the least time per token on these texts.
 
-    ranks (M, K), on the target's own greedy text. cost: tokens in a pass of the target -> seconds;
-    a tree of n paths is a pass of n + 1 tokens. draft_seconds: of the heads.
+    sequences: as in `replay`, of the target's own greedy texts. cost: tokens in a pass of the
+    target -> seconds; a tree of n paths is a pass of n + 1 tokens. draft_seconds: of the heads.
+
+    Steps do not begin anywhere: where drafts are long few do. So paths are counted once more where
+    steps with the last tree began, a few times, and the best tree stays.
     """
-    # Heads that were never right have a tree all the same: they are somebody's work.
-    found = list(tree_of(ranks, most).items()) or [((0,), 0.0)]
-    expected = 1 + np.cumsum([share for _, share in found])
-    seconds = [pass_seconds(cost, n + 2) + draft_seconds for n in range(len(found))]
-    best = int(np.argmin(np.array(seconds) / expected))
-    hits = [(ranks == rank).float().mean(0).tolist() for rank in range(WIDTH)]
-    accuracies = [[round(row[k], 4) for row in hits] for k in range(ranks.shape[1])]
-    tree = sorted((path for path, _ in found[: best + 1]), key=lambda path: (len(path), path))
-    return Calibration(tree, float(expected[best]), accuracies)
+    everything = torch.cat(list(sequences))
+    seconds = [pass_seconds(cost, n + 2) + draft_seconds for n in range(most)]
+    starts, least = whole(everything), float("inf")
+    best: tuple[list[Ranks], float] = [(0,)], 1.0
+    for _ in range(ROUNDS):
+        # Heads that were never right have a tree all the same: they are somebody's work.
+        found = list(tree_of(starts, most).items()) or [((0,), 0.0)]
+        expected = 1 + np.cumsum([share for _, share in found])
+        size = int(np.argmin(seconds[: len(found)] / expected))
+        tree: list[Ranks] = [path for path, _ in found[: size + 1]]
+        tokens, starts = replay(sequences, tree)
+        if tokens and seconds[size] / tokens < least:
+            least, best = seconds[size] / tokens, (tree, tokens)
+    rows = whole(everything)
+    hits = [(rows == rank).float().mean(0).tolist() for rank in range(WIDTH)]
+    accuracies = [[round(hit[k], 4) for hit in hits] for k in range(rows.shape[1])]
+    return Calibration(sorted(best[0], key=lambda path: (len(path), path)), best[1], accuracies)
 
 
-def replay(sequences: Sequence[Tensor], tree: Sequence[Ranks]) -> float:
+def replay(sequences: Sequence[Tensor], tree: Sequence[Ranks]) -> tuple[float, Tensor]:
     """Tokens per step of the engine if it wrote these texts greedily with that tree.
 
-    sequences: of each text the ranks (N, K) behind its N tokens but the last, the first row that of
-    the prompt's last token, which wrote the first. Steps do not begin anywhere: a long draft is
-    followed by what comes after it. So this is no mean over rows.
+    sequences: of each text the ranks (N, K), row j of the state that wrote its j-th token. Returns
+    the rows (M, K) that steps began with, too.
     """
     inside, tokens, steps = {tuple(path) for path in tree}, 0, 0
+    begun: list[Tensor] = []
     for ranks in sequences:
-        rows = ranks.tolist()
+        rows, starts = ranks.tolist(), []
         wrote, at = 1, 0  # the pass over the prompt writes a token, and drafts nothing
-        steps += 1
         while wrote < len(rows):
+            starts.append(at)
             accepted, path = 0, tuple(rows[at])
             while accepted < len(path) and path[: accepted + 1] in inside:
                 accepted += 1
             fresh = min(accepted + 1, len(rows) - wrote)
-            wrote, at, steps = wrote + fresh, at + fresh, steps + 1
+            wrote, at = wrote + fresh, at + fresh
         tokens += len(rows)
-    return tokens / steps if steps else 0.0
+        steps += 1 + len(starts)
+        begun.append(ranks[starts])
+    return tokens / max(1, steps), torch.cat(begun) if begun else torch.empty(0, 0)
 
 
 def whole(ranks: Tensor) -> Tensor:

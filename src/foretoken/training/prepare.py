@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,7 +69,9 @@ class Watch(Protocol):
 
 
 def target(options: Options) -> tuple[Any, Any]:
-    """The model and its tokenizer."""
+    """The model and its tokenizer; `ValueError` at once if training could not begin."""
+    if find_spec("accelerate") is None:
+        raise ValueError("training needs accelerate: pip install 'foretoken[train]'")
     if options.threads:
         torch.set_num_threads(options.threads)
     foreign: dict[str, Any] = {"trust_remote_code": options.trust_remote_code}

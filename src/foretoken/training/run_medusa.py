@@ -44,7 +44,7 @@ class Report(prepare.Trained):
     heads: int
     parameters: int
     tree: int = 0  # nodes
-    expected: float = 0.0  # tokens per step, if steps began anywhere
+    expected: float = 0.0  # tokens per step, on the texts that the tree was made from
     predicted: float = 0.0  # on the target's own texts
     served: float = 0.0  # by the engine, on the same prompts
     served_tokens: int = 0
@@ -182,14 +182,12 @@ def _serve(
                 sequences.append(recipe.ranks(batch)[len(ids) - 1 : -1])
         cost = pass_seconds(llm.runner, size)
         seconds = served.heads_seconds(llm, made)
-        found = calibrate.calibrated(
-            calibrate.whole(torch.cat(sequences[::2])), cost, seconds, options.nodes
-        )
+        found = calibrate.calibrated(sequences[::2], cost, seconds, options.nodes)
         made.accuracies, made.tree = found.accuracies, found.tree
         checkpoints.save(options.out, made.to(target.dtype))
         report.tree, report.expected = len(found.tree), round(found.expected, 4)
         report.accuracies = found.accuracies
-        report.predicted = round(calibrate.replay(sequences[1::2], found.tree), 4)
+        report.predicted = round(calibrate.replay(sequences[1::2], found.tree)[0], 4)
         watch.phase("the engine serves")
         done = served.written(
             llm, prompts[1::2], size, speculate=Proposer(options.out), tell=watch.share

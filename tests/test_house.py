@@ -26,7 +26,8 @@ SOURCE = REPOSITORY / "src" / "foretoken"
 # from outside besides the standard library (no bar: anything). The last two rows are leaves of
 # which the design says nothing; heads lie with their proposers or with the checkpoints.
 SHARED = " ".join(
-    f"proposers.{name}" for name in ("base", "growing", "beside", "bush", "automaton", "fitting")
+    f"proposers.{name}"
+    for name in ("base", "growing", "beside", "bush", "automaton", "fitting", "heads")
 )
 TABLE = f"""
 tree params             <-  | torch
@@ -42,6 +43,7 @@ proposers.automaton     <-
 proposers.growing       <- tree sampling request runners.base | torch
 proposers.beside        <- tree request runners.base
 proposers.fitting       <- tree request runners.base proposers.bush shapes
+proposers.heads         <- checkpoints runners.base | torch
 proposers.bush          <- tree sampling request proposers.beside proposers.growing | torch
 proposers.staged        <- tree sampling request picks verify runners.base {SHARED} | torch
 proposers.*             <- tree sampling request runners.base {SHARED} checkpoints shapes | torch

@@ -23,6 +23,7 @@ import tiny
 from foretoken import checkpoints, demo, native
 from foretoken.checkpoints import Heads
 from foretoken.demo import prompts
+from foretoken.proposers.heads import Placed
 from foretoken.proposers.medusa import Medusa, best_first
 from foretoken.request import Feedback, Request
 from foretoken.sampling import noise
@@ -249,7 +250,10 @@ class Fake:
     """A target that was never asked to run, and counts calls of its head."""
 
     def __init__(self, lm_head: Tensor) -> None:
-        self.lm_head, self.rows = lm_head, []
+        self.lm_head, self.rows, self.device = lm_head, [], torch.device("cpu")
+
+    def linear(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda rows: rows @ weight.T
 
     def head(self, hidden: Tensor) -> Tensor:
         self.rows.append(len(hidden))
@@ -258,7 +262,7 @@ class Fake:
 
 def bound(heads: Heads, *tree: Any, **options: Any) -> tuple[Medusa, Fake]:
     made, fake = Medusa(heads, *tree, **options), Fake(random(V, D, seed=5, scale=0.5))
-    made.target, made.placed = fake, heads.like(torch.zeros(1, D))  # type: ignore[assignment]
+    made.placed = Placed(heads, fake)  # type: ignore[arg-type]
     return made, fake
 
 
@@ -416,8 +420,9 @@ def test_scores_fall_and_doubtful_nodes_are_left_out(kind: str, temperature: flo
 
 def test_heads_that_fail_later_change_nothing() -> None:
     medusa = Medusa(fitted("llama"))
+    heads, size = medusa.heads.heads, medusa.heads.hidden_size
     with llm_of("llama", medusa, max_batch=4) as llm:
-        medusa.placed.weights.data.fill_(torch.nan)
+        medusa.placed.first = lambda rows: torch.full((len(rows), heads * size), torch.nan)
         outs = llm.generate(PROMPTS, params())
     assert [out.token_ids for out in outs] == plain("llama", "greedy")
     assert all("drafting stopped" in warning for out in outs for warning in out.warnings)

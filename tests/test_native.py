@@ -34,7 +34,8 @@ from foretoken import demo, methods, native
 from foretoken.demo import corpus
 from foretoken.runners import choice, packing
 from foretoken.runners.base import Output, Work
-from foretoken.runners.native import NativeRunner, Team
+from foretoken.runners.native import NativeRunner
+from foretoken.runners.team import Linear, Team
 from foretoken.runners.torch import TorchRunner
 from foretoken.tree import TokenTree
 
@@ -541,6 +542,22 @@ def test_two_python_threads_share_weights() -> None:
         for _ in range(5):
             got = pool.map(lambda i: llms[i].generate([tokens(i, 9)], params), range(2))
             assert [one[0].token_ids for one in got] == want
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("outputs, inputs", [(70, 48), (1600, 320), (33, 7)])
+def test_a_matrix_of_its_own(precision: str, outputs: int, inputs: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(outputs, inputs, generator=generator).bfloat16()
+    rows = torch.randn(5, inputs, generator=generator).bfloat16().float()
+    linear = Linear(weight, precision, team(2))
+    found, want = linear(rows), rows @ weight.float().T
+    assert (found - want).abs().max() <= (0.02 if precision == "int8" else 2e-4) * want.abs().max()
+    for i in range(5):  # a row's bits do not depend on the others
+        assert torch.equal(linear(rows[i : i + 1])[0], found[i])
+    weight[3, 2] = torch.nan
+    with pytest.raises(ValueError, match="holds NaN"):
+        Linear(weight, precision, team(2))
 
 
 def test_the_machine_has_limits() -> None:

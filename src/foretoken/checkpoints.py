@@ -58,11 +58,6 @@ class Heads(nn.Module):
         self.accuracies = None if accuracies is None else checked_accuracies(accuracies, K)
         self.tree = None if tree is None else checked_tree(tree, K)
 
-    def like(self, states: Tensor) -> Heads:
-        """The same heads for inference, on the device and in the precision of `states`."""
-        placed: dict[str, Any] = {n: t.detach().to(states) for n, t in self.named_parameters()}
-        return Heads(**placed, vocab_size=self.vocab_size).requires_grad_(False)
-
     def forward(self, states: Tensor, heads: int | None = None) -> Tensor:
         """Hidden states (N, d) -> those of the first `heads` heads, (K, N, d)."""
         weights = self.weights[:heads]

@@ -25,7 +25,7 @@ from foretoken import native
 from foretoken.bench import timing
 from foretoken.demo import bundled
 from foretoken.methods import GIVEN, METHODS
-from foretoken.runners.native import PRECISIONS
+from foretoken.runners.team import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
 OPTIONAL = {

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from foretoken import sampling
 from foretoken.checkpoints import Heads, Ranks, checked_tree, load
+from foretoken.proposers.heads import Placed
 from foretoken.request import Request
 from foretoken.runners.base import Target, Work
 from foretoken.tree import TokenTree
@@ -69,7 +70,7 @@ class Medusa:
                 f"hidden size and vocabulary of the heads are {ours}, the target's {theirs}: use "
                 "heads of this target"
             )
-        self.target, self.placed = target, heads.like(states)
+        self.placed = Placed(heads, target)
 
     @torch.inference_mode()
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
@@ -77,7 +78,7 @@ class Medusa:
         states = {r.key: state for r in requests if (state := _state(r)) is not None}
         if states:
             h = torch.stack([*states.values()])
-            logits = self.placed.logits(h, self.target.head, self.depth)  # (K, N, V)
+            logits = self.placed.logits(h, self.depth)  # (K, N, V)
             # On the CPU after one synchronisation, in what the race is fast in.
             logits = logits.to("cpu", torch.promote_types(logits.dtype, torch.float32))
             rows = dict(zip(states, logits.unbind(1), strict=True))

@@ -6,7 +6,7 @@ requests, sampling or acceptance. Targets and draft models are both runners.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -122,6 +122,10 @@ class Target(Runner, Protocol):
     def dtype(self) -> torch.dtype: ...
     def head(self, hidden: Tensor) -> Tensor:
         """The model's logits (N, V) of post-norm hidden states (N, hidden size)."""
+        ...
+
+    def linear(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
+        """Rows (N, in) -> their products with `weight` (out, in), on this runner's kernels."""
         ...
 
     def load(self, model: Any, quantize: str | None = None) -> Target:

@@ -16,7 +16,8 @@ import torch
 
 from foretoken import native
 from foretoken.runners import loading, packing
-from foretoken.runners.native import NativeRunner, Team
+from foretoken.runners.native import NativeRunner
+from foretoken.runners.team import Team
 from foretoken.runners.torch import TorchRunner
 
 RUNNERS = ("auto", "torch", "native")

@@ -21,34 +21,12 @@ from foretoken.runners import loading, packing
 from foretoken.runners.base import Output, Target, Work
 from foretoken.runners.committed import Committed
 from foretoken.runners.kv import Rows, available_bytes, grown
+from foretoken.runners.team import PRECISIONS, Linear, Team, product
 from foretoken.runners.torch import TorchRunner
 from foretoken.tree import TokenTree
 
 LOG = logging.getLogger("foretoken")
-PRECISIONS = {"bfloat16": native.BF16, "int8": native.INT8}
 FAR = {"bfloat16": 0.1, "int8": 0.25}  # of the probe's logits, relative to their spread
-
-
-class Team:
-    """Threads that several runners share; they work for one at a time."""
-
-    def __init__(self, threads: int) -> None:
-        library = native.library()
-        self.threads, self.handle = threads, library.ft_team_new(threads)
-        if not self.handle:
-            raise ValueError(f"the system gives no {threads} threads: use fewer")
-        weakref.finalize(self, library.ft_team_free, self.handle)
-
-    def limits(self, precision: str = "bfloat16") -> tuple[float, float]:
-        """What the machine can do: bytes read a second, and products of the kernels' tiles.
-
-        A pass over T tokens takes at least the weights' bytes by the first, and T times their
-        number by the second. Takes about a second and 1 GB.
-        """
-        library = native.library()
-        read = max(library.ft_read_rate(self.handle, 1 << 30, 1) for _ in range(3))
-        kind = PRECISIONS[precision]
-        return read, max(library.ft_tile_rate(self.handle, kind, 20_000) for _ in range(5))
 
 
 class NativeRows(Rows):
@@ -159,11 +137,11 @@ class NativeRunner(Committed):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of post-norm hidden states (N, hidden size)."""
-        states = hidden.to(torch.float32).contiguous()
-        logits = torch.empty(len(states), self.vocabulary)
-        args = self.packed.handle, self.team.handle, states.data_ptr(), len(states)
-        self._check(self.packed.library.ft_head(*args, logits.data_ptr()))
-        return logits
+        return product(self.packed, self.team, hidden, self.vocabulary)
+
+    def linear(self, weight: Tensor) -> Linear:
+        """Another matrix (out, in) on these threads, in this precision."""
+        return Linear(weight, self.precision, self.team)
 
     def again(self, **options: Any) -> NativeRunner:
         """Another runner over the same weights and threads, with room of its own."""

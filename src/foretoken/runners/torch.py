@@ -7,7 +7,7 @@ where a request begins. The user's model is taken over for the length of a pass 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,6 +78,11 @@ class TorchRunner(Committed):
         """The model's logits (N, V) of post-norm hidden states (N, hidden size)."""
         with torch.inference_mode():
             return logits_of(self.model, hidden)
+
+    def linear(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
+        """A matrix (out, in) in the model's precision and place; rows (N, in) -> (N, out)."""
+        placed = weight.detach().to(self.device, self.dtype)
+        return lambda rows: rows.to(placed) @ placed.T
 
     @property
     def layers(self) -> int:

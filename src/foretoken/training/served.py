@@ -14,6 +14,7 @@ import torch
 
 from foretoken.checkpoints import Heads
 from foretoken.llm import LLM
+from foretoken.proposers.heads import Placed
 from foretoken.proposers.ngram import NGram
 from foretoken.runners import choice
 from foretoken.sampling import SamplingParams
@@ -105,14 +106,12 @@ def own_texts(
 
 def heads_seconds(llm: LLM, heads: Heads) -> float:
     """Of a pass of the heads and of the LM head over what they make, the median of nine."""
-    placed = heads.like(
-        torch.zeros(1, heads.hidden_size, dtype=llm.runner.dtype, device=llm.runner.device)
-    )
-    states, seconds = torch.zeros(1, heads.hidden_size).to(placed.weights), []
+    placed, seconds = Placed(heads, llm.runner), []
+    states = torch.zeros(1, heads.hidden_size, dtype=llm.runner.dtype, device=llm.runner.device)
     with torch.inference_mode():
         for _ in range(12):
             began = time.perf_counter()
-            placed.logits(states, llm.runner.head)
+            placed.logits(states)
             seconds.append(time.perf_counter() - began)
     return statistics.median(seconds[3:])
 

@@ -28,6 +28,7 @@ from foretoken.methods import GIVEN, METHODS
 from foretoken.runners.team import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
+DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors' names
 OPTIONAL = {
     "accelerate": "`foretoken train`",
     "datasets": "data sets to train on",
@@ -131,15 +132,17 @@ def _bundled(name: str) -> dict[str, Any]:
         folder = bundled(name)
         file = folder / "model.safetensors"
         with safe_open(file, framework="pt") as weights:  # shapes only: no tensor is read
-            shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
+            tensors = [weights.get_slice(key) for key in weights.keys()]  # noqa: SIM118
+            shapes = [tensor.get_shape() for tensor in tensors]
+            kinds = {tensor.get_dtype() for tensor in tensors}
         config = json.loads((folder / "config.json").read_text())
     except (ValueError, OSError, SafetensorError) as error:
         return _state(" ".join(str(error).split()))
     return _state(
         parameters=sum(map(math.prod, shapes)),
         bytes=file.stat().st_size,
-        dtype=config["dtype"],
-        max_length=config["max_position_embeddings"],
+        dtype=" and ".join(sorted(DTYPES.get(kind, kind) for kind in kinds)),
+        max_length=config.get("max_position_embeddings"),  # heads have none
     )
 
 
@@ -168,7 +171,8 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         size = ""
         if state["available"]:
             size = f"{state['parameters'] / 1e6:.1f} million parameters, {state['dtype']}, "
-            size += f"{state['bytes'] / 1e6:.1f} MB, {state['max_length']} tokens"
+            size += f"{state['bytes'] / 1e6:.1f} MB"
+            size += f", {state['max_length']} tokens" if state["max_length"] else ""
         yield f"bundled {name}", _said(state, size)
 
 

@@ -215,7 +215,10 @@ def load(path: str | Path) -> Heads:
                 kept = {n: config[n] for n in config if n.startswith(("medusa_", "base_model"))}
                 return _heads(ORIGINAL, kept, _read(file))
         if not (files := sorted(path.glob("*.safetensors"))):
-            raise ValueError("no heads there: fetch a folder of them with `hf download`, or train")
+            raise ValueError(
+                "no heads there: fetch a folder of them with `hf download`, or make some with "
+                "`foretoken train medusa`"
+            )
         tensors = {name: t for file in files for name, t in _read(file).items()}
         return _heads(OURS, _read(path / "config.json"), tensors)
     except ValueError as error:

@@ -26,7 +26,7 @@ HOW = {  # who guesses, of every method
     "early-exit": "the target's first layers",
     "staged": "a small draft model, itself sped up by a look-up,",
     "specinfer": "a token tree of a small draft model",
-    "medusa": "a few heads on the target's last layer",
+    "medusa": "a set of heads on the target's last layer",
 }
 
 

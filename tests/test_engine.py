@@ -552,6 +552,22 @@ def test_abort_is_idempotent_and_keeps_what_was_written() -> None:
     assert done.finish_reason == "length"
 
 
+@pytest.mark.parametrize("end", ["length", "abort"])
+def test_a_request_that_has_ended_holds_no_noise(end: str) -> None:
+    """It is megabytes, and a list of thousands of finished requests would hold it."""
+    engine = Engine(Table(), scheduler=Scheduler(1))
+    one = request(0, [1, 2], temperature=1.0, max_tokens=5)
+    engine.add(one)
+    engine.step()
+    engine.step()
+    assert one.noise._kept
+    if end == "abort":
+        engine.abort(one)
+    else:
+        run(engine, [one])
+    assert one.finish_reason == end and not one.noise._kept
+
+
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(ValueError, match="greedy"):
         Engine(Table(), rule="greedy", scheduler=Scheduler(1))

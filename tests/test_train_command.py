@@ -22,8 +22,6 @@ from foretoken import checkpoints, cli, demo
 from foretoken.cli import training
 from foretoken.training import prepare, served
 
-pytest.importorskip("accelerate")
-
 TEXT = "def main(arguments):\n    for name in arguments:\n        print(name)\n\n\n" * 40
 SIZES = {"vocab_size": 8192, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 QUICK = ["--steps", "6", "--length", "48", "--rows", "2", "--calibration-tokens", "200"]
@@ -115,16 +113,47 @@ def test_what_the_target_wrote_is_kept_for_a_resumption(
     assert found.code == 0, found.err
 
 
-def test_jointly_the_target_is_written_too(run: Any, folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("peft")
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ([], "is unfinished: add --resume"),
+        (["--length", "3", "--resume"], "length 3 must be from 7 to the target's 128"),
+        (["--start", "nowhere", "--resume"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_target_writes(
+    words: list[str],
+    says: str,
+    run: Any,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read(*given: Any, **named: Any) -> None:
+        raise AssertionError("the data was read")
+
+    (tmp_path / "checkpoint").mkdir()
+    monkeypatch.setattr(prepare.texts, "documents", read)
+    data = ["--data", str(folder / "text.py"), "--out", str(tmp_path), "--self-distill"]
+    found = run(str(folder / "T"), *data, *words)
+    assert found.code == 2 and says in found.err
+
+
+@pytest.mark.parametrize("more", [[], ["--full", "--rate", "0.05"]], ids=["adapters", "full"])
+def test_jointly_the_target_is_written_too(
+    more: list[str], run: Any, folder: Path, tmp_path: Path
+) -> None:
     words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
-    found = run(*words, "--heads", "2", "--joint")
+    found = run(*words, "--heads", "2", "--joint", *more, "--export", "original")
     assert found.code == 0, found.err
     before = AutoModelForCausalLM.from_pretrained(folder / "T").state_dict()
     after = AutoModelForCausalLM.from_pretrained(tmp_path / "target").state_dict()
     assert before.keys() == after.keys()
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert checkpoints.load(tmp_path).target == str(tmp_path / "target")
+    ours = checkpoints.load(tmp_path / "original").outputs
+    assert ours is not None and torch.equal(ours[0], after["lm_head.weight"])
+    assert bool(more) != torch.equal(ours[0], before["lm_head.weight"])  # adapters leave it alone
 
 
 def test_an_interrupt_leaves_a_checkpoint(folder: Path, tmp_path: Path) -> None:

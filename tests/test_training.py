@@ -22,10 +22,9 @@ from foretoken.checkpoints import Heads
 from foretoken.training import calibrate, losses, trainer
 from foretoken.training.capture import Captured, capture
 from foretoken.training.data import Document, Stream, pack
-from foretoken.training.medusa import DECAY, HEADS_RATE, Medusa, check, fresh, labelled, states_of
+from foretoken.training.medusa import DECAY, HEADS_RATE, Medusa, fresh
+from foretoken.training.states import check, labelled, states_of
 from foretoken.training.trainer import Diverged, Plan, train
-
-pytest.importorskip("accelerate")
 
 V = 53  # of the cyclic language
 

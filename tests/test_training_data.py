@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from hypothesis import given
@@ -280,12 +281,11 @@ def test_a_folder_of_nothing_but_images_is_an_error(tmp_path: Path) -> None:
 
 
 def test_data_sets(tmp_path: Path) -> None:
-    library = pytest.importorskip("datasets")
-    one = library.Dataset.from_list([{"text": "a", "id": 1}, {"text": "b", "id": 2}])
-    talk = library.Dataset.from_list([{"messages": chat("a", "b")}])
+    one = datasets.Dataset.from_list([{"text": "a", "id": 1}, {"text": "b", "id": 2}])
+    talk = datasets.Dataset.from_list([{"messages": chat("a", "b")}])
     one.save_to_disk(tmp_path / "one")
-    library.DatasetDict({"train": one, "test": talk}).save_to_disk(tmp_path / "two")
-    library.DatasetDict({"a": one, "b": talk}).save_to_disk(tmp_path / "three")
+    datasets.DatasetDict({"train": one, "test": talk}).save_to_disk(tmp_path / "two")
+    datasets.DatasetDict({"a": one, "b": talk}).save_to_disk(tmp_path / "three")
     for name in ("one", "two", "two:train", "three:a"):
         found = documents([str(tmp_path / name)], BYTES)
         assert [BYTES.decode(document.ids) for document in found] == ["a<e>", "b<e>"]
@@ -297,22 +297,21 @@ def test_data_sets(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ValueError, match=complaint):
             documents([str(tmp_path / name)], BYTES)
-    library.Dataset.from_list([{"a": "b"}]).save_to_disk(tmp_path / "odd")
+    datasets.Dataset.from_list([{"a": "b"}]).save_to_disk(tmp_path / "odd")
     with pytest.raises(ValueError, match=r"odd, row 1 has the fields \['a'\]"):
         documents([tmp_path / "odd"], BYTES)
 
 
 def test_a_name_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = pytest.importorskip("datasets")
     with pytest.raises(ValueError, match=r"no/where is no file or folder here, nor loads from"):
         documents(["no/where"], BYTES)  # the tests have no network
     asked = []
 
     def load(name: str, split: str) -> Any:
         asked.append((name, split))
-        return library.Dataset.from_list([{"text": name}])
+        return datasets.Dataset.from_list([{"text": name}])
 
-    monkeypatch.setattr(library, "load_dataset", load)
+    monkeypatch.setattr(datasets, "load_dataset", load)
     assert len(documents(["some/name", "some/name:test[:10]"], BYTES)) == 2
     assert asked == [("some/name", "train"), ("some/name", "test[:10]")]
 

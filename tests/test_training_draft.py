@@ -29,8 +29,6 @@ from foretoken.training.run_draft import Options
 from foretoken.training.student import chosen, spread, student
 from foretoken.training.trainer import Plan, train
 
-pytest.importorskip("accelerate")
-
 V = 53  # of the cyclic language
 
 
@@ -590,7 +588,7 @@ def test_a_draft_goes_on(folder: Path, made: Any) -> None:
     ("changes", "said"),
     [
         ({}, "give one of --size, --layers and --start"),
-        ({"size": "1", "choose": "0"}, "give one of --size, --layers and --start"),
+        ({"size": "1", "layers": "0"}, "give one of --size, --layers and --start"),
         ({"size": "3"}, "1 to the target's 2 layers"),
         ({"size": "1", "loss": "kl"}, "loss 'kl' is unknown: use forward-kl"),
         ({"size": "1", "on_policy": 1.5}, "--on-policy is 1.5"),

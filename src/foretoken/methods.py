@@ -51,12 +51,17 @@ KINDS = {  # what can be given: which method it is for if no other asks for it, 
 Sources = Mapping[str, Any]  # kind -> model or folder, None where there is none
 
 
+def asked(names: Iterable[str]) -> set[str]:
+    """The kinds of what has to be given to these methods."""
+    return {GIVEN[name][0] for name in names if name in GIVEN}
+
+
 def chosen(names: Iterable[str], sources: Sources) -> list[str]:
     """The names, once each; a draft or heads that no method asks for draft by themselves."""
     listed = list(dict.fromkeys(names))
-    asked = {GIVEN[name][0] for name in listed if name in GIVEN}
+    wanted = asked(listed)
     for kind, (name, *_) in KINDS.items():
-        if sources.get(kind) is not None and kind not in asked:
+        if sources.get(kind) is not None and kind not in wanted:
             listed.append(name)
     return listed
 

@@ -113,6 +113,10 @@ class Noise:
         self.seed, self.stream = seed, stream
         self._kept: dict[int, Tensor] = {}  # position -> (V,) float32, the oldest first
 
+    def forget(self) -> None:
+        """Free what is kept; it is made again if it is asked for."""
+        self._kept.clear()
+
     def exact(self, position: int, token: int) -> float:
         """E of one token: the same bits as `noise`."""
         words = _words(self.seed, self.stream, position, token >> 2)

@@ -190,6 +190,7 @@ class Request:
     def finish(self, reason: str, error: str | None = None) -> None:
         self.finish_reason, self.error = reason, error
         self.stats.ended = time.monotonic()
+        self.noise.forget()  # megabytes, and whoever reads the result may hold the request
         if self.text is not None:
             self.text.flush()
 

@@ -69,10 +69,10 @@ def chat(
         def taken(option: str, value: Any) -> Any:
             return value if any(methods.takes(name, option) for name in names) else None
 
-        asked = {methods.GIVEN[name][0] for name in names if name in methods.GIVEN}
+        wanted = methods.asked(names)
         return speculation(
             [*names],
-            {kind: source for kind, source in sources.items() if kind in asked},
+            {kind: source for kind, source in sources.items() if kind in wanted},
             taken("num_draft_tokens", num_draft_tokens),
             taken("min_confidence", min_confidence),
             taken("branch", branch),

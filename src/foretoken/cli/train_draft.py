@@ -8,7 +8,6 @@ from typing import Annotated
 from foretoken.cli import options, training
 from foretoken.cli.options import option
 from foretoken.cli.training import RESULTS, TRAINING
-from foretoken.demo import located
 from foretoken.training import card_draft, run_draft
 from foretoken.training.draft import LOSSES
 
@@ -61,51 +60,10 @@ def draft(
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> int:
     """A small model that drafts for a target: distilled, and served once to be sure."""
-    training.check_numbers(
-        rate,
-        steps=steps,
-        rows=rows,
-        accumulate=accumulate,
-        limit=limit,
-        threads=threads,
-        calibration_tokens=calibration_tokens,
-    )
-    chosen = run_draft.Options(
-        target=target,
-        source=located(target, "target"),
-        data=data,
-        out=out,
-        held_out=held_out or (),
-        limit=limit,
-        self_distill=self_distill,
-        length=length,
-        size=size,
-        choose=layers,
-        start=None if start is None else located(start, "draft"),
-        loss=loss,
-        on_policy=on_policy,
-        steps=steps,
-        rows=rows,
-        accumulate=accumulate,
-        rate=rate,
-        seed=seed,
-        resume=resume,
-        calibration_tokens=calibration_tokens,
-        dtype=dtype or "auto",
-        device=device,
-        threads=threads,
-        trust_remote_code=trust_remote_code,
-    )
-    found = training.watched(
+    chosen = training.chosen(run_draft.Options, locals(), "draft")
+    return training.watched(
         lambda shown: run_draft.draft(chosen, shown),
         lambda shown: f"agrees {shown['agree']:.0%}",
+        card_draft.lines,
         out,
     )
-    if found is None:
-        return 130
-    if found.process:
-        return 0
-    for line in card_draft.lines(found):
-        print(line)
-    print(f"written: {out}")
-    return 0

@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from foretoken.cli.options import option
+from foretoken.demo import located
+from foretoken.training import prepare
 from foretoken.training.trainer import CHECKPOINT, Plan, State
 
 DATA, TRAINING, RESULTS = "The data", "Training", "Results"
@@ -41,13 +44,40 @@ Seed = Annotated[int, option(TRAINING, "Of the order, and of what is drawn.")]
 Resume = Annotated[bool, option(TRAINING, "Go on from the checkpoint in --out.", "--resume")]
 
 
-def check_numbers(rate: float | None, **counts: int | None) -> None:
-    """Refuse counts under 1 and a learning rate that is none."""
-    for name, value in counts.items():
-        if value is not None and value < 1:
+COUNTS = [
+    "heads",
+    "layers",
+    "steps",
+    "rows",
+    "accumulate",
+    "limit",
+    "nodes",
+    "calibration_tokens",
+    "threads",
+]
+Chosen = TypeVar("Chosen", bound=prepare.Options)
+
+
+def chosen(made: type[Chosen], given: Mapping[str, Any], kind: str) -> Chosen:
+    """The options of a training from the arguments of its command; refuses numbers out of range.
+
+    kind: of what is bundled, if training starts from that.
+    """
+    for name in COUNTS:
+        value = given.get(name)
+        if isinstance(value, int) and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be 1 or more")
+    rate, start = given["rate"], given["start"]
     if rate is not None and not 0 < rate < 1:
         raise ValueError(f"--rate is {rate}, but must be between 0 and 1")
+    found = {field.name: given[field.name] for field in fields(made) if field.name in given}
+    for name in ("held_out", "export"):
+        if name in found:
+            found[name] = found[name] or ()
+    found["source"] = located(given["target"], "target")
+    found["start"] = None if start is None else located(start, kind)
+    found["dtype"] = given["dtype"] or "auto"
+    return made(**found)
 
 
 class Shown:
@@ -90,9 +120,12 @@ class Shown:
 
 
 def watched(
-    work: Callable[[Shown], Any], told: Callable[[dict[str, float]], str], out: Path
-) -> Any:
-    """The report of `work`, shown on standard error; None, said so, if it was interrupted."""
+    work: Callable[[Shown], Any],
+    told: Callable[[dict[str, float]], str],
+    lines: Callable[[Any], list[str]],
+    out: Path,
+) -> int:
+    """Does `work`, shown on standard error, and prints `lines` of its report; the exit code."""
     logging.getLogger("accelerate").setLevel(logging.ERROR)  # it tells of every tied weight
     console, columns = Console(stderr=True), (TextColumn("{task.description}"), BarColumn())
     found = None
@@ -109,8 +142,10 @@ def watched(
             f"a checkpoint is in {out}: go on with --resume" if kept else "nothing was trained"
         )
         print(f"interrupted: {told_of}", file=sys.stderr)
-        return None
-    return found
+        return 130
+    if found.process == 0:
+        print(*lines(found), f"written: {out}", sep="\n")
+    return 0
 
 
 @contextmanager

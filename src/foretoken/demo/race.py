@@ -14,7 +14,7 @@ from typing import Any
 
 from foretoken import LLM, SamplingParams
 from foretoken.demo import bundled
-from foretoken.methods import GIVEN, named
+from foretoken.methods import asked, named
 
 PLAIN = "plain"
 WARM_UP_TOKENS = 24
@@ -183,7 +183,7 @@ def runners(
     methods: Sequence[str], params: SamplingParams, prompt: str, **options: Any
 ) -> Iterator[dict[str, LLM]]:
     """A warm LLM for plain decoding and one per method; all of them share the bundled target."""
-    given = {GIVEN[name][0]: bundled(GIVEN[name][0]) for name in methods if name in GIVEN}
+    given = {kind: bundled(kind) for kind in asked(methods)}
     llms = {PLAIN: LLM(str(bundled("target")), **options)}
     for method in dict.fromkeys(methods):
         llms[method] = LLM(llms[PLAIN], speculate=named(method, given))

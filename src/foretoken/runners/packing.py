@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from foretoken import native
 from foretoken.runners import loading
 from foretoken.runners.kv import available_bytes
+from foretoken.runners.team import pack
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")
@@ -137,18 +138,11 @@ class Packed:
             _empty(model)  # one view that is left would keep the file's pages too
 
     def _matrix(self, which: int, layer: int, linear: Any, name: str) -> None:
-        weight = linear.weight.detach()
-        if weight.dtype not in (torch.float32, torch.bfloat16):
-            weight = weight.float()
-        weight = weight.contiguous()
-        source = native.SOURCE_BF16 if weight.dtype == torch.bfloat16 else native.SOURCE_FP32
-        data, (outputs, inputs) = weight.data_ptr(), weight.shape
-        args = self.handle, which, layer, data, source, outputs, inputs
-        _check(self.library.ft_model_matrix(*args), name)
+        _check(pack(self.handle, which, layer, linear.weight), name)
         if linear.bias is not None:
             bias = _floats(linear.bias)
-            code = self.library.ft_model_bias(self.handle, which, layer, bias.data_ptr(), outputs)
-            _check(code, f"{name} bias")
+            args = self.handle, which, layer, bias.data_ptr(), len(bias)
+            _check(self.library.ft_model_bias(*args), f"{name} bias")
 
     def _vector(self, which: int, layer: int, values: Tensor, name: str) -> None:
         data = _floats(values)

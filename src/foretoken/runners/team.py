@@ -63,13 +63,23 @@ class Linear:
         if not self.handle:
             raise MemoryError(f"no memory for a matrix of {self.outputs} x {inputs}")
         weakref.finalize(self, self.library.ft_model_free, self.handle)
-        data = weight.detach().float().contiguous()
-        args = self.handle, native.HEAD, 0, data.data_ptr(), native.SOURCE_FP32
-        if self.library.ft_model_matrix(*args, self.outputs, inputs) != native.OK:
+        if pack(self.handle, native.HEAD, 0, weight) != native.OK:
             raise ValueError(f"a matrix of {self.outputs} x {inputs} holds NaN or infinity")
 
     def __call__(self, rows: Tensor) -> Tensor:
         return product(self, self.team, rows, self.outputs)
+
+
+def pack(handle: Any, which: int, layer: int, weight: Tensor) -> int:
+    """Copies a matrix (out, in) into the layout of the kernels; returns the library's code."""
+    data = weight.detach()
+    if data.dtype not in (torch.float32, torch.bfloat16):
+        data = data.float()
+    data = data.contiguous()
+    source = native.SOURCE_BF16 if data.dtype == torch.bfloat16 else native.SOURCE_FP32
+    args = handle, which, layer, data.data_ptr(), source, *data.shape
+    code: int = native.library().ft_model_matrix(*args)
+    return code
 
 
 def product(packed: Any, team: Team, rows: Tensor, outputs: int) -> Tensor:

@@ -66,9 +66,9 @@ def calibrated(
     Steps do not begin anywhere: where drafts are long few do. So paths are counted once more where
     steps with the last tree began, a few times, and the best tree stays.
     """
-    everything = torch.cat(list(sequences))
     seconds = [pass_seconds(cost, n + 2) + draft_seconds for n in range(most)]
-    starts, least = whole(everything), float("inf")
+    rows = starts = whole(torch.cat(list(sequences)))
+    least = float("inf")
     best: tuple[list[Ranks], float] = [(0,)], 1.0
     for _ in range(ROUNDS):
         # Heads that were never right have a tree all the same: they are somebody's work.
@@ -79,7 +79,6 @@ def calibrated(
         tokens, starts = replay(sequences, tree)
         if tokens and seconds[size] / tokens < least:
             least, best = seconds[size] / tokens, (tree, tokens)
-    rows = whole(everything)
     hits = [(rows == rank).float().mean(0).tolist() for rank in range(WIDTH)]
     accuracies = [[round(hit[k], 4) for hit in hits] for k in range(rows.shape[1])]
     return Calibration(sorted(best[0], key=lambda path: (len(path), path)), best[1], accuracies)

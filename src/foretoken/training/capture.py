@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -16,18 +16,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from foretoken.training.medusa import states_of
+from foretoken.training.prepare import Watch
+from foretoken.training.states import on, states_of
 from foretoken.training.trainer import Batch
 
 SHARD = 64  # rows of a shard
-
-
-class Watch(Protocol):
-    """What is told of it."""
-
-    def phase(self, text: str) -> None: ...
-    def share(self, done: float) -> None: ...
-    def line(self, text: str) -> None: ...
 
 
 def capture(target: Any, rows: Any, folder: Path, watch: Watch) -> None:
@@ -80,8 +73,8 @@ def _group(rows: Any, first: int) -> range:
 
 @torch.no_grad()
 def _states(target: Any, row: Batch) -> Tensor:
-    batch = {name: tensor[None].to(target.device) for name, tensor in row.items()}
-    return states_of(target, batch).cpu().contiguous()
+    batch = {name: tensor[None] for name, tensor in row.items()}
+    return states_of(target, on(batch, target.device)).cpu().contiguous()
 
 
 def _shard(folder: Path, first: int) -> Path:

@@ -18,7 +18,7 @@ from foretoken.runners import loading
 from foretoken.runners.torch import logits_of
 from foretoken.training import losses
 from foretoken.training.losses import DIVERGENCES, ELEMENTS
-from foretoken.training.medusa import labelled, states_of
+from foretoken.training.states import labelled, on, states_of
 from foretoken.training.trainer import Batch
 
 TEXT = "text"  # the loss that asks the text, not the target
@@ -164,7 +164,7 @@ class Draft(nn.Module):
         """
         sums, count, found = torch.zeros(len(TEMPERATURES)), 0, []
         for held in self.held_out:
-            batch = {name: tensor.to(device) for name, tensor in held.items()}
+            batch = on(held, device)
             at, _ = labelled(batch, 1)
             hits = torch.full((batch["ids"].numel(),), -1)
             for some, p, q in self.logits(batch, at):

@@ -72,6 +72,7 @@ def target(options: Options) -> tuple[Any, Any]:
     """The model and its tokenizer; `ValueError` at once if training could not begin."""
     if find_spec("accelerate") is None:
         raise ValueError("training needs accelerate: pip install 'foretoken[train]'")
+    trainer.check_folder(options.out, options.resume)
     if options.threads:
         torch.set_num_threads(options.threads)
     foreign: dict[str, Any] = {"trust_remote_code": options.trust_remote_code}
@@ -85,11 +86,11 @@ def target(options: Options) -> tuple[Any, Any]:
 
 
 def documents(
-    options: Options, target: Any, tokenizer: Any, watch: Watch, least: int
+    options: Options, target: Any, tokenizer: Any, watch: Watch, least: int, length: int
 ) -> tuple[list[Document], list[Document]]:
     """What is learnt and what is held out; the target's own answers, if those are asked for.
 
-    least: tokens without which there is nothing to learn.
+    least: tokens without which there is nothing to learn. length: of a row.
     """
     watch.phase("reading the data")
     if tokenizer is None:
@@ -99,6 +100,7 @@ def documents(
         # Where the target writes, the limit is of what it writes: its beginnings are from anywhere.
         limit = None if options.self_distill else options.limit
         found = texts.documents(options.data, tokenizer, limit=limit)
+        held_out = texts.documents(options.held_out, tokenizer) if options.held_out else []
     for warning in told:  # of what was left out
         watch.line(f"warning: {warning.message}")
     size = target.get_output_embeddings().weight.shape[0]
@@ -110,13 +112,11 @@ def documents(
         )
     if sum(len(document.ids) for document in found) < least:
         raise ValueError(f"the data has less than the {least} tokens that are needed: give more")
-    if options.held_out:
-        learnt, held_out = found, texts.documents(options.held_out, tokenizer)
-    else:
-        learnt, held_out = texts.split(found, seed=options.seed)
-    if not options.self_distill:
-        return learnt, held_out
-    return _written(options, target, tokenizer, learnt, watch, least), held_out
+    if not held_out:
+        found, held_out = texts.split(found, seed=options.seed)
+    if options.self_distill:
+        found = _written(options, target, tokenizer, found, watch, length)
+    return found, held_out
 
 
 def _written(
@@ -125,7 +125,7 @@ def _written(
     tokenizer: Any,
     found: list[Document],
     watch: Watch,
-    least: int,
+    length: int,
 ) -> list[Document]:
     """The target's own answers; kept in a file, because writing them takes long."""
     file = options.out / WRITTEN
@@ -134,7 +134,6 @@ def _written(
         return [Document(ids, [i >= given for i in range(len(ids))]) for ids, given in kept]
     watch.phase("the target writes")
     with served.engine(target, tokenizer) as llm:
-        length = row_length(options, target, least)
         made = served.own_texts(llm, found, length, options.limit, watch.share)
     options.out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps([[list(one.ids), one.learnt()[0].item()] for one in made]))
@@ -234,7 +233,7 @@ def told(state: State) -> dict[str, Any]:
 def settings(options: Options) -> dict[str, Any]:
     """Those of the options that a checkpoint must agree with."""
     kept = asdict(options)
-    for name in ("out", "source", "resume", "calibration_tokens", "threads", "nodes"):
+    for name in ("out", "source", "resume", "calibration_tokens", "threads", "nodes", "export"):
         kept.pop(name, None)
     return kept
 

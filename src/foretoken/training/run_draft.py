@@ -16,19 +16,19 @@ from foretoken.text import end_ids, load_tokenizer
 from foretoken.training import card_draft, prepare, served
 from foretoken.training.draft import DEPTH, LOSSES, TEMPERATURES, TEXT, Draft, chances, replay
 from foretoken.training.losses import ELEMENTS
-from foretoken.training.medusa import check
 from foretoken.training.prepare import Watch
 from foretoken.training.rows import Document, pack
+from foretoken.training.states import check
 from foretoken.training.student import chosen, student
 from foretoken.training.trainer import Plan
 
 
 @dataclass(frozen=True)
 class Options(prepare.Options):
-    """What is trained, on what, and for how long; one of `size`, `choose` and `start` is given."""
+    """What is trained, on what, and for how long; one of `size`, `layers` and `start` is given."""
 
     size: str | None = None  # layers, or layers x width
-    choose: str | None = None  # numbers of layers
+    layers: str | None = None  # numbers of layers
     loss: str = "forward-kl"
     on_policy: float = 0.0
 
@@ -68,11 +68,11 @@ def draft(options: Options, watch: Watch) -> Report:
     target, tokenizer = prepare.target(options)
     target.requires_grad_(False)
     made = _made(options, target, tokenizer)
-    learnt, held_out = prepare.documents(options, target, tokenizer, watch, 2)
     length = prepare.row_length(options, target, 2)
     most = getattr(made.config.get_text_config(), "max_position_embeddings", None) or length
     if most < length:
         raise ValueError(f"the draft reads {most} tokens and rows have {length}: give --length")
+    learnt, held_out = prepare.documents(options, target, tokenizer, watch, 2, length)
     rows, held = pack(learnt, length), pack(held_out, length)
     options.out.mkdir(parents=True, exist_ok=True)
     for model in (target, made):
@@ -111,7 +111,7 @@ def draft(options: Options, watch: Watch) -> Report:
 
 
 def _refuse(options: Options) -> None:
-    if [options.size, options.choose, options.start].count(None) != 2:
+    if [options.size, options.layers, options.start].count(None) != 2:
         raise ValueError(
             "what a draft starts from is missing, or said twice: give one of --size, "
             "--layers and --start"
@@ -128,7 +128,7 @@ def _made(options: Options, target: Any, tokenizer: Any) -> Any:
     """The draft before training, in fp32 on the target's device."""
     if options.start is None:
         depth = int(target.config.get_text_config().num_hidden_layers)
-        layers, width = chosen(options.size, options.choose, depth)
+        layers, width = chosen(options.size, options.layers, depth)
         return student(target, layers, width, options.seed)
     foreign: dict[str, Any] = {"trust_remote_code": options.trust_remote_code}
     made: Any = loading.load(options.start, dtype=torch.float32, device=target.device, **foreign)

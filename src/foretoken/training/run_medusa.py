@@ -14,13 +14,14 @@ from foretoken.bench.compare import pass_seconds
 from foretoken.proposers.medusa import Medusa as Proposer
 from foretoken.training import calibrate, card_medusa, prepare, served
 from foretoken.training.capture import Captured, capture
-from foretoken.training.data import Document
 from foretoken.training.losses import CACHED, ELEMENTS
-from foretoken.training.medusa import Medusa, check, fresh
+from foretoken.training.medusa import Medusa, fresh
 from foretoken.training.prepare import Watch
-from foretoken.training.rows import pack
+from foretoken.training.rows import Document, pack
+from foretoken.training.states import check, on
 from foretoken.training.trainer import Plan
 
+EXPORTS = {"original": checkpoints.export_original, "vllm": checkpoints.export_vllm}
 LORA: dict[str, Any] = {"r": 32, "lora_alpha": 16, "lora_dropout": 0.05}  # the paper's
 
 
@@ -35,6 +36,7 @@ class Options(prepare.Options):
     full: bool = False  # joint: all of the target, not adapters
     capture: bool = False
     nodes: int = 32  # of the tree, at most
+    export: Sequence[str] = ()  # of `EXPORTS`
 
 
 @dataclass(kw_only=True)
@@ -56,15 +58,16 @@ def heads(options: Options, watch: Watch) -> Report:
 
     If `watch` asks to stop there is a checkpoint and the report says "interrupted".
     """
+    _refuse(options)
     watch.phase("loading")
     target, tokenizer = prepare.target(options)
     device = target.device
+    made = _heads(options, target)
     least = options.heads + 2
-    learnt, held_out = prepare.documents(options, target, tokenizer, watch, least)
     length = prepare.row_length(options, target, least)
+    learnt, held_out = prepare.documents(options, target, tokenizer, watch, least, length)
     rows, held = pack(learnt, length), pack(held_out, length)
     options.out.mkdir(parents=True, exist_ok=True)
-    made = _heads(options, target)
     check(target, held[0])
     length = rows.ids.shape[1]
     plan = prepare.plan(options, target, rows, length)
@@ -95,9 +98,21 @@ def heads(options: Options, watch: Watch) -> Report:
         target = _learnt(target, options.out / "target", tokenizer)
         made.target = str(options.out / "target")
     _serve(options, Medusa(target, made, []), tokenizer, held_out, report, watch)
+    for name in options.export:  # where heads share the LM head, others are given it
+        EXPORTS[name](options.out / name, made, target.get_output_embeddings().weight.detach())
     card_medusa.write(options.out, report, state, prepare.provenance(options, rows, held))
     prepare.clear(options.out)
     return report
+
+
+def _refuse(options: Options) -> None:
+    if options.full and not options.joint:
+        raise ValueError("--full is for --joint: add that")
+    if options.joint and options.capture:
+        raise ValueError("--joint changes the states that --capture keeps: drop one")
+    for name in options.export:
+        if name not in EXPORTS:
+            raise ValueError(f"export {name!r} is unknown: use {', '.join(EXPORTS)}")
 
 
 def _heads(options: Options, target: Any) -> checkpoints.Heads:
@@ -177,7 +192,7 @@ def _serve(
         sequences = []
         half = target.dtype != torch.float32
         for ids, one in zip(prompts, done, strict=True):
-            batch = {k: t.to(device) for k, t in prepare.whole([*ids, *one.token_ids]).items()}
+            batch = on(prepare.whole([*ids, *one.token_ids]), device)
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 sequences.append(recipe.ranks(batch)[len(ids) - 1 : -1])
         cost = pass_seconds(llm.runner, size)

@@ -6,19 +6,19 @@ A drafter is judged by the engine that will run it, on prompts that were not tra
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from foretoken.bench import timing
 from foretoken.checkpoints import Heads
 from foretoken.llm import LLM
 from foretoken.proposers.heads import Placed
 from foretoken.proposers.ngram import NGram
 from foretoken.runners import choice
 from foretoken.sampling import SamplingParams
-from foretoken.training.data import Document
+from foretoken.training.rows import Document
 
 GIVEN = 64  # tokens of a text that its continuation begins with
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)  # at which the target writes what is learnt, in turn
@@ -40,7 +40,8 @@ def prompts_of(found: Sequence[Document], count: int, room: int) -> list[list[in
     places: list[tuple[Document, int]] = []
     for document in found:
         if document.taught is not None and not all(document.taught):
-            if True in document.taught and 0 < (at := list(document.taught).index(True)) <= room:
+            at = int(next(iter(document.learnt()), 0))
+            if 0 < at <= room:
                 places.append((document, -at))
             continue
         size = min(GIVEN, room, max(1, len(document.ids) // 2))
@@ -68,24 +69,22 @@ def written(
 ) -> list[Any]:
     """The target's completions of the prompts, the temperatures taking turns."""
     llm.use(speculate)
-    done: list[Any] = [None] * len(prompts)
-    running: dict[int, Any] = {}
-    waiting = list(enumerate(prompts))[::-1]
-    while running or waiting:
-        while waiting and len(running) < 2 * llm.engine.scheduler.max_batch:  # they hold memory
-            number, ids = waiting.pop()
-            params = SamplingParams(
-                temperature=temperatures[number % len(temperatures)],
-                max_tokens=min(max_tokens, llm.max_length - len(ids)),
-                seed=number,
-            )
-            (running[number],) = llm.submit(list(ids), params)
-        llm.engine.step()
-        for number in [number for number, request in running.items() if request.finished]:
-            done[number] = one = running.pop(number).completion()
-            if one.error is not None:
-                raise ValueError(f"the target cannot write: {one.error}")
-        tell(1 - (len(running) + len(waiting)) / len(prompts))
+    requests = []
+    for number, ids in enumerate(prompts):
+        params = SamplingParams(
+            temperature=temperatures[number % len(temperatures)],
+            max_tokens=min(max_tokens, llm.max_length - len(ids)),
+            seed=number,
+        )
+        requests += llm.submit(list(ids), params)
+    left = len(requests)
+    while left:
+        left -= sum(request.finished for request in llm.engine.step())
+        tell(1 - left / len(requests))
+    done = [request.completion() for request in requests]
+    for one in done:
+        if one.error is not None:
+            raise ValueError(f"the target cannot write: {one.error}")
     return done
 
 
@@ -106,14 +105,11 @@ def own_texts(
 
 def heads_seconds(llm: LLM, heads: Heads) -> float:
     """Of a pass of the heads and of the LM head over what they make, the median of nine."""
-    placed, seconds = Placed(heads, llm.runner), []
+    placed = Placed(heads, llm.runner)
     states = torch.zeros(1, heads.hidden_size, dtype=llm.runner.dtype, device=llm.runner.device)
     with torch.inference_mode():
-        for _ in range(12):
-            began = time.perf_counter()
-            placed.logits(states)
-            seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[3:])
+        sides = {"heads": lambda: placed.logits(states)}
+        return statistics.median(timing.interleaved(sides, rounds=9, warm=3)["heads"])
 
 
 def tokens_per_step(done: Sequence[Any]) -> float:

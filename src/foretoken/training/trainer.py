@@ -63,7 +63,7 @@ class Plan:
     least: int = 300  # steps before it may stop early
     checkpoint_seconds: float = 300.0
     seed: int = 0
-    precision: str = "no"  # accelerate's: no, bf16 or fp16
+    precision: str = "no"  # accelerate's: no or bf16
 
     def learning_rate(self, step: int) -> float:
         """A factor in [floor, 1]: linear warm-up, then a cosine to the floor."""
@@ -131,6 +131,12 @@ def train(
         finally:
             accelerator.end_training()
             AcceleratorState._reset_state(True)  # else a process trains in one precision only
+
+
+def check_folder(folder: Path, resume: bool) -> None:
+    """Refuse a folder with a checkpoint that nobody asked to continue: `ValueError`."""
+    if (there := folder / CHECKPOINT).exists() and not resume:
+        raise ValueError(f"{there} is unfinished: add --resume, or write to another folder")
 
 
 class _Loop:
@@ -216,8 +222,7 @@ class _Loop:
         return sums
 
     def _refuse(self, value: float, what: str) -> None:
-        # In fp16 accelerate's scaler skips a step whose gradient overflows: that is its way.
-        if math.isfinite(value) or (what == "gradient" and self.plan.precision == "fp16"):
+        if math.isfinite(value):
             return
         there = self.folder / CHECKPOINT
         kept = f"the last checkpoint is {there}" if there.exists() else "there was no checkpoint"
@@ -252,14 +257,10 @@ class _Loop:
 
     def _begin(self, resume: bool) -> State:
         """A fresh state, or that of the checkpoint."""
+        check_folder(self.folder, resume)
         there = self.folder / CHECKPOINT
         if not there.exists():
             return self.state
-        if not resume:
-            raise ValueError(
-                f"{there} is of a training that did not end: continue it with --resume, or write "
-                "to another folder"
-            )
         said = json.loads((there / "about.json").read_text())
         for name, value in json.loads(json.dumps(self.about)).items():
             if said.get(name) != value:

@@ -73,8 +73,11 @@ def candidates(draft: str, heads: str, layers: int) -> dict[str, dict[str, Made]
         }
         | {"its own tree": lambda: ft.Medusa(heads)},
         "staged": {
-            f"{n} tokens over n-grams": lambda n=n: ft.Staged(draft, ft.NGram(4), n)
-            for n in (3, 5, 8)
+            f"{n} tokens, branch {b}, over n-grams": lambda n=n, b=b: ft.Staged(
+                draft, ft.NGram(4, branches=1), n, branch=b
+            )
+            for n in (3, 5, 7)
+            for b in (1, 2)
         },
         "hybrid": {
             f"n-gram + draft of {n}, {m} nodes": lambda n=n, m=m: ft.Hybrid(

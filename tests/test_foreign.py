@@ -24,6 +24,7 @@ from foretoken.proposers.foreign import ForeignDraft
 from foretoken.request import Request
 from foretoken.runners.base import Output, Work
 from foretoken.tree import TokenTree
+from test_methods import check_counters
 
 BUNDLED = Path(ft.__file__).parent / "demo" / "models"
 LINES = [
@@ -282,16 +283,20 @@ def test_the_rejection_rule(name: str) -> None:
 # --- the same model behind other ids is a perfect draft ---
 
 
-@pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("rule", ["coupled", "rejection"])
-def test_the_target_behind_other_ids_is_always_right(kind: str, rule: str) -> None:
+def behind_other_ids() -> ForeignDraft:
     order = permutation(259)
-    proposer = ForeignDraft(
+    return ForeignDraft(
         shuffled(target(), order),
         tokenizer=Shuffled(bytewise(), order),
         target_tokenizer=bytewise(),
         min_confidence=0.0,
     )
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_the_target_behind_other_ids_is_always_right(kind: str, rule: str) -> None:
+    proposer = behind_other_ids()
     outs = written(proposer, 4, rule, bad_token_ids=ASCII, **ALL[kind])
     if rule == "coupled":
         assert [out.token_ids for out in outs] == plain(kind, ASCII)
@@ -300,6 +305,14 @@ def test_the_target_behind_other_ids_is_always_right(kind: str, rule: str) -> No
         assert all(out.stats.accepted == out.stats.drafted for out in outs)
     assert sum(out.stats.accepted for out in outs) > 0
     assert proposer.survival == 1.0
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_counters_are_those_of_the_trace(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"tokenizer": bytewise(), "speculate": behind_other_ids(), "rule": rule}
+    with ft.LLM(target(), max_batch=3, **options) as llm:
+        some = [params(bad_token_ids=ASCII), params(temperature=0.9, seed=3, bad_token_ids=ASCII)]
+        check_counters(monkeypatch, llm, PROMPTS, some)
 
 
 @cache

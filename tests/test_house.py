@@ -53,6 +53,7 @@ llm                     <- * !server !server.* !cli !bench !bench.* !training !t
 hf                      <- llm methods request sampling
 certify certify.*       <- llm tree sampling request runners.* analysis certify certify.*
 bench bench.*           <- * !server !server.* !cli !training !training.*
+demo.train              <- demo demo.* training.*
 demo demo.*             <- llm analysis methods demo demo.* foretoken
 training.data training.entries training.rows <- training.entries training.rows
 training.run* training.prepare training.served <- * !server !server.* !cli !cli.*
@@ -278,7 +279,11 @@ KNOWN |= {"proposers.medusa", "runners.base", "training.heads"}
         ("engine", "from foretoken.training import heads", True),
         ("llm", "from foretoken import engine\nfrom .hf import generate", False),
         ("llm", "from . import cli", True),
-        ("demo.train", "from foretoken.demo import corpus\nimport foretoken.llm, typer", False),
+        (
+            "demo.train",
+            "from foretoken.demo import corpus\nimport foretoken.training.heads, typer",
+            False,
+        ),
         ("demo.train", "from foretoken.engine import Engine", True),
         ("cli", "import foretoken.training.heads, foretoken", False),
         ("novelty", "import math", True),  # no row of the table

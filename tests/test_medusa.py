@@ -29,6 +29,7 @@ from foretoken.request import Feedback, Request
 from foretoken.sampling import noise
 from foretoken.tree import TokenTree
 from test_exactness import PROMPTS, SAMPLED, check_law, small
+from test_methods import check_counters
 
 D, V, K = 48, tiny.VOCABULARY, 3
 CHAIN = [(0,), (0, 0), (0, 0, 0)]
@@ -154,6 +155,13 @@ def test_not_a_bit_on_the_native_runner(name: str, case: str) -> None:
 
 def test_the_rejection_rule_is_greedy_at_temperature_0() -> None:
     check("llama", "greedy", Medusa(fitted("llama")), rule="rejection", max_batch=4)
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_counters_are_those_of_the_trace(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [params(), params(temperature=0.4, stop_token_ids=(30, 31, 32))]
+    with llm_of("llama", Medusa(fitted("llama"), "grown"), rule=rule, max_batch=3) as llm:
+        check_counters(monkeypatch, llm, PROMPTS, some)
 
 
 def test_the_law_of_the_rejection_rule() -> None:

@@ -259,11 +259,13 @@ def test_typical_acceptance_is_that_of_the_paper(tree: TokenTree, data: st.DataO
     assert bonus == int(p[path[-1]].argmax())
 
 
-@pytest.mark.parametrize("rule", ["coupled", "rejection"])
-@pytest.mark.parametrize("method", METHODS)
-def test_counters_are_those_of_the_trace(
-    method: str, rule: str, monkeypatch: pytest.MonkeyPatch
+def check_counters(
+    monkeypatch: pytest.MonkeyPatch,
+    llm: ft.LLM,
+    prompts: Sequence[Any],
+    params: Sequence[ft.SamplingParams],
 ) -> None:
+    """That the stats of requests are what can be counted in what each step verified and wrote."""
     traces: dict[int, list[Any]] = {}
     honest = Request.accept
 
@@ -273,11 +275,9 @@ def test_counters_are_those_of_the_trace(
         return written
 
     monkeypatch.setattr(Request, "accept", watched)
-    some = [GREEDY, replace(SAMPLED, temperature=0.4, stop_token_ids=(30, 31, 32))]
-    with ft.LLM(target("llama"), speculate=METHODS[method]("llama"), rule=rule) as llm:
-        requests = [one for params in some for ids in PROMPTS for one in llm.submit(ids, params)]
-        while not all(request.finished for request in requests):
-            llm.engine.step()
+    requests = [one for each in params for ids in prompts for one in llm.submit(ids, each)]
+    while not all(request.finished for request in requests):
+        llm.engine.step()
     assert sum(request.stats.accepted for request in requests) > 0
     for request in requests:
         offered, accepted = Counter[int](), Counter[int]()
@@ -299,6 +299,16 @@ def test_counters_are_those_of_the_trace(
         ):
             assert [counts[depth] for depth in range(len(said))] == said
             assert counts.total() == sum(said)
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("method", METHODS)
+def test_counters_are_those_of_the_trace(
+    method: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = [GREEDY, replace(SAMPLED, temperature=0.4, stop_token_ids=(30, 31, 32))]
+    with ft.LLM(target("llama"), speculate=METHODS[method]("llama"), rule=rule) as llm:
+        check_counters(monkeypatch, llm, PROMPTS, some)
 
 
 def test_typical_acceptance_is_lossy_and_says_so() -> None:

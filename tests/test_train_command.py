@@ -177,6 +177,27 @@ def test_an_interrupt_leaves_a_checkpoint(folder: Path, tmp_path: Path) -> None:
     assert said["reason"] == "interrupted" and 0 < said["step"] < 100_000
 
 
+@pytest.mark.slow  # imports everything three times
+def test_two_processes_train_what_one_does(folder: Path, tmp_path: Path) -> None:
+    """Started as torchrun and accelerate do; the same rows a step, so nearly the same losses."""
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    program, environment = [sys.executable, "-m"], os.environ | {"OMP_NUM_THREADS": "1"}
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    reports, outputs = [], []
+    for name, before in (("one", []), ("two", launch)):
+        command = [*program, *before, "foretoken", "train", "medusa", *words, "--capture"]
+        command += ["--out", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done)
+        reports.append(json.loads((tmp_path / name / "provenance.json").read_text()))
+    one, two = ([e["score"] for e in report["evaluations"]] for report in reports)
+    assert one == pytest.approx(two, abs=0.01) and len(one) == len(two) == 6
+    assert outputs[1].stdout.count("served tokens/step") == 1  # one of them tells
+    assert outputs[1].stderr.count("reading the data") == 1
+    assert not list(tmp_path.glob("two/**/*.new"))
+
+
 def test_without_steps_there_are_at_least_300(run: Any, folder: Path, tmp_path: Path) -> None:
     few = tmp_path / "few.txt"
     few.write_text("x = 1\ny = 2\nprint(x, y, x + y, x - y, x * y, x / y)\n")
@@ -221,6 +242,19 @@ def test_wrong_options_are_one_sentence(
     found = run(str(folder / "T"), *data, *words)
     assert found.code == 2 and says in found.err
     assert found.err.count("error:") == 1 and "Traceback" not in found.err
+
+
+def test_a_single_held_out_text_serves_for_the_tree_and_for_its_judgement(
+    run: Any, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "few.txt").write_text("x = 1\ny = 2\n")
+    words = ["--data", str(folder / "text.py"), "--held-out", str(tmp_path / "few.txt")]
+    found = run(str(folder / "T"), *words, "--out", str(tmp_path / "out"), *QUICK, "--heads", "2")
+    assert found.code == 0, found.err
+    said = json.loads((tmp_path / "out" / "provenance.json").read_text())["report"]
+    assert said["served_tokens"] > 0 and said["predicted"] == pytest.approx(
+        said["served"], abs=0.03
+    )
 
 
 def test_too_little_data_is_refused(run: Any, folder: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny
 from foretoken.checkpoints import Heads
-from foretoken.training import calibrate, losses, trainer
+from foretoken.training import calibrate, files, losses, trainer
 from foretoken.training.capture import Captured, capture
 from foretoken.training.data import Document, Stream, pack
 from foretoken.training.medusa import DECAY, HEADS_RATE, Medusa, fresh
@@ -256,7 +256,7 @@ def test_a_checkpoint_is_not_written_over(cyclic: Any, tmp_path: Path) -> None:
         heads_of(cyclic, tmp_path, plan(20), resume=True, about={"data": "else"})
     with pytest.raises(ValueError, match="another plan"):
         heads_of(cyclic, tmp_path, plan(21), resume=True)
-    trainer.clear(tmp_path)
+    files.clear(tmp_path)
     assert heads_of(cyclic, tmp_path, plan(3))[1].step == 3
 
 

@@ -22,7 +22,7 @@ import foretoken as ft
 import tiny
 import zoo
 from foretoken.cli.train_draft import draft as command
-from foretoken.training import losses, run_draft, trainer
+from foretoken.training import files, losses, run_draft
 from foretoken.training.data import Document, pack
 from foretoken.training.draft import DEPTH, LOSSES, Draft, chances, replay
 from foretoken.training.run_draft import Options
@@ -555,7 +555,7 @@ def test_predicted_is_served(folder: Path, made: Any) -> None:
     assert "A draft for" in card and "| 0.7 |" in card
     told = json.loads((folder / "out" / "provenance.json").read_text())
     assert told["report"]["served"][0]["alpha"] == greedy.alpha and told["data_sha256"]
-    assert not (folder / "out" / trainer.CHECKPOINT).exists()
+    assert not (folder / "out" / files.CHECKPOINT).exists()
 
 
 def test_transformers_takes_it_as_an_assistant(folder: Path, made: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from foretoken.cli.options import option
 from foretoken.demo import located
 from foretoken.training import prepare
-from foretoken.training.trainer import CHECKPOINT, Plan, State
+from foretoken.training.files import CHECKPOINT
+from foretoken.training.trainer import Plan, State
 
 DATA, TRAINING, RESULTS = "The data", "Training", "Results"
 
@@ -126,8 +126,8 @@ def watched(
     out: Path,
 ) -> int:
     """Does `work`, shown on standard error, and prints `lines` of its report; the exit code."""
-    logging.getLogger("accelerate").setLevel(logging.ERROR)  # it tells of every tied weight
-    console, columns = Console(stderr=True), (TextColumn("{task.description}"), BarColumn())
+    console = Console(stderr=True, quiet=prepare.process() > 0)  # of several processes one tells
+    columns = (TextColumn("{task.description}"), BarColumn())
     found = None
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         shown = Shown(bar, console, told)

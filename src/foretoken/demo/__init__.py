@@ -18,9 +18,8 @@ def bundled(name: str) -> Path:
     folder = MODELS / name
     if not (folder / "model.safetensors").exists():
         raise ValueError(
-            f"{folder} has no weights yet: train them, the target first, with `python -m "
-            "foretoken.demo.train target --minutes 60`, then `... draft --minutes 30`, and heads "
-            "with `foretoken train medusa bundled`"
+            f"{folder} has no weights: install foretoken again, or train them with `make models` "
+            "in its repository"
         )
     return folder
 

@@ -15,9 +15,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -73,12 +71,6 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int = 8192) -> PreTrainedT
         eos_token=END,
         clean_up_tokenization_spaces=False,
     )
-
-
-def encode(tokenizer: Any, sources: list[str]) -> np.ndarray:
-    """All sources, each with `END` in front, as one array of uint16 ids (L,)."""
-    ids = [np.asarray(row, dtype=np.uint16) for row in tokenizer(sources)["input_ids"]]
-    return np.concatenate([*ids, np.asarray([tokenizer.eos_token_id], dtype=np.uint16)])
 
 
 def write(folder: Path) -> None:

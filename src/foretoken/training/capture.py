@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from foretoken.training.files import replacing
 from foretoken.training.prepare import Watch
 from foretoken.training.states import on, states_of
 from foretoken.training.trainer import Batch
@@ -44,9 +45,8 @@ def capture(target: Any, rows: Any, folder: Path, watch: Watch) -> None:
         file = _shard(folder, first)
         if not file.exists():
             states = torch.cat([_states(target, rows[i]) for i in _group(rows, first)])
-            new = file.with_suffix(".new")
-            save_file({"states": states}, new)
-            new.replace(file)
+            with replacing(file) as fresh:
+                save_file({"states": states}, fresh)
         watch.share(min(1.0, (first + SHARD) / len(rows)))
 
 

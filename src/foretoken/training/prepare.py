@@ -21,7 +21,7 @@ from foretoken.bench import timing
 from foretoken.runners import loading
 from foretoken.text import load_tokenizer
 from foretoken.training import data as texts
-from foretoken.training import served, trainer
+from foretoken.training import files, served, trainer
 from foretoken.training.rows import Document, Rows, Stream, pack
 from foretoken.training.trainer import Batch, Plan, State
 
@@ -72,17 +72,21 @@ def target(options: Options) -> tuple[Any, Any]:
     """The model and its tokenizer; `ValueError` at once if training could not begin."""
     if find_spec("accelerate") is None:
         raise ValueError("training needs accelerate: pip install 'foretoken[train]'")
-    trainer.check_folder(options.out, options.resume)
+    files.check_folder(options.out, options.resume)
     if options.threads:
         torch.set_num_threads(options.threads)
     foreign: dict[str, Any] = {"trust_remote_code": options.trust_remote_code}
-    model: Any = loading.load(
-        options.source,
-        dtype=loading.pick_dtype(options.dtype),
-        device=loading.pick_device(options.device),
-        **foreign,
-    )
+    device = loading.pick_device(options.device)
+    if device.type == "cuda" and device.index is None:  # of several processes each has its own
+        device = torch.device("cuda", process())
+    dtype = loading.pick_dtype(options.dtype)
+    model: Any = loading.load(options.source, dtype=dtype, device=device, **foreign)
     return model, load_tokenizer(options.source, None, foreign)
+
+
+def process() -> int:
+    """The number of this process among those that train on this machine."""
+    return torch.distributed.get_node_local_rank(fallback_rank=0)
 
 
 def documents(
@@ -136,13 +140,14 @@ def _written(
     with served.engine(target, tokenizer) as llm:
         made = served.own_texts(llm, found, length, options.limit, watch.share)
     options.out.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps([[list(one.ids), one.learnt()[0].item()] for one in made]))
+    with files.replacing(file) as fresh:
+        fresh.write_text(json.dumps([[list(one.ids), one.learnt()[0].item()] for one in made]))
     return made
 
 
 def clear(folder: Path) -> None:
     """Remove what a finished training needs no more."""
-    trainer.clear(folder)
+    files.clear(folder)
     (folder / WRITTEN).unlink(missing_ok=True)
 
 
@@ -245,14 +250,21 @@ def fingerprint(rows: Rows) -> str:
 def provenance(options: Options, rows: Rows, held_out: Rows) -> dict[str, Any]:
     """Command, data, versions and machine."""
     return {
-        "command": shlex.join(["foretoken", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        **surroundings("foretoken"),
         "seed": options.seed,
         "target": options.target,
         "data": [str(source) for source in options.data],
         "data_sha256": fingerprint(rows),
         "train_tokens": rows.tokens,
         "held_out_tokens": held_out.tokens,
+    }
+
+
+def surroundings(program: str) -> dict[str, Any]:
+    """Command, date, machine and versions."""
+    return {
+        "command": shlex.join([*program.split(), *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": timing.machine(),
         **{name: version(name) for name in ("foretoken", "torch", "transformers")},
     }

@@ -197,15 +197,15 @@ def _serve(
                 sequences.append(recipe.ranks(batch)[len(ids) - 1 : -1])
         cost = pass_seconds(llm.runner, size)
         seconds = served.heads_seconds(llm, made)
+        judged = slice(1 if len(prompts) > 1 else 0, None, 2)  # a single text serves for both
         found = calibrate.calibrated(sequences[::2], cost, seconds, options.nodes)
         made.accuracies, made.tree = found.accuracies, found.tree
         checkpoints.save(options.out, made.to(target.dtype))
         report.tree, report.expected = len(found.tree), round(found.expected, 4)
         report.accuracies = found.accuracies
-        report.predicted = round(calibrate.replay(sequences[1::2], found.tree)[0], 4)
+        report.predicted = round(calibrate.replay(sequences[judged], found.tree)[0], 4)
         watch.phase("the engine serves")
-        done = served.written(
-            llm, prompts[1::2], size, speculate=Proposer(options.out), tell=watch.share
-        )
+        proposer = Proposer(options.out)
+        done = served.written(llm, prompts[judged], size, speculate=proposer, tell=watch.share)
         report.served = round(served.tokens_per_step(done), 4)
         report.served_tokens = sum(one.stats.tokens for one in done)

@@ -8,6 +8,7 @@ has the losses of one that was not. Devices, precision and processes are acceler
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shutil
 import time
@@ -21,8 +22,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
+from foretoken.training.files import BEST, CHECKPOINT, check_folder, replacing
+
 Batch = dict[str, Tensor]
-CHECKPOINT, BEST = "checkpoint", "best.pt"  # in the folder
 
 
 class Recipe(Protocol):
@@ -107,15 +109,15 @@ def train(
     """Trains `recipe` in place and leaves it with its best weights on held-out text.
 
     rows(n): n rows of training, in an order that does not depend on n. about: what a checkpoint
-    must agree with to be resumed. show: called after every step with what there is to show.
-    stopped: asked after every step; then a checkpoint is written and the state returned. Raises
-    `Diverged` (the last checkpoint stays), `ValueError` for a checkpoint that is in the way or of
-    something else, and `OSError`.
+    must agree with to be resumed. show: called after every step. stopped: asked after every step;
+    then a checkpoint is written and the state returned. Raises `Diverged` (the last checkpoint
+    stays), `ValueError` for a checkpoint in the way or of something else, and `OSError`.
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
     from accelerate.utils import is_tensorboard_available
 
+    logging.getLogger("accelerate").setLevel(logging.ERROR)  # it tells of every tied weight
     with torch.random.fork_rng():  # dropout draws from the global generator, and from no other
         torch.manual_seed(plan.seed)
         accelerator = Accelerator(
@@ -131,12 +133,6 @@ def train(
         finally:
             accelerator.end_training()
             AcceleratorState._reset_state(True)  # else a process trains in one precision only
-
-
-def check_folder(folder: Path, resume: bool) -> None:
-    """Refuse a folder with a checkpoint that nobody asked to continue: `ValueError`."""
-    if (there := folder / CHECKPOINT).exists() and not resume:
-        raise ValueError(f"{there} is unfinished: add --resume, or write to another folder")
 
 
 class _Loop:
@@ -217,8 +213,7 @@ class _Loop:
             state.tokens += int((batch["segments"] >= 0).sum()) * self.accelerator.num_processes
         state.step += 1
         state.losses.append(sums["loss"])
-        if state.step == plan.steps:
-            state.reason = "steps"
+        state.reason = "steps" if state.step == plan.steps else ""
         return sums
 
     def _refuse(self, value: float, what: str) -> None:
@@ -242,9 +237,8 @@ class _Loop:
         if found["score"] > state.best:
             state.best, state.best_step = found["score"], state.step
             if self.accelerator.is_main_process:
-                fresh = self.folder / (BEST + ".new")
-                torch.save(self.recipe.state_dict(), fresh)
-                fresh.replace(self.folder / BEST)
+                with replacing(self.folder / BEST) as fresh:
+                    torch.save(self.recipe.state_dict(), fresh)
         stale = (state.step - state.best_step) // plan.every
         if plan.patience and stale >= plan.patience and state.step >= plan.least:
             state.reason = state.reason or "no better"
@@ -252,8 +246,8 @@ class _Loop:
 
     def _agreed(self, flag: bool) -> bool:
         """Whether any process was asked to stop."""
-        told = torch.tensor(float(flag), device=self.accelerator.device)
-        return bool(self.accelerator.reduce(told, "sum") > 0)
+        flags = torch.tensor(float(flag), device=self.accelerator.device)
+        return bool(self.accelerator.reduce(flags, "sum") > 0)
 
     def _begin(self, resume: bool) -> State:
         """A fresh state, or that of the checkpoint."""
@@ -291,9 +285,3 @@ class _Loop:
             fresh.rename(there)
             shutil.rmtree(old, ignore_errors=True)
         self.accelerator.wait_for_everyone()
-
-
-def clear(folder: Path) -> None:
-    """Remove what a finished training needs no more."""
-    shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-    (folder / BEST).unlink(missing_ok=True)

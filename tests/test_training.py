@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
@@ -370,6 +372,28 @@ def test_captured_states_are_the_targets(
     capture(cyclic, rows, tmp_path, Quiet())
     again = [file.stat().st_mtime_ns for file in sorted(tmp_path.iterdir())]
     assert [a == b for a, b in zip(times, again, strict=True)].count(False) == 1
+
+
+def test_a_disk_that_is_full_costs_the_shard_it_was_met_at(
+    cyclic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library raises neither `OSError` nor `ValueError`, and leaves what it had written."""
+    monkeypatch.setattr("foretoken.training.capture.SHARD", 2)
+    rows = pack([Document(cycle(i, 6 + i)) for i in range(7)], 12)
+    honest, written = save_file, []
+
+    def full(tensors: dict[str, Tensor], file: Path) -> None:
+        honest(tensors, file)
+        written.append(file)
+        if len(written) == 2:
+            raise SafetensorError("No space left on device (os error 28)")
+
+    monkeypatch.setattr("foretoken.training.capture.save_file", full)
+    with pytest.raises(OSError, match=r"cannot write .*MB are free \(No space left.*: make room"):
+        capture(cyclic, rows, tmp_path, Quiet())
+    assert [file.name for file in tmp_path.iterdir()] == ["00000000.safetensors"]
+    capture(cyclic, rows, tmp_path, Quiet())
+    assert len(list(tmp_path.iterdir())) == -(-len(rows) // 2)
 
 
 def test_states_that_do_not_fit_are_refused_before(

@@ -31,7 +31,22 @@ def replacing(file: Path) -> Iterator[Path]:
     """A path beside `file`; what is written there takes its place, unless there is an error."""
     fresh = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
-        yield fresh
+        with writing(file):
+            yield fresh
         fresh.replace(file)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """`OSError` with a way out where a library cannot write; they raise what they like."""
+    try:
+        yield
+    except Exception as error:
+        free = shutil.disk_usage(place.parent).free / 1e6
+        cause = " ".join(str(error).split())
+        raise OSError(
+            f"cannot write {place}, where {free:,.0f} MB are free ({cause}): make room, or write "
+            "to another folder"
+        ) from error

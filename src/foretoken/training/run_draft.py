@@ -15,6 +15,7 @@ from foretoken.runners import loading
 from foretoken.text import end_ids, load_tokenizer
 from foretoken.training import card_draft, prepare, served
 from foretoken.training.draft import DEPTH, LOSSES, TEMPERATURES, TEXT, Draft, chances, replay
+from foretoken.training.files import writing
 from foretoken.training.losses import ELEMENTS
 from foretoken.training.prepare import Watch
 from foretoken.training.rows import Document, pack
@@ -100,7 +101,8 @@ def draft(options: Options, watch: Watch) -> Report:
     )
     if state.reason == "interrupted" or state.process:
         return report
-    made.to(target.dtype).eval().save_pretrained(options.out)
+    with writing(options.out / "model.safetensors"):
+        made.to(target.dtype).eval().save_pretrained(options.out)
     for file in options.out.glob("*.safetensors"):
         file.chmod(0o644)  # they are written for their owner alone
     tokenizer.save_pretrained(options.out)

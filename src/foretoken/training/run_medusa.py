@@ -14,6 +14,7 @@ from foretoken.bench.compare import pass_seconds
 from foretoken.proposers.medusa import Medusa as Proposer
 from foretoken.training import calibrate, card_medusa, prepare, served
 from foretoken.training.capture import Captured, capture
+from foretoken.training.files import writing
 from foretoken.training.losses import CACHED, ELEMENTS
 from foretoken.training.medusa import Medusa, fresh
 from foretoken.training.prepare import Watch
@@ -165,7 +166,8 @@ def _learnt(target: Any, folder: Path, tokenizer: Any) -> Any:
     """The target as it is after training, written to `folder` in its own precision."""
     merged = target.merge_and_unload() if hasattr(target, "merge_and_unload") else target
     merged = merged.to(getattr(merged.config, "dtype", None) or torch.float32)
-    merged.save_pretrained(folder)
+    with writing(folder):
+        merged.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return merged.eval()
 
@@ -200,7 +202,8 @@ def _serve(
         judged = slice(1 if len(prompts) > 1 else 0, None, 2)  # a single text serves for both
         found = calibrate.calibrated(sequences[::2], cost, seconds, options.nodes)
         made.accuracies, made.tree = found.accuracies, found.tree
-        checkpoints.save(options.out, made.to(target.dtype))
+        with writing(options.out / "model.safetensors"):
+            checkpoints.save(options.out, made.to(target.dtype))
         report.tree, report.expected = len(found.tree), round(found.expected, 4)
         report.accuracies = found.accuracies
         report.predicted = round(calibrate.replay(sequences[judged], found.tree)[0], 4)

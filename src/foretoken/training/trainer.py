@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from foretoken.training.files import BEST, CHECKPOINT, check_folder, replacing
+from foretoken.training.files import BEST, CHECKPOINT, check_folder, replacing, writing
 
 Batch = dict[str, Tensor]
 
@@ -274,7 +274,8 @@ class _Loop:
         if self.accelerator.is_main_process:
             shutil.rmtree(fresh, ignore_errors=True)
         self.accelerator.wait_for_everyone()
-        self.accelerator.save_state(str(fresh))
+        with writing(there):
+            self.accelerator.save_state(str(fresh))
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             (fresh / "about.json").write_text(json.dumps(self.about))

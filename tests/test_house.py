@@ -24,11 +24,12 @@ SOURCE = REPOSITORY / "src" / "foretoken"
 # Modules are named without the leading "foretoken."; the package itself is "foretoken".
 # Every module is ruled by the first row that names it; "!" excludes. After the bar: what may come
 # from outside besides the standard library (no bar: anything). The last two rows are leaves of
-# which the design says nothing; heads lie with their proposers or with the checkpoints.
+# which the design says nothing; heads lie with their proposers, beside the checkpoints.
 SHARED = " ".join(
     f"proposers.{name}"
     for name in ("base", "growing", "beside", "bush", "automaton", "fitting", "heads")
 )
+SHARED += " heads"
 TABLE = f"""
 tree params             <-  | torch
 noise                   <- native.sampling | torch
@@ -38,16 +39,16 @@ runners runners.*       <- tree native native.* runners runners.* | torch transf
 verify request          <- tree sampling | torch
 picks                   <- tree sampling request | torch
 proposers               <- proposers.* | torch
-proposers.base          <- tree sampling request runners.base checkpoints | torch
+proposers.base          <- tree sampling request runners.base | torch
 proposers.automaton     <-
 proposers.growing       <- tree sampling request runners.base | torch
 proposers.beside        <- tree request runners.base
 proposers.fitting       <- tree request runners.base proposers.bush shapes
-proposers.heads         <- checkpoints runners.base | torch
+proposers.heads         <- heads tree runners.base | torch
 proposers.bush          <- tree sampling request proposers.beside proposers.growing | torch
 proposers.staged        <- tree sampling request picks verify runners.base {SHARED} | torch
 proposers.*             <- tree sampling request runners.base {SHARED} checkpoints shapes | torch
-methods                 <- proposers.*
+methods                 <- proposers.* checkpoints
 scheduler engine        <- tree sampling verify request picks runners* proposers* scheduler engine
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods request sampling
@@ -57,9 +58,11 @@ demo.train              <- demo demo.* training.*
 demo demo.*             <- llm analysis methods demo demo.* foretoken
 training.data training.entries training.rows <- training.entries training.rows
 training.run* training.prepare training.served <- * !server !server.* !cli !cli.*
-training training.*     <- runners runners.* checkpoints analysis demo training.*
+training training.*     <- runners runners.* heads checkpoints analysis demo training.*
 server server.* cli cli.* foretoken __main__ <- *
-native native.* text checkpoints <- native native.*
+native native.* text     <- native native.*
+heads                   <-  | torch
+checkpoints             <- heads
 inputs                  <- sampling
 analysis                <- tree
 shapes                  <- analysis | numpy

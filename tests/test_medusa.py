@@ -21,8 +21,8 @@ from transformers import PreTrainedModel
 import foretoken as ft
 import tiny
 from foretoken import checkpoints, demo, native
-from foretoken.checkpoints import Heads
 from foretoken.demo import prompts
+from foretoken.heads import Heads
 from foretoken.proposers.heads import Placed
 from foretoken.proposers.medusa import Medusa, best_first
 from foretoken.request import Feedback, Request

@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -25,7 +26,8 @@ from transformers import PreTrainedModel
 import foretoken as ft
 import oracles
 import tiny
-from foretoken import native
+from foretoken import checkpoints, methods, native
+from foretoken.heads import Heads
 from foretoken.proposers import bush, growing, specinfer
 from foretoken.proposers.automaton import Automaton
 from foretoken.request import Feedback, Request
@@ -64,11 +66,21 @@ def draft(name: str, share: float = 0.1, dtype: torch.dtype = torch.float32) -> 
     return tiny.relative(target(name, dtype), share)
 
 
+@cache
+def exit_head(name: str) -> Heads:
+    width = target(name).config.hidden_size
+    weights = torch.randn(1, 2, width, width, generator=torch.Generator().manual_seed(0))
+    return Heads(0.02 * weights, vocab_size=tiny.VOCABULARY, exit=3)
+
+
 METHODS: dict[str, Callable[..., Any]] = {
     "ngram": lambda name, **_: ft.NGram(min_ngram=1),
     "suffix": lambda name, **_: ft.SuffixAutomaton(min_match=1),
     "lookahead": lambda name, **_: ft.Lookahead(4, 3, 3),
     "early exit": lambda name, **_: ft.EarlyExit(2, 4, min_confidence=0.0),
+    "exit head": lambda name, **_: ft.EarlyExit(
+        num_draft_tokens=4, min_confidence=0.0, heads=exit_head(name)
+    ),
     "draft": lambda name, **o: ft.DraftModel(draft(name, **o), 5, min_confidence=0.0),
     "shaped draft": lambda name, **o: ft.DraftModel(
         draft(name, **o), tree=[(0,), (1,), (2,), (0, 0), (1, 0), (1, 1), (1, 1, 0)]
@@ -309,6 +321,52 @@ def test_counters_are_those_of_the_trace(
     some = [GREEDY, replace(SAMPLED, temperature=0.4, stop_token_ids=(30, 31, 32))]
     with ft.LLM(target("llama"), speculate=METHODS[method]("llama"), rule=rule) as llm:
         check_counters(monkeypatch, llm, PROMPTS, some)
+
+
+@pytest.mark.parametrize("runner", ["torch", "native"])
+def test_an_exit_head_that_repeats_the_lm_head_drafts_what_the_bare_exit_drafts(
+    runner: str,
+) -> None:
+    if runner == "native" and native.found() is None:
+        pytest.skip("the kernels were not built")
+    model = tiny.model(dtype=torch.bfloat16, head_dim=16) if runner == "native" else target("llama")
+    heads = Heads(torch.zeros(1, 1, 48, 48), vocab_size=tiny.VOCABULARY, exit=2)
+    seen = []
+    for kind in ({"layers": 2}, {"heads": heads}):
+        made = ft.EarlyExit(num_draft_tokens=4, min_confidence=0.0, **kind)
+        with ft.LLM(model, speculate=made, runner=runner, max_batch=3) as llm:
+            done = llm.generate(PROMPTS, SAMPLED)
+        seen.append([(one.token_ids, one.stats.drafted, one.stats.accepted) for one in done])
+    assert seen[0] == seen[1] and any(accepted for *_, accepted in seen[0])
+
+
+def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
+    checkpoints.save(tmp_path / "exit", exit_head("llama"))
+    last = Heads(torch.zeros(2, 1, 48, 48), vocab_size=tiny.VOCABULARY)
+    checkpoints.save(tmp_path / "last", last)
+    middle, end = ({"draft": None, "heads": tmp_path / name} for name in ("exit", "last"))
+    assert methods.chosen([], middle) == ["early-exit"] and methods.chosen([], end) == ["medusa"]
+    assert methods.chosen(["early-exit"], middle) == ["early-exit"]
+    assert methods.chosen(["ngram"], middle) == ["ngram", "early-exit"]
+    assert "medusa" in methods.possible(end) and "medusa" not in methods.possible(middle)
+    made = methods.named("early-exit", middle)
+    assert isinstance(made, ft.EarlyExit) and made.layers == 3 and made.heads is not None
+    assert methods.named("early-exit", end).heads is None
+    with pytest.raises(ValueError, match="these heads read layer 3: use them with EarlyExit"):
+        methods.named("medusa", middle)
+    with pytest.raises(ValueError, match="these heads read the last layer: use them with Medusa"):
+        ft.EarlyExit(heads=last)
+    with pytest.raises(ValueError, match="the head reads layer 3, not 2: drop layers"):
+        ft.EarlyExit(2, heads=exit_head("llama"))
+    with pytest.raises(ValueError, match="exit=2 is of one head"):
+        Heads(torch.zeros(2, 1, 48, 48), vocab_size=tiny.VOCABULARY, exit=2)
+    with pytest.raises(ValueError, match="is no Medusa head"):
+        checkpoints.export_vllm(tmp_path / "other", exit_head("llama"))
+    with (
+        pytest.raises(ValueError, match="use heads of this target"),
+        ft.LLM(target("llama")) as llm,
+    ):
+        llm.use(ft.EarlyExit(heads=Heads(torch.zeros(1, 1, 32, 32), vocab_size=97, exit=2)))
 
 
 def test_typical_acceptance_is_lossy_and_says_so() -> None:

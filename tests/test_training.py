@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny
-from foretoken.checkpoints import Heads
+from foretoken.heads import Heads
 from foretoken.training import calibrate, files, losses, trainer
 from foretoken.training.capture import Captured, capture
 from foretoken.training.data import Document, Stream, pack

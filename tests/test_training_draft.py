@@ -21,11 +21,15 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedToken
 import foretoken as ft
 import tiny
 import zoo
+from foretoken import checkpoints
 from foretoken.cli.train_draft import draft as command
+from foretoken.heads import Heads
 from foretoken.training import files, losses, run_draft
 from foretoken.training.data import Document, pack
 from foretoken.training.draft import DEPTH, LOSSES, Draft, chances, replay
+from foretoken.training.exit import Exit
 from foretoken.training.run_draft import Options
+from foretoken.training.states import states_of
 from foretoken.training.student import chosen, spread, student
 from foretoken.training.trainer import Plan, train
 
@@ -578,6 +582,45 @@ def test_the_engine_takes_it(folder: Path, made: Any) -> None:
     assert drafted.stats.accepted > 8
 
 
+def test_a_head_on_a_layer_learns_to_say_what_the_target_will(folder: Path) -> None:
+    """The first of two layers, which alone knows little of the language; served as predicted."""
+    out = folder / "exit"
+    found = run_draft.draft(options(folder, exit_layer=1, blocks=2, out=out), Watch())
+    assert found.exit and found.layers == 1 and found.parameters == 2 * 48 * 48
+    greedy = found.served[0]
+    assert greedy.predicted == greedy.tokens_per_step and greedy.predicted_alpha == greedy.alpha
+    head = checkpoints.load(out)
+    assert (head.exit, head.heads, head.layers) == (1, 1, 2)
+    assert 'EarlyExit(heads="this folder")' in (out / "README.md").read_text()
+    params = ft.SamplingParams(max_tokens=24, ignore_eos=True)
+    steps = {}
+    with ft.LLM(str(folder / "target"), device="cpu") as llm:
+        plain = llm.generate(cycle(4, 6), params)[0].token_ids
+        for name, heads in (("bare", None), ("trained", out)):
+            llm.use(ft.EarlyExit(1, 5, min_confidence=0.0, branch=1, heads=heads))
+            (done,) = llm.generate(cycle(4, 6), params)
+            assert done.token_ids == plain and not done.warnings
+            steps[name] = done.stats.steps
+    assert steps["trained"] < steps["bare"] and greedy.tokens_per_step > 2
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_an_exits_states_are_of_its_layer_and_it_alone_learns(name: str) -> None:
+    target = tiny.model(name).requires_grad_(False)
+    heads = Heads(random(1, 2, 48, 48, scale=0.1).float(), vocab_size=tiny.VOCABULARY, exit=2)
+    made, depth = Exit(target, heads), target.config.num_hidden_layers
+    batch = batch_of([list(range(3, 23))], 20)
+    states = states_of(made, batch)
+    cut = copy.deepcopy(target)
+    cut.model.layers = cut.model.layers[:2]
+    cut.config.num_hidden_layers = 2
+    wanted = heads(states_of(cut, batch)[0])
+    torch.testing.assert_close(states, wanted)
+    states.sum().backward()
+    assert heads.weights.grad is not None and {p.requires_grad for p in made.parameters()} == {True}
+    assert target.config.num_hidden_layers == depth and set(made.state_dict()) == {"heads.weights"}
+
+
 def test_a_draft_goes_on(folder: Path, made: Any) -> None:
     more = options(folder, start=str(folder / "out"), out=folder / "more", steps=10, rate=1e-4)
     found = run_draft.draft(more, Watch())
@@ -587,8 +630,11 @@ def test_a_draft_goes_on(folder: Path, made: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "give one of --size, --layers and --start"),
-        ({"size": "1", "layers": "0"}, "give one of --size, --layers and --start"),
+        ({}, "give one of --size, --layers, --exit-layer and --start"),
+        ({"size": "1", "layers": "0"}, "give one of --size, --layers, --exit-layer and --start"),
+        ({"size": "1", "exit_layer": 1}, "give one of --size, --layers, --exit-layer and --start"),
+        ({"exit_layer": 2}, "no early exit of a model with 2 layers: use 1 to 1"),
+        ({"exit_layer": 1, "on_policy": 0.5}, "does not write by itself: drop --on-policy"),
         ({"size": "3"}, "1 to the target's 2 layers"),
         ({"size": "1", "loss": "kl"}, "loss 'kl' is unknown: use forward-kl"),
         ({"size": "1", "on_policy": 1.5}, "--on-policy is 1.5"),

@@ -1,6 +1,6 @@
 """Speculative decoding that does not change one token of the output."""
 
-from foretoken.checkpoints import Heads
+from foretoken.heads import Heads
 from foretoken.hf import custom_generate
 from foretoken.llm import LLM
 from foretoken.proposers.draft import DraftModel

@@ -1,136 +1,30 @@
-"""Heads on disk, and the module that they are: K heads over one hidden state of the target.
+"""Heads on disk: ours, the Medusa repository's layout, and the one that vLLM took until mid-2026.
 
-Head k (from 1) turns the hidden state that predicts the next token into one that predicts the k-th
-token after that; the target's LM head, or a projection of its own, makes logits of it. Reads and
-writes three layouts: ours, the Medusa repository's, and the one that vLLM took until mid-2026.
-Medusa: Cai et al. 2024 (arXiv 2401.10774). Does not know targets, requests or how heads are used.
+Does not know targets, or how heads are used.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
+
+from foretoken.heads import AGAIN, Heads, shaped
 
 FORMAT = "foretoken-medusa"
-AGAIN = "fetch or train the heads again"
-Ranks = tuple[int, ...]  # (2, 0): the best guess of head 2 after the third best of head 1
-
-
-class Heads(nn.Module):
-    """K heads: `layers` blocks x + SiLU(W1 x + b) each, then W2 or the target's LM head.
-
-    weights: W1, (K, layers, d, d); zeros, of which each head repeats the LM head, are the paper's
-    start. biases: b, (K, layers, d). outputs: W2, (K, V, d); None: the target's LM head is shared.
-    target: its name. accuracies: per head, how often its guess of each rank is right. tree: paths
-    of ranks that suit these heads. Raises `ValueError`.
-    """
-
-    def __init__(
-        self,
-        weights: Tensor,
-        biases: Tensor | None = None,
-        outputs: Tensor | None = None,
-        *,
-        vocab_size: int,
-        target: str = "",
-        accuracies: Sequence[Sequence[float]] | None = None,
-        tree: Sequence[Sequence[int]] | None = None,
-    ) -> None:
-        super().__init__()
-        if weights.ndim != 4 or 0 in weights.shape:
-            raise ValueError(f"weights has the shape {tuple(weights.shape)}, not (K, layers, d, d)")
-        K, layers, _, d = weights.shape
-        self.heads, self.layers, self.hidden_size, self.vocab_size = K, layers, d, vocab_size
-        self.weights = nn.Parameter(_sound("weights", weights, K, layers, d, d))
-        self.biases = self.outputs = None
-        if biases is not None:
-            self.biases = nn.Parameter(_sound("biases", biases, K, layers, d))
-        if outputs is not None:
-            self.outputs = nn.Parameter(_sound("outputs", outputs, K, vocab_size, d))
-        self.target = target
-        self.accuracies = None if accuracies is None else checked_accuracies(accuracies, K)
-        self.tree = None if tree is None else checked_tree(tree, K)
-
-    def forward(self, states: Tensor, heads: int | None = None) -> Tensor:
-        """Hidden states (N, d) -> those of the first `heads` heads, (K, N, d)."""
-        weights = self.weights[:heads]
-        x = states.expand(len(weights), *states.shape)
-        for layer in range(self.layers):
-            y = x @ weights[:, layer].transpose(1, 2)
-            if self.biases is not None:
-                y = y + self.biases[:heads, layer, None]
-            x = x + nn.functional.silu(y)
-        return x
-
-    def logits(
-        self, states: Tensor, lm_head: Callable[[Tensor], Tensor], heads: int | None = None
-    ) -> Tensor:
-        """Hidden states (N, d) -> logits (K, N, V); a shared LM head takes all rows in one call."""
-        x: Tensor = self(states, heads)
-        if self.outputs is not None:
-            return x @ self.outputs[:heads].transpose(1, 2)
-        rows: Tensor = lm_head(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-        return rows
-
-
-def _shaped(name: str, tensor: Tensor, *shape: int) -> Tensor:
-    if tensor.shape != shape or not tensor.is_floating_point():
-        found = f"{tuple(tensor.shape)} of {tensor.dtype}"
-        raise ValueError(f"{name} is {found} and should be {shape} of floats: {AGAIN}")
-    return tensor
-
-
-def _sound(name: str, tensor: Tensor, *shape: int) -> Tensor:
-    if not _shaped(name, tensor, *shape).isfinite().all():
-        raise ValueError(f"{name} holds NaN or infinity: {AGAIN}")
-    return tensor
-
-
-def _lists(value: Any, kind: type[int] | type[float]) -> list[list[Any]]:
-    try:
-        return [[kind(x) for x in each] for each in value]
-    except (TypeError, ValueError):
-        return []
-
-
-def checked_tree(tree: Any, heads: int) -> list[Ranks]:
-    """The paths of a tree by length, then ranks; `ValueError` unless they hang together."""
-    paths = {tuple(path) for path in _lists(tree, int)}
-    if not paths or any(not path or min(path) < 0 for path in paths):
-        raise ValueError("a tree is a list of paths of ranks from 0 on, as [(0,), (1,), (0, 0)]")
-    if (depth := max(map(len, paths))) > heads:
-        raise ValueError(f"the tree is {depth} deep and there are {heads} heads: use a lower tree")
-    for path in paths:
-        if path[:-1] and path[:-1] not in paths:
-            raise ValueError(f"the tree holds {path} but not {path[:-1]}: add that")
-    return sorted(paths, key=lambda path: (len(path), path))
-
-
-def checked_accuracies(accuracies: Any, heads: int) -> list[list[float]]:
-    """One list per head of one share per rank, or `ValueError`."""
-    lists = _lists(accuracies, float)
-    if len(lists) != heads or not all(r and all(0 <= x <= 1 for x in r) for r in lists):
-        raise ValueError(
-            f"accuracies are shares from 0 to 1 per rank, one list for each of {heads}"
-        )
-    return lists
-
-
-# --- on disk ---
 
 # Names of weight and bias of layer i, and of the projection, of head k. Ours are vLLM's too, which
 # has a copy of a shared LM head beside them.
 OURS = "blocks.{k}.layers.{i}.weight", "blocks.{k}.layers.{i}.bias", "lm_heads.{k}.weight"
 ORIGINAL = "{k}.{i}.linear.weight", "{k}.{i}.linear.bias", "{k}.{layers}.weight"
 ORIGINAL_FILES = ("medusa_lm_head.pt", "medusa_lm_head.safetensors")
-NOTES = ("heads", "layers", "hidden_size", "vocab_size", "target", "accuracies", "tree")
+NOTES = ("heads", "layers", "hidden_size", "vocab_size", "target", "accuracies", "tree", "exit")
 
 
 def save(folder: str | Path, heads: Heads) -> None:
@@ -172,10 +66,18 @@ def export_vllm(folder: str | Path, heads: Heads, lm_head: Tensor | None = None)
     _write(folder, "model.safetensors", tensors, config)
 
 
+def exit_of(folder: str | Path) -> int | None:
+    """After how many of the target's layers the heads there are read; None: after all of them."""
+    file = Path(folder) / "config.json"
+    return _read(file).get("exit") if file.is_file() else None
+
+
 def _lm_head(heads: Heads, lm_head: Tensor | None) -> Tensor:
+    if heads.exit is not None:
+        raise ValueError("a head that reads a layer in the middle is no Medusa head")
     if lm_head is None:
         raise ValueError("these heads share the target's LM head: give its weight as lm_head=")
-    return _shaped("lm_head", lm_head, heads.vocab_size, heads.hidden_size)
+    return shaped("lm_head", lm_head, heads.vocab_size, heads.hidden_size)
 
 
 def _named(names: Sequence[str], heads: Heads) -> dict[str, Tensor]:
@@ -255,7 +157,7 @@ def _heads(names: Sequence[str], config: Mapping[str, Any], tensors: dict[str, T
         for key in keys:
             if key not in tensors:
                 raise ValueError(f"the tensor {key} is missing: {AGAIN}")
-            _shaped(key, tensors[key], *tensors[keys[0]].shape)
+            shaped(key, tensors[key], *tensors[keys[0]].shape)
         return torch.stack([tensors.pop(key) for key in keys])
 
     weights = stacked(weight, layers).unflatten(0, (K, layers))
@@ -276,6 +178,7 @@ def _heads(names: Sequence[str], config: Mapping[str, Any], tensors: dict[str, T
         target=str(config.get("target", config.get("base_model_name_or_path", ""))),
         accuracies=config.get("accuracies"),
         tree=config.get("tree"),
+        exit=config.get("exit"),
     )
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from foretoken.checkpoints import exit_of
 from foretoken.proposers.base import Proposer
 from foretoken.proposers.draft import DraftModel
 from foretoken.proposers.early_exit import EarlyExit
@@ -32,6 +33,7 @@ METHODS: dict[str, Callable[..., Proposer | None]] = {
     "lookahead": Lookahead,
     "early-exit": EarlyExit,
 }
+EXIT = "early-exit"  # which takes heads that read a layer in the middle, if there are any
 GIVEN: dict[str, tuple[str, Callable[..., Proposer]]] = {  # what is given to it, and its maker
     "draft": ("draft", DraftModel),
     "staged": ("draft", _staged),
@@ -56,19 +58,30 @@ def asked(names: Iterable[str]) -> set[str]:
     return {GIVEN[name][0] for name in names if name in GIVEN}
 
 
+def exits(sources: Sources) -> bool:
+    """Whether the heads that are given read a layer in the middle: they are early exit's."""
+    return sources.get("heads") is not None and exit_of(sources["heads"]) is not None
+
+
 def chosen(names: Iterable[str], sources: Sources) -> list[str]:
     """The names, once each; a draft or heads that no method asks for draft by themselves."""
     listed = list(dict.fromkeys(names))
     wanted = asked(listed)
     for kind, (name, *_) in KINDS.items():
-        if sources.get(kind) is not None and kind not in wanted:
+        if kind == "heads" and exits(sources):
+            name = EXIT
+        if sources.get(kind) is not None and kind not in wanted and name not in listed:
             listed.append(name)
     return listed
 
 
 def possible(sources: Sources) -> list[str]:
     """Every method that has what it needs."""
-    with_them = [name for name, (kind, _) in GIVEN.items() if sources.get(kind) is not None]
+    with_them = [
+        name
+        for name, (kind, _) in GIVEN.items()
+        if sources.get(kind) is not None and not (kind == "heads" and exits(sources))
+    ]
     return [*METHODS, *with_them]
 
 
@@ -92,6 +105,8 @@ def named(name: str, sources: Sources | None = None, **options: Any) -> Proposer
     Raises `ValueError` for an unknown name, and for a method without what it needs.
     """
     given = {key: value for key, value in options.items() if takes(name, key)}
+    if name == EXIT and exits(sources or {}):
+        given["heads"] = (sources or {})["heads"]
     if name in METHODS:
         return METHODS[name](**given)
     if name not in GIVEN:

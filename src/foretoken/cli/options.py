@@ -25,7 +25,7 @@ Method = Annotated[
     ),
 ]
 Draft = Annotated[str | None, option(DRAFTING, "The draft: id, folder or `bundled`.")]
-Heads = Annotated[str | None, option(DRAFTING, "Medusa heads: folder or `bundled`.")]
+Heads = Annotated[str | None, option(DRAFTING, "Medusa or exit heads: folder or `bundled`.")]
 NumDraftTokens = Annotated[int | None, option(DRAFTING, "The longest draft.")]
 MinConfidence = Annotated[
     float | None, option(DRAFTING, "A draft stops where it is less sure (0 to 1).")

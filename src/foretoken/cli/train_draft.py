@@ -33,6 +33,11 @@ def draft(
     layers: Annotated[
         str | None, option(DRAFT, "Which of the target's layers, from 0.", metavar="0,5,11")
     ] = None,
+    exit_layer: Annotated[
+        int | None,
+        option(DRAFT, "Not a model: a head on that layer of the target, for early exit."),
+    ] = None,
+    blocks: Annotated[int, option(DRAFT, "Of the head of --exit-layer; 4.")] = 4,
     start: Annotated[
         str | None, option(DRAFT, "A draft to go on from: id, folder or `bundled`.")
     ] = None,

@@ -44,17 +44,6 @@ Seed = Annotated[int, option(TRAINING, "Of the order, and of what is drawn.")]
 Resume = Annotated[bool, option(TRAINING, "Go on from the checkpoint in --out.", "--resume")]
 
 
-COUNTS = [
-    "heads",
-    "layers",
-    "steps",
-    "rows",
-    "accumulate",
-    "limit",
-    "nodes",
-    "calibration_tokens",
-    "threads",
-]
 Chosen = TypeVar("Chosen", bound=prepare.Options)
 
 
@@ -63,14 +52,13 @@ def chosen(made: type[Chosen], given: Mapping[str, Any], kind: str) -> Chosen:
 
     kind: of what is bundled, if training starts from that.
     """
-    for name in COUNTS:
-        value = given.get(name)
-        if isinstance(value, int) and value < 1:
+    found = {field.name: given[field.name] for field in fields(made) if field.name in given}
+    for name, value in found.items():
+        if type(value) is int and value < 1 and name != "seed":
             raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be 1 or more")
     rate, start = given["rate"], given["start"]
     if rate is not None and not 0 < rate < 1:
         raise ValueError(f"--rate is {rate}, but must be between 0 and 1")
-    found = {field.name: given[field.name] for field in fields(made) if field.name in given}
     for name in ("held_out", "export"):
         if name in found:
             found[name] = found[name] or ()

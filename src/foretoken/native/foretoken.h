@@ -51,7 +51,8 @@ typedef struct {
   const int32_t *wanted_rows;
   const int32_t *logits_rows;  // (wanted): where its logits go, or -1
   float *logits;               // (as many as asked for, vocabulary)
-  int32_t *best;               // (wanted): the first argmax, -1 if none is finite or one is NaN
+  int32_t *best;               // (wanted): the first argmax, -1 if none is finite or one is NaN;
+                               // NULL: the head is left out, its logits too
   int32_t taps;                // hidden states asked for, of the wanted rows
   const int32_t *tap_layers;   // 0 to layers - 1: what enters that layer; layers: after the norm
   float *hidden;               // (taps, wanted, hidden)

@@ -57,7 +57,7 @@ void Pass::place() {
 
 void Pass::run() {
   team_.run([](void *self, int thread) { static_cast<Pass *>(self)->work(thread); }, this);
-  for (int r = 0; r < pass_.wanted; ++r) {  // threads took their panels in any order
+  for (int r = 0; pass_.best && r < pass_.wanted; ++r) {  // threads took their panels in any order
     float best = -INFINITY;
     int32_t id = -1, bad = 0;
     for (size_t at = r; at < best_.size(); at += apart()) {
@@ -86,7 +86,7 @@ void Pass::work(int thread) {
     for (int i = 0; i < pass_.layers; ++i) layer(worker, i);
     last(worker);
   }
-  head(worker);
+  if (pass_.best) head(worker);
 }
 
 void Pass::layer(Worker &worker, int number) {

@@ -1,16 +1,24 @@
 """Early exit: the target's own first layers draft, the whole target checks.
 
-The last norm and the head read what a layer in the middle says. No second copy of weights and no
+The last norm and the head read what a layer in the middle says; where the target was not trained
+for it, through a head of `foretoken train draft --exit-layer`. No second copy of weights and no
 second cache: the first layers' keys and values of committed tokens are the target's, and what the
 draft writes lies in scratch, where verification writes it again. Schuster et al. 2022 (CALM, arXiv
-2207.07061), Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710).
+2207.07061), Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); a head on frozen layers: Kangaroo,
+Liu et al. 2024 (arXiv 2404.18911).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import torch
+
+from foretoken.checkpoints import load
+from foretoken.heads import Heads
 from foretoken.proposers.growing import Growing, Growth
+from foretoken.proposers.heads import Placed
 from foretoken.request import Request
 from foretoken.runners.base import Output, Target, Work
 from foretoken.tree import TokenTree
@@ -20,7 +28,8 @@ class EarlyExit(Growing):
     """Drafts with the target's first `layers` layers; a third of them unless given.
 
     num_draft_tokens, min_confidence, branch: as of `DraftModel`. A layer's share of a pass is what
-    a drafted token costs, the head included; a target trained to exit early is worth far more.
+    a drafted token costs, the head included. heads: a folder of a head that was trained to read a
+    layer, which it then names; without one a target that was trained for it is worth far more.
     """
 
     def __init__(
@@ -30,9 +39,15 @@ class EarlyExit(Growing):
         *,
         min_confidence: float = 0.3,
         branch: int = 2,
+        heads: Heads | str | Path | None = None,
     ) -> None:
         super().__init__(num_draft_tokens, min_confidence, branch)
-        self.layers = layers
+        self.heads = heads if heads is None or isinstance(heads, Heads) else load(heads)
+        if self.heads is not None and (layers or self.heads.exit) != self.heads.exit:
+            raise ValueError(f"the head reads layer {self.heads.exit}, not {layers}: drop layers")
+        if self.heads is not None and self.heads.exit is None:
+            raise ValueError("these heads read the last layer: use them with Medusa")
+        self.layers = layers if self.heads is None else self.heads.exit
 
     def bind(self, target: Target) -> None:
         if self.layers is not None and not 1 <= self.layers < target.layers:
@@ -44,6 +59,7 @@ class EarlyExit(Growing):
             raise ValueError("a model with one layer has no early exit: use another method")
         self.exit = self.layers or max(1, target.layers // 3)
         target.check_exit(self.exit)
+        self.placed = None if self.heads is None else Placed(self.heads, target)
         self.target, self.vocabulary = target, target.vocabulary
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
@@ -63,4 +79,9 @@ class EarlyExit(Growing):
             Work(growth.request.key, [], TokenTree.chain(growth.tips), growth.ran)
             for growth in growing
         ]
-        return self.target.forward(work, layers=self.exit)
+        if self.placed is None:
+            return self.target.forward(work, layers=self.exit)
+        passed = self.target.forward(work, (-1,), self.exit, head=False)
+        states = [output.hidden[-1] for output in passed]
+        (logits,) = self.placed.logits(torch.cat(states))
+        return [Output(rows) for rows in logits.split([len(each) for each in states])]

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from foretoken import sampling
-from foretoken.checkpoints import Heads, Ranks, checked_tree, load
+from foretoken.checkpoints import load
+from foretoken.heads import Heads, Ranks, checked_tree
 from foretoken.proposers.heads import Placed
 from foretoken.request import Request
-from foretoken.runners.base import Target, Work
+from foretoken.runners.base import Target
 from foretoken.tree import TokenTree
 
 WIDTH = 10  # guesses of a head for a grown tree, as in the released ones
@@ -49,6 +50,10 @@ class Medusa:
         if not 0 <= min_confidence <= 1:
             raise ValueError(f"min_confidence={min_confidence} is not within [0, 1]")
         self.heads = heads = heads if isinstance(heads, Heads) else load(heads)
+        if heads.exit is not None:
+            raise ValueError(
+                f"these heads read layer {heads.exit}: use them with EarlyExit, early-exit by name"
+            )
         self.nodes, self.min_confidence = nodes, min_confidence
         if tree is None:
             tree = heads.tree or ("calibrated" if heads.accuracies else "grown")
@@ -61,16 +66,7 @@ class Medusa:
         self.width = max(map(max, self.paths), default=min(nodes, WIDTH) - 1) + 1
 
     def bind(self, target: Target) -> None:
-        (output,) = target.forward([Work(-1, [], TokenTree.chain([0]))], self.taps)
-        target.free(-1)  # the key of no request
-        states, heads = output.hidden[-1], self.heads  # (1, d)
-        ours, theirs = (heads.hidden_size, heads.vocab_size), (states.shape[-1], target.vocabulary)
-        if ours != theirs:
-            raise ValueError(
-                f"hidden size and vocabulary of the heads are {ours}, the target's {theirs}: use "
-                "heads of this target"
-            )
-        self.placed = Placed(heads, target)
+        self.placed = Placed(self.heads, target)
 
     @torch.inference_mode()
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:

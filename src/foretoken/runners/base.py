@@ -76,11 +76,17 @@ class Target(Runner, Protocol):
     """What a proposer may ask of the target, and of a draft that it loads."""
 
     def forward(
-        self, work: Sequence[Work], taps: tuple[int, ...] = (), layers: int = 0
+        self,
+        work: Sequence[Work],
+        taps: tuple[int, ...] = (),
+        layers: int = 0,
+        *,
+        head: bool = True,
     ) -> list[Output]:
         """As a runner's; of the first `layers` layers, then the last norm and the head; 0: all.
 
-        A pass that ends early commits nothing: it takes no `new`.
+        A pass that ends early commits nothing: it takes no `new`. head=False: the head is left
+        out, and of the outputs the hidden states alone are of use.
         """
         ...
 

@@ -147,6 +147,17 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
 
 
 @contextmanager
+def shallower(config: Any, layers: int) -> Iterator[None]:
+    """A model of that config ends after so many layers (0: all) and its last norm."""
+    depth = config.num_hidden_layers
+    try:
+        config.num_hidden_layers = layers or depth
+        yield
+    finally:
+        config.num_hidden_layers = depth
+
+
+@contextmanager
 def evaluating(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
     """No dropout for the length of a pass; every module gets its own mode back."""
     training = [module for module in modules if module.training]

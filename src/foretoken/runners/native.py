@@ -189,7 +189,12 @@ class NativeRunner(Committed):
         """A pass can end after any layer."""
 
     def forward(
-        self, work: Sequence[Work], taps: tuple[int, ...] = (), layers: int = 0
+        self,
+        work: Sequence[Work],
+        taps: tuple[int, ...] = (),
+        layers: int = 0,
+        *,
+        head: bool = True,
     ) -> list[Output]:
         """One call; logits are views of one buffer that lives until the next pass."""
         tokens: list[int] = []
@@ -209,7 +214,7 @@ class NativeRunner(Committed):
                 tokens += tree.tokens[item.first :]
                 parents += tree.parents
             wanted += range(len(tokens) - rows, len(tokens))
-            asked = 0 if item.greedy else rows
+            asked = rows if head and not item.greedy else 0
             places += range(full, full + asked) if asked else [-1] * rows
             spans.append((slice(len(places) - rows, len(places)), slice(full, full + asked)))
             full += asked
@@ -238,7 +243,7 @@ class NativeRunner(Committed):
                     wanted_rows=ids[2],
                     logits_rows=ids[3],
                     logits=logits.data_ptr(),
-                    best=best,
+                    best=best if head else None,
                     taps=len(taps),
                     tap_layers=ids[4],
                     hidden=hidden.data_ptr(),

@@ -126,7 +126,12 @@ class TorchRunner(Committed):
         self.forget(self._cache, self._cache)
 
     def forward(
-        self, work: Sequence[Work], taps: tuple[int, ...] = (), layers: int = 0
+        self,
+        work: Sequence[Work],
+        taps: tuple[int, ...] = (),
+        layers: int = 0,
+        *,
+        head: bool = True,
     ) -> list[Output]:
         """One packed pass; shapes as in `Output`, whose rows are views of one tensor."""
         segments: list[Segment] = []
@@ -142,7 +147,7 @@ class TorchRunner(Committed):
                 wanted += range(seg.begin + seg.fresh, seg.end)
             positions += seg.positions()
         step = Step(segments, self._cache)
-        logits, hidden = self.run(tokens, positions, step, wanted, taps, layers)
+        logits, hidden = self.run(tokens, positions, step, wanted, taps, layers, head)
         outputs, at = [], 0
         for item, seg in zip(work, segments, strict=True):
             rows = seg.end - seg.begin - seg.fresh
@@ -160,13 +165,19 @@ class TorchRunner(Committed):
         wanted: list[int],
         taps: tuple[int, ...] = (),
         layers: int = 0,
+        head: bool = True,
     ) -> tuple[Tensor, Mapping[int, Tensor]]:
-        """The model itself over packed rows (T): logits (len(wanted), V) and tapped states."""
+        """The model itself over packed rows (T): logits (len(wanted), V) and tapped states.
+
+        Without `head` there may be one row of logits alone: transformers takes no empty choice.
+        """
         device = self.device
         options: dict[str, Any] = {"use_cache": False, "foretoken_step": step}
         everything = len(wanted) == len(tokens)
         if "logits_to_keep" in self._accepts and not everything:
             options["logits_to_keep"] = torch.tensor(wanted, dtype=torch.long, device=device)
+        if "logits_to_keep" in self._accepts and not head:
+            options["logits_to_keep"] = 1
         if taps:
             options["output_hidden_states"] = True
         with torch.inference_mode(), self._taken_over(layers):
@@ -201,15 +212,12 @@ class TorchRunner(Committed):
         Parents are restored before their children, because setting a parent's sets its children's.
         """
         before = [config._attn_implementation for config in self._configs]
-        depth = self.config.num_hidden_layers
         try:
-            self.config.num_hidden_layers = layers or depth
             for config in self._configs:
                 config._attn_implementation = attention.NAME
-            with loading.evaluating(self._modules):
+            with loading.evaluating(self._modules), loading.shallower(self.config, layers):
                 yield
         finally:
-            self.config.num_hidden_layers = depth
             for config, old in zip(self._configs, before, strict=True):
                 config._attn_implementation = old
 

@@ -47,17 +47,27 @@ def _text(report: Any, target: str) -> str:
             *rows,
         ]
     )
+    if report.exit:
+        library, title = "foretoken", f"A head on layer {report.layers} of {target}"
+        what = f"{report.parameters:,} parameters, which only early exit reads, distilled."
+        made, also = 'EarlyExit(heads="this folder")', ""
+    else:
+        library, title = "transformers", f"A draft for {target}"
+        what = f"{report.layers} layers of width {report.width}, {report.parameters:,} parameters, "
+        what += "distilled."
+        made = 'DraftModel("this folder")'
+        also = "It is an ordinary checkpoint: transformers takes it as `assistant_model` too. "
     return f"""---
-library_name: transformers
+library_name: {library}
 base_model: {target}
 ---
-# A draft for {target}
+# {title}
 
-{report.layers} layers of width {report.width}, {report.parameters:,} parameters, distilled.
+{what}
 
-{card.using(target, 'DraftModel("this folder")')}
+{card.using(target, made)}
 
-It is an ordinary checkpoint: transformers takes it as `assistant_model` too. With chains of \
+{also}With chains of \
 {DEPTH} drafted tokens and the rejection rule, after prompts that were not trained on, the engine \
 accepted this share of first drafted tokens and wrote so many tokens per step:
 

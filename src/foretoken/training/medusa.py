@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from foretoken.checkpoints import Heads
+from foretoken.heads import Heads
 from foretoken.runners.torch import logits_of
 from foretoken.training import calibrate
 from foretoken.training.losses import cross_entropy
@@ -29,7 +29,14 @@ ROWS = 256  # whose logits are held at once where nothing is learnt
 HEADS_RATE = 4.0  # learning rate of the heads, in that of the backbone (Medusa-2)
 
 
-def fresh(target: Any, heads: int, layers: int = 1, own: bool = False) -> Heads:
+def usual_rate(heads: Heads) -> float:
+    """The learning rate at which blocks of this width learn well."""
+    return min(MOST_RATE, RATE * WIDTH / heads.hidden_size)
+
+
+def fresh(
+    target: Any, heads: int, layers: int = 1, own: bool = False, exit: int | None = None
+) -> Heads:
     """Heads of which each repeats the target's LM head: the paper's start.
 
     own: a projection for each head, a copy of the LM head, instead of the target's for all.
@@ -40,6 +47,7 @@ def fresh(target: Any, heads: int, layers: int = 1, own: bool = False) -> Heads:
         torch.zeros(heads, layers, d, d, device=weight.device),
         outputs=weight.float().expand(heads, V, d).clone() if own else None,
         vocab_size=V,
+        exit=exit,
     )
 
 
@@ -64,7 +72,7 @@ class Medusa(nn.Module):
     ) -> None:
         super().__init__()
         self.heads, self.held_out = heads, held_out
-        usual = JOINT_RATE if joint else min(MOST_RATE, RATE * WIDTH / heads.hidden_size)
+        usual = JOINT_RATE if joint else usual_rate(heads)
         self.rate = usual if rate is None else rate
         self.joint, self.weight, self.nodes = joint, weight, nodes
         self.backbone = target if joint else None

@@ -8,15 +8,20 @@ from typing import Any
 
 import torch
 
+from foretoken import checkpoints
 from foretoken.llm import LLM
+from foretoken.proposers.base import Proposer
 from foretoken.proposers.beside import PADDING
 from foretoken.proposers.draft import DraftModel
+from foretoken.proposers.early_exit import EarlyExit
 from foretoken.runners import loading
 from foretoken.text import end_ids, load_tokenizer
 from foretoken.training import card_draft, prepare, served
 from foretoken.training.draft import DEPTH, LOSSES, TEMPERATURES, TEXT, Draft, chances, replay
+from foretoken.training.exit import Exit
 from foretoken.training.files import writing
 from foretoken.training.losses import ELEMENTS
+from foretoken.training.medusa import fresh, usual_rate
 from foretoken.training.prepare import Watch
 from foretoken.training.rows import Document, pack
 from foretoken.training.states import check
@@ -26,10 +31,15 @@ from foretoken.training.trainer import Plan
 
 @dataclass(frozen=True)
 class Options(prepare.Options):
-    """What is trained, on what, and for how long; one of `size`, `layers` and `start` is given."""
+    """What is trained, on what, and for how long.
+
+    One of `size`, `layers`, `exit_layer` and `start` is given.
+    """
 
     size: str | None = None  # layers, or layers x width
     layers: str | None = None  # numbers of layers
+    exit_layer: int | None = None  # a head on that layer of the target, not a model
+    blocks: int = 4  # of that head
     loss: str = "forward-kl"
     on_policy: float = 0.0
 
@@ -56,6 +66,7 @@ class Report(prepare.Trained):
     layers: int
     width: int
     parameters: int
+    exit: bool  # a head on so many layers of the target
     served: list[Served] = field(default_factory=list)
 
 
@@ -69,6 +80,7 @@ def draft(options: Options, watch: Watch) -> Report:
     target, tokenizer = prepare.target(options)
     target.requires_grad_(False)
     made = _made(options, target, tokenizer)
+    exit = isinstance(made, Exit)
     length = prepare.row_length(options, target, 2)
     most = getattr(made.config.get_text_config(), "max_position_embeddings", None) or length
     if most < length:
@@ -76,7 +88,7 @@ def draft(options: Options, watch: Watch) -> Report:
     learnt, held_out = prepare.documents(options, target, tokenizer, watch, 2, length)
     rows, held = pack(learnt, length), pack(held_out, length)
     options.out.mkdir(parents=True, exist_ok=True)
-    for model in (target, made):
+    for model in (target,) if exit else (target, made):
         check(model, held[0])
     length = rows.ids.shape[1]
     plan = prepare.plan(options, target, rows, length)
@@ -86,7 +98,7 @@ def draft(options: Options, watch: Watch) -> Report:
         made,
         prepare.evaluated(held),
         loss=options.loss,
-        rate=options.rate,
+        rate=usual_rate(made.heads) if exit and options.rate is None else options.rate,
         on_policy=options.on_policy,
         ends=end_ids(target, tokenizer),
         seed=options.seed,
@@ -94,18 +106,23 @@ def draft(options: Options, watch: Watch) -> Report:
     state = prepare.trained(recipe, rows, rows, plan, options, target.device, watch)
     config = made.config.get_text_config()
     report = Report(
-        layers=config.num_hidden_layers,
+        layers=made.layers if exit else config.num_hidden_layers,
+        exit=exit,
         width=config.hidden_size,
         parameters=sum(p.numel() for p in made.parameters()),
         **prepare.told(state),
     )
     if state.reason == "interrupted" or state.process:
         return report
+    made.to(target.dtype).eval()
     with writing(options.out / "model.safetensors"):
-        made.to(target.dtype).eval().save_pretrained(options.out)
+        if exit:
+            checkpoints.save(options.out, made.heads)
+        else:
+            made.save_pretrained(options.out)
+            tokenizer.save_pretrained(options.out)
     for file in options.out.glob("*.safetensors"):
         file.chmod(0o644)  # they are written for their owner alone
-    tokenizer.save_pretrained(options.out)
     _serve(options, recipe, tokenizer, held_out, report, watch)
     card_draft.write(options.out, report, state, prepare.provenance(options, rows, held))
     prepare.clear(options.out)
@@ -113,11 +130,13 @@ def draft(options: Options, watch: Watch) -> Report:
 
 
 def _refuse(options: Options) -> None:
-    if [options.size, options.layers, options.start].count(None) != 2:
+    if [options.size, options.layers, options.start, options.exit_layer].count(None) != 3:
         raise ValueError(
-            "what a draft starts from is missing, or said twice: give one of --size, "
-            "--layers and --start"
+            "what a draft starts from is missing, or said twice: give one of --size, --layers, "
+            "--exit-layer and --start"
         )
+    if options.on_policy and options.exit_layer is not None:
+        raise ValueError("a head on a layer does not write by itself: drop --on-policy")
     if options.loss not in LOSSES:
         raise ValueError(f"loss {options.loss!r} is unknown: use {', '.join(LOSSES)}")
     if not 0 <= options.on_policy <= 1:
@@ -128,6 +147,12 @@ def _refuse(options: Options) -> None:
 
 def _made(options: Options, target: Any, tokenizer: Any) -> Any:
     """The draft before training, in fp32 on the target's device."""
+    if options.exit_layer is not None:
+        heads = fresh(target, 1, options.blocks, exit=options.exit_layer)
+        heads.target = options.target
+        with served.engine(target, tokenizer) as llm:
+            EarlyExit(heads=heads).bind(llm.runner)  # or it is refused now, not after training
+        return Exit(target, heads)
     if options.start is None:
         depth = int(target.config.get_text_config().num_hidden_layers)
         layers, width = chosen(options.size, options.layers, depth)
@@ -179,7 +204,7 @@ def _serve(
         most = [min(size, llm.max_length - len(ids)) for ids in prompts]
         for temperature in TEMPERATURES:
             watch.phase(f"the engine serves at temperature {temperature:g}")
-            proposer = DraftModel(options.out, DEPTH, min_confidence=0.0, branch=1)
+            proposer = _proposer(options)
             done = served.written(
                 llm, prompts, size, (temperature,), speculate=proposer, tell=watch.share
             )
@@ -200,6 +225,13 @@ def _serve(
                     sum(one.stats.tokens for one in done),
                 )
             )
+
+
+def _proposer(options: Options) -> Proposer:
+    """The draft as it is judged: a chain, whatever it thinks of it."""
+    if options.exit_layer is None:
+        return DraftModel(options.out, DEPTH, min_confidence=0.0, branch=1)
+    return EarlyExit(None, DEPTH, min_confidence=0.0, branch=1, heads=options.out)
 
 
 def _first_accepted(done: Sequence[Any]) -> float:

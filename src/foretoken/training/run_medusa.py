@@ -11,6 +11,7 @@ import torch
 
 from foretoken import checkpoints
 from foretoken.bench.compare import pass_seconds
+from foretoken.heads import Heads
 from foretoken.proposers.medusa import Medusa as Proposer
 from foretoken.training import calibrate, card_medusa, prepare, served
 from foretoken.training.capture import Captured, capture
@@ -116,7 +117,7 @@ def _refuse(options: Options) -> None:
             raise ValueError(f"export {name!r} is unknown: use {', '.join(EXPORTS)}")
 
 
-def _heads(options: Options, target: Any) -> checkpoints.Heads:
+def _heads(options: Options, target: Any) -> Heads:
     if options.start is None:
         made = fresh(target, options.heads, options.layers, options.own_head)
         made.target = options.target
@@ -128,7 +129,7 @@ def _heads(options: Options, target: Any) -> checkpoints.Heads:
     return made
 
 
-def _memory(options: Options, target: Any, made: checkpoints.Heads, plan: Plan, length: int) -> str:
+def _memory(options: Options, target: Any, made: Heads, plan: Plan, length: int) -> str:
     """What training will take, said before it begins."""
     weights = sum(p.numel() * p.element_size() for p in target.parameters())
     learnt = sum(p.numel() for p in made.parameters())

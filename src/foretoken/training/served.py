@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from foretoken.bench import timing
-from foretoken.checkpoints import Heads
+from foretoken.heads import Heads
 from foretoken.llm import LLM
 from foretoken.proposers.heads import Placed
 from foretoken.proposers.ngram import NGram

@@ -80,7 +80,7 @@ def draft(options: Options, watch: Watch) -> Report:
     target, tokenizer = prepare.target(options)
     target.requires_grad_(False)
     made = _made(options, target, tokenizer)
-    exit = isinstance(made, Exit)
+    on_layer = isinstance(made, Exit)
     length = prepare.row_length(options, target, 2)
     most = getattr(made.config.get_text_config(), "max_position_embeddings", None) or length
     if most < length:
@@ -88,7 +88,7 @@ def draft(options: Options, watch: Watch) -> Report:
     learnt, held_out = prepare.documents(options, target, tokenizer, watch, 2, length)
     rows, held = pack(learnt, length), pack(held_out, length)
     options.out.mkdir(parents=True, exist_ok=True)
-    for model in (target,) if exit else (target, made):
+    for model in (target,) if on_layer else (target, made):
         check(model, held[0])
     length = rows.ids.shape[1]
     plan = prepare.plan(options, target, rows, length)
@@ -98,7 +98,7 @@ def draft(options: Options, watch: Watch) -> Report:
         made,
         prepare.evaluated(held),
         loss=options.loss,
-        rate=usual_rate(made.heads) if exit and options.rate is None else options.rate,
+        rate=usual_rate(made.heads) if on_layer and options.rate is None else options.rate,
         on_policy=options.on_policy,
         ends=end_ids(target, tokenizer),
         seed=options.seed,
@@ -106,8 +106,8 @@ def draft(options: Options, watch: Watch) -> Report:
     state = prepare.trained(recipe, rows, rows, plan, options, target.device, watch)
     config = made.config.get_text_config()
     report = Report(
-        layers=made.layers if exit else config.num_hidden_layers,
-        exit=exit,
+        layers=made.layers if on_layer else config.num_hidden_layers,
+        exit=on_layer,
         width=config.hidden_size,
         parameters=sum(p.numel() for p in made.parameters()),
         **prepare.told(state),
@@ -116,7 +116,7 @@ def draft(options: Options, watch: Watch) -> Report:
         return report
     made.to(target.dtype).eval()
     with writing(options.out / "model.safetensors"):
-        if exit:
+        if on_layer:
             checkpoints.save(options.out, made.heads)
         else:
             made.save_pretrained(options.out)

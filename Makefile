@@ -5,7 +5,11 @@ NATIVE := $(wildcard src/foretoken/native/*.cpp src/foretoken/native/*.h src/for
   src/foretoken/native/CMakeLists.txt
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test test-all bench-peers lint clean
+CORPUS := build/demo/sources
+BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16
+WRITTEN := --self-distill --limit 1500000
+
+.PHONY: setup demo test test-all bench-peers models lint clean
 
 setup: .venv/dev.stamp
 
@@ -23,6 +27,15 @@ test-all: setup
 bench-peers: setup
 	sh benchmarks/setup_peers.sh build/peers
 	$(BIN)/python benchmarks/cpu_peers.py
+
+# The bundled models from nothing: hours on two cores. What is shipped was made in more steps, which
+# its provenance.json and docs/log.md tell.
+models: setup
+	$(BIN)/python -m foretoken.demo.train --work build/demo
+	$(BIN)/foretoken train draft $(BUNDLED) --size 2x192 --loss text --steps 1000 --out build/draft-text
+	$(BIN)/foretoken train draft $(BUNDLED) --start build/draft-text $(WRITTEN) --rate 3e-4 --out build/draft
+	$(BIN)/foretoken train medusa $(BUNDLED) $(WRITTEN) --layers 4 --out build/heads
+	for part in draft heads; do cp build/$$part/*.* src/foretoken/demo/models/$$part; done
 
 lint: setup
 	$(BIN)/ruff check

@@ -17,9 +17,10 @@ from transformers import PreTrainedTokenizerFast
 
 import foretoken as ft
 import tiny
-from foretoken import cli
+from foretoken import checkpoints, cli
 from foretoken.cli.chat import Conversation
 from foretoken.engine import Engine
+from foretoken.heads import Heads
 from foretoken.runners.torch import TorchRunner
 from foretoken.sampling import NoCandidate
 
@@ -152,6 +153,24 @@ def test_the_second_turn_reads_only_what_is_new(
     assert read[1] == second[-1 - len(read[1]) : -1]
     # The answer's last tokens are not cached: what the end of a turn writes is never run.
     assert len(read[1]) <= len(tokenizer()(";[user]what now?;[assistant]")["input_ids"]) + 2
+
+
+def test_a_head_that_reads_a_layer_comes_with_early_exit(
+    run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, used = torch.zeros(1, 1, 48, 48), []
+    checkpoints.save(tmp_path, Heads(weights, vocab_size=len(tokenizer()), exit=2))
+    real = ft.LLM.use
+
+    def spy(self: ft.LLM, speculate: Any) -> None:
+        real(self, speculate)
+        used.append(self.engine.proposer)
+
+    monkeypatch.setattr(ft.LLM, "use", spy)
+    lines = ["/method ngram", "/method early-exit", "hello", "/method"]
+    code, _, err = run(*SHORT, "--heads", str(tmp_path), lines=lines)
+    assert code == 0 and err.endswith("method: early-exit\n"), err
+    assert isinstance(used[-1], ft.EarlyExit) and used[-1].exit == 2 and used[-1].heads is not None
 
 
 def test_methods_are_switched_between_turns(run: Any, folder: Path, asked: Any) -> None:

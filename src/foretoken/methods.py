@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from foretoken.checkpoints import exit_of
@@ -53,24 +53,25 @@ KINDS = {  # what can be given: which method it is for if no other asks for it, 
 Sources = Mapping[str, Any]  # kind -> model or folder, None where there is none
 
 
-def asked(names: Iterable[str]) -> set[str]:
-    """The kinds of what has to be given to these methods."""
-    return {GIVEN[name][0] for name in names if name in GIVEN}
-
-
 def exits(sources: Sources) -> bool:
     """Whether the heads that are given read a layer in the middle: they are early exit's."""
     return sources.get("heads") is not None and exit_of(sources["heads"]) is not None
 
 
+def asked(names: Collection[str], sources: Sources) -> set[str]:
+    """The kinds of what these methods need, and of what they take of the sources."""
+    kinds = {GIVEN[name][0] for name in names if name in GIVEN}
+    return kinds | {"heads"} if EXIT in names and exits(sources) else kinds
+
+
 def chosen(names: Iterable[str], sources: Sources) -> list[str]:
     """The names, once each; a draft or heads that no method asks for draft by themselves."""
     listed = list(dict.fromkeys(names))
-    wanted = asked(listed)
+    wanted = asked(listed, sources)
     for kind, (name, *_) in KINDS.items():
         if kind == "heads" and exits(sources):
             name = EXIT
-        if sources.get(kind) is not None and kind not in wanted and name not in listed:
+        if sources.get(kind) is not None and kind not in wanted:
             listed.append(name)
     return listed
 

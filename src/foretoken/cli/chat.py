@@ -69,7 +69,7 @@ def chat(
         def taken(option: str, value: Any) -> Any:
             return value if any(methods.takes(name, option) for name in names) else None
 
-        wanted = methods.asked(names)
+        wanted = methods.asked(names, sources)
         return speculation(
             [*names],
             {kind: source for kind, source in sources.items() if kind in wanted},

@@ -183,7 +183,7 @@ def runners(
     methods: Sequence[str], params: SamplingParams, prompt: str, **options: Any
 ) -> Iterator[dict[str, LLM]]:
     """A warm LLM for plain decoding and one per method; all of them share the bundled target."""
-    given = {kind: bundled(kind) for kind in asked(methods)}
+    given = {kind: bundled(kind) for kind in asked(methods, {})}
     llms = {PLAIN: LLM(str(bundled("target")), **options)}
     for method in dict.fromkeys(methods):
         llms[method] = LLM(llms[PLAIN], speculate=named(method, given))

@@ -6,7 +6,7 @@ NATIVE := $(wildcard src/foretoken/native/*.cpp src/foretoken/native/*.h src/for
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 CORPUS := build/demo/sources
-BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16
+BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume
 WRITTEN := --self-distill --limit 1500000
 
 .PHONY: setup demo test test-all bench-peers models lint clean
@@ -28,8 +28,8 @@ bench-peers: setup
 	sh benchmarks/setup_peers.sh build/peers
 	$(BIN)/python benchmarks/cpu_peers.py
 
-# The bundled models from nothing: hours on two cores. What is shipped was made in more steps, which
-# its provenance.json and docs/log.md tell.
+# The bundled models from nothing: hours on two cores. Each line goes on where it was interrupted, the
+# first only before it is done. What is shipped was made in more steps: see provenance.json, docs/log.md.
 models: setup
 	$(BIN)/python -m foretoken.demo.train --work build/demo
 	$(BIN)/foretoken train draft $(BUNDLED) --size 2x192 --loss text --steps 1000 --out build/draft-text

@@ -29,7 +29,7 @@ TRIED = 3  # prompts on which settings are tried
 Made = Callable[[], Any]
 
 
-def candidates(draft: str, heads: str, layers: int) -> dict[str, dict[str, Made]]:
+def candidates(draft: str, heads: str, exit: str, layers: int) -> dict[str, dict[str, Made]]:
     """Method -> settings, as they are told -> what makes it."""
     exits = sorted({1, max(1, layers // 4), max(1, layers // 2)})
     return {
@@ -52,6 +52,14 @@ def candidates(draft: str, heads: str, layers: int) -> dict[str, dict[str, Made]
             f"{k} layers, {n} tokens": lambda k=k, n=n: ft.EarlyExit(k, n)
             for k in exits
             for n in (1, 3)
+        },
+        "early exit, head": {
+            f"{n} tokens, branch {b}": lambda n=n, b=b: ft.EarlyExit(
+                num_draft_tokens=n, branch=b, heads=exit
+            )
+            for n in (2, 3, 5)
+            for b in (1, 2)
+            if exit
         },
         "draft": {
             f"{n} tokens, branch {b}": lambda n=n, b=b: ft.DraftModel(draft, n, branch=b)
@@ -110,7 +118,10 @@ def main(
     target: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
     draft: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
     heads: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
-    only: Annotated[str, typer.Option(help="These methods, by comma; all unless given.")] = "",
+    exit: Annotated[str, typer.Option(help="Folder of a head on a layer; none unless given.")] = "",
+    only: Annotated[
+        list[str] | None, typer.Option(help="A method; repeatable; all unless given.")
+    ] = None,
     dtype: str = "bfloat16",
     runner: str = "native",
     temperature: float = 0.0,
@@ -130,9 +141,9 @@ def main(
             temperature=temperature, max_tokens=max_tokens, seed=number, ignore_eos=True
         )
 
-    made = candidates(located(draft, "draft"), located(heads, "heads"), base.runner.layers)
-    wished = {"none", *only.split(",")} if only else set(made)
-    made = {method: settings for method, settings in made.items() if method in wished}
+    made = candidates(located(draft, "draft"), located(heads, "heads"), exit, base.runner.layers)
+    wished = {"none", *only} if only else set(made)
+    made = {method: each for method, each in made.items() if method in wished and each}
     sides: dict[str, Side] = {}
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("settings", total=len(made))

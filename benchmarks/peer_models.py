@@ -101,8 +101,9 @@ def _folder(models: Models, part: str) -> Path:
 
 
 def _once(made: Path, make: Callable[[Path], None]) -> Path:
-    """`made`, which is there whole or not at all, and newer than the bundled target."""
-    weights = bundled("target") / "model.safetensors"
+    """`made`, which is there whole or not at all, and newer than what it is made of."""
+    part = "draft" if made.name.startswith("draft") else "target"
+    weights = bundled(part) / "model.safetensors"
     if not made.exists() or made.stat().st_mtime < weights.stat().st_mtime:
         half = made.with_name(f"half-{made.name}")
         for old in (made, half):

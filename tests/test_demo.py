@@ -21,6 +21,7 @@ from foretoken.demo import show, train
 from foretoken.demo.prompts import PROMPTS
 from foretoken.demo.race import Race, Writer
 from foretoken.engine import Engine
+from foretoken.training import trainer
 from test_cli import Result, pair, run  # noqa: F401  (fixtures)
 
 SHORT = ("demo", "--max-tokens", "8", "--prompts", "2")
@@ -232,7 +233,13 @@ def test_a_target_is_trained_from_sources(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(train, "SHAPE", size | heads)
     monkeypatch.setattr(train, "STEP_TOKENS", train.LONG)
     stages: list[str] = []
-    fit = train.fit
+    fit, steps = train.fit, []
+
+    def counted(self: Any, batches: Any, honest: Any = trainer._Loop._step) -> Any:
+        steps.append(self.folder.name)
+        return honest(self, batches)
+
+    monkeypatch.setattr(trainer._Loop, "_step", counted)
 
     def until_the_second(*given: Any) -> Any:
         stages.append(given[-1].name)
@@ -246,6 +253,7 @@ def test_a_target_is_trained_from_sources(tmp_path: Path, monkeypatch: pytest.Mo
     weights = torch.load(tmp_path / "target-512" / "best.pt", weights_only=True)
     train.main(20, tmp_path, tmp_path / "out")
     assert stages == ["target-512", "target-2048"] * 2
+    assert steps == ["target-512"] * 18 + ["target-2048"] * 2  # none of them twice
     said = json.loads((tmp_path / "out" / "provenance.json").read_text())
     first, second = said["evaluations"]
     assert said["steps"] == 20 and first[-1]["loss"] < 8.9  # of 9.01, of one that knows nothing

@@ -359,7 +359,7 @@ def test_a_trained_pair_with_two_tokenizers(temperature: float) -> None:
             )
         results.append(sum(out.stats.accepted for out in outs))
     own_tokens, permuted, halves = results
-    assert permuted >= 0.9 * own_tokens > 0
+    assert permuted >= 0.8 * own_tokens > 0
     assert halves >= 0.8 * own_tokens
     assert all(0.9 < proposer.survival <= 1 for proposer in proposers[1:])
 

@@ -103,7 +103,7 @@ def test_bundled_models_that_are_not_there(
     (tmp_path / "draft").mkdir()
     (tmp_path / "draft" / "model.safetensors").write_bytes(b"no weights")
     found = INFO.facts()["bundled"]
-    assert "no weights yet" in found["target"]["reason"] and not found["draft"]["available"]
+    assert "no weights" in found["target"]["reason"] and not found["draft"]["available"]
     assert run("info")[0] == 0
 
 

@@ -360,8 +360,15 @@ def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
         ft.EarlyExit(2, heads=exit_head("llama"))
     with pytest.raises(ValueError, match="exit=2 is of one head"):
         Heads(torch.zeros(2, 1, 48, 48), vocab_size=tiny.VOCABULARY, exit=2)
-    with pytest.raises(ValueError, match="is no Medusa head"):
-        checkpoints.export_vllm(tmp_path / "other", exit_head("llama"))
+    with pytest.raises(ValueError, match="these heads read the last layer: use them with Medusa"):
+        ft.EarlyExit(2, heads=last)
+    own = Heads(torch.zeros(1, 1, 48, 48), None, torch.zeros(1, 97, 48), vocab_size=97, exit=3)
+    for write in (checkpoints.export_vllm, checkpoints.export_original):
+        with pytest.raises(ValueError, match="is no Medusa head"):
+            write(tmp_path / "other", own)
+    (tmp_path / "last" / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="last: config.json cannot be read"):
+        methods.chosen([], end)
     with (
         pytest.raises(ValueError, match="use heads of this target"),
         ft.LLM(target("llama")) as llm,

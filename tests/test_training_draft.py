@@ -450,11 +450,11 @@ def test_short_texts_are_judged_too() -> None:
     assert found.evaluate(torch.device("cpu"))["score"] == 2.5  # runs of 2 and of 1
 
 
-def walked(accepted: list[bool], room: int) -> tuple[int, int, int]:
+def walked(accepted: list[bool], room: int, at_once: bool) -> tuple[int, int, int]:
     """Steps, first tokens offered and accepted, of an engine whose drafts are right where said."""
     at = steps = offered = first = 0
     while at < len(accepted):
-        depth, run = min(DEPTH, room - at - 1), 0
+        depth, run = (min(DEPTH, room - at - 1) if at or at_once else 0), 0
         while run < depth and at + run < len(accepted) and accepted[at + run]:
             run += 1
         steps, offered, first = steps + 1, offered + (depth > 0), first + (run > 0)
@@ -462,16 +462,17 @@ def walked(accepted: list[bool], room: int) -> tuple[int, int, int]:
     return steps, offered, first
 
 
+@pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("room", [8, 11])
-def test_a_replay_is_what_is_expected_over_all_coins(room: int) -> None:
+def test_a_replay_is_what_is_expected_over_all_coins(room: int, at_once: bool) -> None:
     text = [0.9, 0.3, 0.8, 1.0, 0.5, 0.95, 0.7, 0.2]
     sums = [0.0, 0.0, 0.0]
     for coins in itertools.product((True, False), repeat=len(text)):
         weight = math.prod(c if coin else 1 - c for c, coin in zip(text, coins, strict=True))
-        for i, value in enumerate(walked(list(coins), room)):
+        for i, value in enumerate(walked(list(coins), room, at_once)):
             sums[i] += weight * value
     wanted = len(text) / sums[0], sums[2] / sums[1]
-    assert replay([text], [room]) == pytest.approx(wanted)
+    assert replay([text], [room], at_once) == pytest.approx(wanted)
 
 
 @torch.no_grad()
@@ -601,7 +602,26 @@ def test_a_head_on_a_layer_learns_to_say_what_the_target_will(folder: Path) -> N
             (done,) = llm.generate(cycle(4, 6), params)
             assert done.token_ids == plain and not done.warnings
             steps[name] = done.stats.steps
-    assert steps["trained"] < steps["bare"] and greedy.tokens_per_step > 2
+    assert steps["trained"] <= steps["bare"] and greedy.tokens_per_step > 2
+
+
+def test_a_head_on_a_layer_learns() -> None:
+    """What two of four random layers lead to; the bare layer knows little of it."""
+    target = tiny.model("llama").requires_grad_(False)
+    heads = Heads(torch.zeros(1, 4, 48, 48), vocab_size=tiny.VOCABULARY, exit=2)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 97, (8, 24), generator=generator).tolist()
+    batch = batch_of(ids, 24)
+    recipe = Draft(target, Exit(target, heads), [batch], rate=1e-2)
+    before = recipe.evaluate(target.device)
+    (optimiser,) = recipe.optimisers()
+    for _ in range(60):
+        recipe(batch, 0.0)["loss"].backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    after = recipe.evaluate(target.device)
+    assert after["alpha 0"] > before["alpha 0"] + 0.2
+    assert after["alpha 1.0"] > before["alpha 1.0"] + 0.05
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
@@ -633,6 +653,7 @@ def test_a_draft_goes_on(folder: Path, made: Any) -> None:
         ({}, "give one of --size, --layers, --exit-layer and --start"),
         ({"size": "1", "layers": "0"}, "give one of --size, --layers, --exit-layer and --start"),
         ({"size": "1", "exit_layer": 1}, "give one of --size, --layers, --exit-layer and --start"),
+        ({"size": "1", "blocks": 2}, "--blocks are of the head of --exit-layer"),
         ({"exit_layer": 2}, "no early exit of a model with 2 layers: use 1 to 1"),
         ({"exit_layer": 1, "on_policy": 0.5}, "does not write by itself: drop --on-policy"),
         ({"size": "3"}, "1 to the target's 2 layers"),

@@ -39,6 +39,7 @@ def export_original(folder: str | Path, heads: Heads, lm_head: Tensor | None = N
 
     lm_head: the target's (V, d), needed if the heads share it, because there each has its own.
     """
+    _refuse_exit(heads)
     tensors = _named(ORIGINAL, heads)
     for k in range(heads.heads):
         for i in range(heads.layers):  # there a block has a bias, and would start it at random
@@ -56,6 +57,7 @@ def export_vllm(folder: str | Path, heads: Heads, lm_head: Tensor | None = None)
 
     lm_head: the target's (V, d), needed if the heads share it, because there it lies beside them.
     """
+    _refuse_exit(heads)
     tensors, shared = _named(OURS, heads), heads.outputs is None
     if shared:
         tensors["lm_head.weight"] = _lm_head(heads, lm_head)
@@ -69,12 +71,18 @@ def export_vllm(folder: str | Path, heads: Heads, lm_head: Tensor | None = None)
 def exit_of(folder: str | Path) -> int | None:
     """After how many of the target's layers the heads there are read; None: after all of them."""
     file = Path(folder) / "config.json"
-    return _read(file).get("exit") if file.is_file() else None
+    try:
+        return _read(file).get("exit") if file.is_file() else None
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+
+
+def _refuse_exit(heads: Heads) -> None:
+    if heads.exit is not None:
+        raise ValueError("a head that reads a layer in the middle is no Medusa head")
 
 
 def _lm_head(heads: Heads, lm_head: Tensor | None) -> Tensor:
-    if heads.exit is not None:
-        raise ValueError("a head that reads a layer in the middle is no Medusa head")
     if lm_head is None:
         raise ValueError("these heads share the target's LM head: give its weight as lm_head=")
     return shaped("lm_head", lm_head, heads.vocab_size, heads.hidden_size)

@@ -100,6 +100,17 @@ def takes(name: str, option: str) -> bool:
     return made is not None and option in inspect.signature(made).parameters
 
 
+def check_options(names: Collection[str], given: Iterable[str]) -> None:
+    """Refuse options that none of the methods has."""
+    for key in given:
+        flag = f"--{key.replace('_', '-')}"
+        if not {*names} - {"none"}:
+            raise ValueError(f"{flag} needs something that drafts: add --method or --draft")
+        if not any(takes(name, key) for name in names):
+            named = ", ".join(names)
+            raise ValueError(f"{flag} is no option of {named}: drop it, or add --draft MODEL")
+
+
 def named(name: str, sources: Sources | None = None, **options: Any) -> Proposer | None:
     """A proposer by its name, with those of the options that it has.
 

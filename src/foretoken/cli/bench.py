@@ -14,7 +14,7 @@ from foretoken.bench import suite
 from foretoken.cli import options
 from foretoken.cli.options import LOADING, option
 from foretoken.demo import BUNDLED
-from foretoken.methods import chosen
+from foretoken.methods import check_options, chosen
 
 FORMATS = ("spec-bench",)
 WHO, WHAT, RESULTS = "Who is compared", "What is written", "Results"
@@ -66,16 +66,16 @@ def bench(
     for name in export or ():
         if name not in FORMATS:
             raise ValueError(f"export {name!r} is unknown: use {', '.join(FORMATS)}")
-    if draft is None and not (min_confidence is branch is None):
-        raise ValueError("--min-confidence and --branch are options of a draft: add --draft MODEL")
-    default = chosen(["none", "ngram"], {"draft": draft, "heads": heads})
-    length = {} if num_draft_tokens is None else {"num_draft_tokens": num_draft_tokens}
-    shape = {"min_confidence": min_confidence, "branch": branch}
+    sources = {"draft": draft, "heads": heads}
+    listed = _listed(methods or ",".join(chosen(["none", "ngram"], sources)))
+    given = {"num_draft_tokens": num_draft_tokens, "min_confidence": min_confidence}
+    given = {key: value for key, value in (given | {"branch": branch}).items() if value is not None}
+    check_options([part for each in listed for part in each.split("+")], given)
     wanted = suite.Options(
         model=model,
         draft=draft,
         heads=heads,
-        methods=_listed(methods or ",".join(default)),
+        methods=listed,
         against=_listed(against),
         prompts=prompts or (),
         num_prompts=num_prompts,
@@ -89,7 +89,7 @@ def bench(
         dtype=dtype or ("float32" if model == BUNDLED else "auto"),
         device=device,
         threads=threads,
-        draft_options=length | {key: value for key, value in shape.items() if value is not None},
+        draft_options=given,
         inflate=inflate,
         trust_remote_code=trust_remote_code,
     )

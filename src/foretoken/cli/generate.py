@@ -133,16 +133,9 @@ def speculation(
     if "none" in names and len(names) > 1:
         raise ValueError(f"method none contradicts {', '.join({*names} - {'none'})}: drop one")
     methods.check_given(names, sources)
-    if not sources.get("draft") and not (confidence is branch is None):
-        raise ValueError("--min-confidence and --branch are options of a draft: add --draft MODEL")
-    if tokens is not None and not {*names} - {"none"}:
-        raise ValueError("--num-draft-tokens needs something that drafts: add --method or --draft")
     given = {"num_draft_tokens": tokens, "min_confidence": confidence, "branch": branch}
     given = {key: value for key, value in given.items() if value is not None}
-    for key in given:
-        if not any(methods.takes(name, key) for name in names):
-            flag = key.replace("_", "-")
-            raise ValueError(f"--{flag} is no option of {', '.join(names)}: drop it")
+    methods.check_options(names, given)
     parts = [methods.named(name, sources, **given) for name in names]
     return [part for part in parts if part is not None]
 

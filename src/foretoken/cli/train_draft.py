@@ -37,7 +37,7 @@ def draft(
         int | None,
         option(DRAFT, "Not a model: a head on that layer of the target, for early exit."),
     ] = None,
-    blocks: Annotated[int, option(DRAFT, "Of the head of --exit-layer; 4.")] = 4,
+    blocks: Annotated[int | None, option(DRAFT, "Of the head of --exit-layer; 4.")] = None,
     start: Annotated[
         str | None, option(DRAFT, "A draft to go on from: id, folder or `bundled`.")
     ] = None,
@@ -52,7 +52,8 @@ def draft(
     rows: training.Rows = None,
     accumulate: training.Accumulate = 1,
     rate: Annotated[
-        float | None, option(TRAINING, "Peak learning rate; 0.001, less for a width over 320.")
+        float | None,
+        option(TRAINING, "Peak; 0.001, less for a width over 320; of heads 4.1 / width."),
     ] = None,
     seed: training.Seed = 0,
     resume: training.Resume = False,

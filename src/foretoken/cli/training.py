@@ -129,7 +129,8 @@ def watched(
         told_of = (
             f"a checkpoint is in {out}: go on with --resume" if kept else "nothing was trained"
         )
-        print(f"interrupted: {told_of}", file=sys.stderr)
+        if prepare.process() == 0:
+            print(f"interrupted: {told_of}", file=sys.stderr)
         return 130
     if found.process == 0:
         print(*lines(found), f"written: {out}", sep="\n")

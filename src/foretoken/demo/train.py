@@ -73,9 +73,9 @@ def beginning(folder: Path, size: int, from_shipped: bool) -> Any:
 
 
 def fit(
-    model: Any, learnt: Rows, held: list[Batch], plan: Plan, rate: float, folder: Path
+    model: Any, began: str, learnt: Rows, held: list[Batch], plan: Plan, rate: float, folder: Path
 ) -> State:
-    """Train in place on rows of one length; progress is shown."""
+    """Train in place on rows of one length; progress is shown. began: from what."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, refresh_per_second=0.5) as progress:
         task = progress.add_task("training", total=plan.steps)
@@ -93,7 +93,7 @@ def fit(
             lambda count: Stream(learnt, count, plan.seed),
             plan,
             folder,
-            about={"data": prepare.fingerprint(learnt)},
+            about={"data": prepare.fingerprint(learnt), "began": began, "rate": rate},
             resume=True,
             cpu=not torch.cuda.is_available(),
             show=show,
@@ -111,6 +111,7 @@ def main(
         raise typer.BadParameter(f"steps is {steps}, but must be 10 or more")
     tokenizer, learnt, held_out = sources(work, MODELS / "target")
     model = beginning(MODELS / "target", len(tokenizer), from_shipped)
+    began = "shipped" if from_shipped else "nothing"
     long = max(1, round(LONG_SHARE * steps))
     plan = Plan(
         steps - long,
@@ -128,7 +129,7 @@ def main(
     ):
         rows = pack(learnt, length)
         held = prepare.evaluated(pack(held_out, length))
-        states.append(fit(model, rows, held, stage, rate, work / f"target-{length}"))
+        states.append(fit(model, began, rows, held, stage, rate, work / f"target-{length}"))
     provenance = {
         **prepare.surroundings("python -m foretoken.demo.train"),
         "data": f"standard library of Python {platform.python_version()}",

@@ -20,7 +20,7 @@ from ctypes import (
     c_void_p,
 )
 
-VERSION = 1  # of the interface
+VERSION = 2  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT = 0, -1, -2, -3
 BF16, INT8 = 0, 1
 SOURCE_FP32, SOURCE_BF16 = 0, 1

@@ -268,7 +268,7 @@ FT_API int32_t ft_head(ft_model *model, ft_team *team, const float *hidden, int3
   return FT_NO_MEMORY;
 }
 
-FT_API int32_t ft_version() { return 1; }
+FT_API int32_t ft_version() { return 2; }
 
 FT_API const char *ft_kernels(const char *wanted) {
   const Kernels *found = pick_kernels(wanted);

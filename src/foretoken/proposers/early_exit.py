@@ -18,7 +18,7 @@ import torch
 from foretoken.checkpoints import load
 from foretoken.heads import Heads
 from foretoken.proposers.growing import Growing, Growth
-from foretoken.proposers.heads import Placed
+from foretoken.proposers.heads import placed
 from foretoken.request import Request
 from foretoken.runners.base import Output, Target, Work
 from foretoken.tree import TokenTree
@@ -43,10 +43,10 @@ class EarlyExit(Growing):
     ) -> None:
         super().__init__(num_draft_tokens, min_confidence, branch)
         self.heads = heads if heads is None or isinstance(heads, Heads) else load(heads)
-        if self.heads is not None and (layers or self.heads.exit) != self.heads.exit:
-            raise ValueError(f"the head reads layer {self.heads.exit}, not {layers}: drop layers")
         if self.heads is not None and self.heads.exit is None:
             raise ValueError("these heads read the last layer: use them with Medusa")
+        if self.heads is not None and (layers or self.heads.exit) != self.heads.exit:
+            raise ValueError(f"the head reads layer {self.heads.exit}, not {layers}: drop layers")
         self.layers = layers if self.heads is None else self.heads.exit
 
     def bind(self, target: Target) -> None:
@@ -59,7 +59,7 @@ class EarlyExit(Growing):
             raise ValueError("a model with one layer has no early exit: use another method")
         self.exit = self.layers or max(1, target.layers // 3)
         target.check_exit(self.exit)
-        self.placed = None if self.heads is None else Placed(self.heads, target)
+        self.placed = None if self.heads is None else placed(self.heads, target)
         self.target, self.vocabulary = target, target.vocabulary
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:

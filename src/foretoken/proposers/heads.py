@@ -11,22 +11,24 @@ from foretoken.runners.base import Target, Work
 from foretoken.tree import TokenTree
 
 
-class Placed:
-    """`heads` for inference with `target`; does not follow later changes of them.
+def placed(heads: Heads, target: Target) -> Placed:
+    """The heads on the target; `ValueError` for heads of another one."""
+    (output,) = target.forward([Work(-1, [], TokenTree.chain([0]))], (-1,))
+    target.free(-1)  # the key of no request
+    ours = heads.hidden_size, heads.vocab_size
+    theirs = output.hidden[-1].shape[-1], target.vocabulary
+    if ours != theirs:
+        raise ValueError(
+            f"hidden size and vocabulary of the heads are {ours}, the target's {theirs}: use "
+            "heads of this target"
+        )
+    return Placed(heads, target)
 
-    Raises `ValueError` for heads of another target.
-    """
+
+class Placed:
+    """`heads` for inference with `target`; does not follow later changes of them."""
 
     def __init__(self, heads: Heads, target: Target) -> None:
-        (output,) = target.forward([Work(-1, [], TokenTree.chain([0]))], (-1,))
-        target.free(-1)  # the key of no request
-        ours = heads.hidden_size, heads.vocab_size
-        theirs = output.hidden[-1].shape[-1], target.vocabulary
-        if ours != theirs:
-            raise ValueError(
-                f"hidden size and vocabulary of the heads are {ours}, the target's {theirs}: use "
-                "heads of this target"
-            )
         weights = heads.weights.detach()
         self.heads, self.target = heads, target
         # The first blocks of all heads read the same state: they are one matrix.

@@ -16,7 +16,7 @@ from torch import Tensor
 from foretoken import sampling
 from foretoken.checkpoints import load
 from foretoken.heads import Heads, Ranks, checked_tree
-from foretoken.proposers.heads import Placed
+from foretoken.proposers.heads import placed
 from foretoken.request import Request
 from foretoken.runners.base import Target
 from foretoken.tree import TokenTree
@@ -66,7 +66,7 @@ class Medusa:
         self.width = max(map(max, self.paths), default=min(nodes, WIDTH) - 1) + 1
 
     def bind(self, target: Target) -> None:
-        self.placed = Placed(self.heads, target)
+        self.placed = placed(self.heads, target)
 
     @torch.inference_mode()
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:

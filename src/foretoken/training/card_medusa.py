@@ -22,7 +22,7 @@ def write(out: Path, report: Any, state: State, provenance: dict[str, Any]) -> N
         axes.set_ylabel("share that holds the token")
         axes.set_ylim(0, 1)
 
-    card.write(out, report, state, provenance, _text(report, provenance["target"]), draw)
+    card.write(out, report, state, provenance, _text(report), draw)
 
 
 def line(report: Any) -> str:
@@ -33,7 +33,8 @@ def line(report: Any) -> str:
     )
 
 
-def _text(report: Any, target: str) -> str:
+def _text(report: Any) -> str:
+    target = report.target
     ranks = range(SHOWN)
     rows = [
         f"| {k} | " + " | ".join(f"{row[rank]:.1%}" for rank in ranks) + " |"

@@ -220,13 +220,16 @@ def chances(recipe: Draft, ids: Sequence[int], begin: int, temperature: float) -
     return found
 
 
-def replay(texts: Sequence[Sequence[float]], most: Sequence[int]) -> tuple[float, float]:
+def replay(
+    texts: Sequence[Sequence[float]], most: Sequence[int], at_once: bool = True
+) -> tuple[float, float]:
     """Tokens per step, and acceptance of the first drafted token, of the engine on these texts.
 
     texts: the `chances` of each; most: how many tokens it might have had, because a step offers
-    one less than may still be written. Given a text the coins are independent, so these are exact
-    expectations over them (at temperature 0: what happens). Steps do not begin anywhere, but
-    behind a token that was not drafted: so the acceptance is no mean over all tokens.
+    one less than may still be written. at_once: the pass over the prompt drafts too. Given a text
+    the coins are independent, so these are exact expectations over them (at temperature 0: what
+    happens). Steps do not begin anywhere, but behind a token that was not drafted: so the
+    acceptance is no mean over all tokens.
     """
     tokens, steps, offered, accepted = 0, 0.0, 0.0, 0.0
     for chances, room in zip(texts, most, strict=True):
@@ -234,7 +237,7 @@ def replay(texts: Sequence[Sequence[float]], most: Sequence[int]) -> tuple[float
         tokens += len(chances)
         for at, chance in enumerate(chances):
             here = begins[at]
-            depth = min(DEPTH, room - at - 1)
+            depth = min(DEPTH, room - at - 1) if at or at_once else 0
             steps += here
             if depth:
                 offered, accepted = offered + here, accepted + here * chance

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from foretoken.bench import timing
@@ -131,17 +132,24 @@ def _written(
     watch: Watch,
     length: int,
 ) -> list[Document]:
-    """The target's own answers; kept in a file, because writing them takes long."""
+    """The target's own answers; kept in a file, with what they are of: writing takes long."""
     file = options.out / WRITTEN
+    data = hashlib.sha256()
+    for one in found:
+        data.update(np.asarray(one.ids, dtype="<i4").tobytes())
+    of = [options.target, data.hexdigest(), length, options.limit]
     if options.resume and file.exists():
         kept = json.loads(file.read_text())
-        return [Document(ids, [i >= given for i in range(len(ids))]) for ids, given in kept]
+        if kept["of"] == of:
+            texts = kept["texts"]
+            return [Document(ids, [i >= given for i in range(len(ids))]) for ids, given in texts]
     watch.phase("the target writes")
     with served.engine(target, tokenizer) as llm:
         made = served.own_texts(llm, found, length, options.limit, watch.share)
     options.out.mkdir(parents=True, exist_ok=True)
+    written = [[list(one.ids), one.learnt()[0].item()] for one in made]
     with files.replacing(file) as fresh:
-        fresh.write_text(json.dumps([[list(one.ids), one.learnt()[0].item()] for one in made]))
+        fresh.write_text(json.dumps({"of": of, "texts": written}))
     return made
 
 

@@ -28,6 +28,8 @@ from foretoken.training.states import check
 from foretoken.training.student import chosen, student
 from foretoken.training.trainer import Plan
 
+BLOCKS = 4
+
 
 @dataclass(frozen=True)
 class Options(prepare.Options):
@@ -39,7 +41,7 @@ class Options(prepare.Options):
     size: str | None = None  # layers, or layers x width
     layers: str | None = None  # numbers of layers
     exit_layer: int | None = None  # a head on that layer of the target, not a model
-    blocks: int = 4  # of that head
+    blocks: int | None = None  # of that head; BLOCKS
     loss: str = "forward-kl"
     on_policy: float = 0.0
 
@@ -135,6 +137,8 @@ def _refuse(options: Options) -> None:
             "what a draft starts from is missing, or said twice: give one of --size, --layers, "
             "--exit-layer and --start"
         )
+    if options.blocks is not None and options.exit_layer is None:
+        raise ValueError("--blocks are of the head of --exit-layer: add that, or drop them")
     if options.on_policy and options.exit_layer is not None:
         raise ValueError("a head on a layer does not write by itself: drop --on-policy")
     if options.loss not in LOSSES:
@@ -148,7 +152,7 @@ def _refuse(options: Options) -> None:
 def _made(options: Options, target: Any, tokenizer: Any) -> Any:
     """The draft before training, in fp32 on the target's device."""
     if options.exit_layer is not None:
-        heads = fresh(target, 1, options.blocks, exit=options.exit_layer)
+        heads = fresh(target, 1, options.blocks or BLOCKS, exit=options.exit_layer)
         heads.target = options.target
         with served.engine(target, tokenizer) as llm:
             EarlyExit(heads=heads).bind(llm.runner)  # or it is refused now, not after training
@@ -179,7 +183,8 @@ def _memory(target: Any, made: Any, plan: Plan, length: int) -> str:
     weights = sum(p.numel() * p.element_size() for p in target.parameters())
     theirs, ours = (model.config.get_text_config() for model in (target, made))
     kept = theirs.num_hidden_layers * theirs.hidden_size * target.dtype.itemsize
-    kept += 4 * 16 * ours.num_hidden_layers * ours.hidden_size
+    learning = made.heads.layers if isinstance(made, Exit) else 4 * ours.num_hidden_layers
+    kept += 16 * learning * ours.hidden_size
     logits = min(tokens * ours.vocab_size, ELEMENTS // 2)
     learnt = 16 * sum(p.numel() for p in made.parameters())
     gb = [x / 1e9 for x in (weights, learnt, tokens * kept + 32 * logits)]
@@ -214,7 +219,7 @@ def _serve(
                 chances(recipe, [*ids, *one.token_ids], len(ids), temperature)
                 for ids, one in zip(prompts, done, strict=True)
             ]
-            predicted, predicted_alpha = replay(texts, most)
+            predicted, predicted_alpha = replay(texts, most, at_once=options.exit_layer is None)
             report.served.append(
                 Served(
                     temperature,

@@ -47,6 +47,7 @@ class Report(prepare.Trained):
 
     heads: int
     parameters: int
+    target: str  # where it learnt along, what it is now
     tree: int = 0  # nodes
     expected: float = 0.0  # tokens per step, on the texts that the tree was made from
     predicted: float = 0.0  # on the target's own texts
@@ -93,15 +94,18 @@ def heads(options: Options, watch: Watch) -> Report:
         source = Captured(rows, folder)
     state = prepare.trained(recipe, source, rows, plan, options, device, watch)
     parameters = sum(p.numel() for p in made.parameters())
-    report = Report(heads=made.heads, parameters=parameters, **prepare.told(state))
+    report = Report(
+        heads=made.heads, parameters=parameters, target=options.target, **prepare.told(state)
+    )
     if state.reason == "interrupted" or state.process:
         return report
     if options.joint:
         target = _learnt(target, options.out / "target", tokenizer)
-        made.target = str(options.out / "target")
+        made.target = report.target = str(options.out / "target")
     _serve(options, Medusa(target, made, []), tokenizer, held_out, report, watch)
     for name in options.export:  # where heads share the LM head, others are given it
-        EXPORTS[name](options.out / name, made, target.get_output_embeddings().weight.detach())
+        with writing(options.out / name):
+            EXPORTS[name](options.out / name, made, target.get_output_embeddings().weight.detach())
     card_medusa.write(options.out, report, state, prepare.provenance(options, rows, held))
     prepare.clear(options.out)
     return report
@@ -123,6 +127,8 @@ def _heads(options: Options, target: Any) -> Heads:
         made.target = options.target
         return made
     made = checkpoints.load(options.start)
+    if made.exit is not None:
+        raise ValueError(f"{options.start} reads layer {made.exit}: start from Medusa heads")
     weight = target.get_output_embeddings().weight
     if (made.vocab_size, made.hidden_size) != tuple(weight.shape):
         raise ValueError(f"the heads in {options.start} are not of this target: drop them")
@@ -169,7 +175,7 @@ def _learnt(target: Any, folder: Path, tokenizer: Any) -> Any:
     merged = merged.to(getattr(merged.config, "dtype", None) or torch.float32)
     with writing(folder):
         merged.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     return merged.eval()
 
 
@@ -203,8 +209,9 @@ def _serve(
         judged = slice(1 if len(prompts) > 1 else 0, None, 2)  # a single text serves for both
         found = calibrate.calibrated(sequences[::2], cost, seconds, options.nodes)
         made.accuracies, made.tree = found.accuracies, found.tree
+        made.to(target.dtype)
         with writing(options.out / "model.safetensors"):
-            checkpoints.save(options.out, made.to(target.dtype))
+            checkpoints.save(options.out, made)
         report.tree, report.expected = len(found.tree), round(found.expected, 4)
         report.accuracies = found.accuracies
         report.predicted = round(calibrate.replay(sequences[judged], found.tree)[0], 4)

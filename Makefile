@@ -33,7 +33,7 @@ bench-peers: setup
 models: setup
 	$(BIN)/python -m foretoken.demo.train --work build/demo
 	$(BIN)/foretoken train draft $(BUNDLED) --size 2x192 --loss text --steps 1000 --out build/draft-text
-	$(BIN)/foretoken train draft $(BUNDLED) --start build/draft-text $(WRITTEN) --rate 3e-4 --out build/draft
+	$(BIN)/foretoken train draft $(BUNDLED) --start build/draft-text $(WRITTEN) --out build/draft
 	$(BIN)/foretoken train medusa $(BUNDLED) $(WRITTEN) --layers 4 --out build/heads
 	for part in draft heads; do cp build/$$part/*.* src/foretoken/demo/models/$$part; done
 

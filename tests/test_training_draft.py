@@ -26,7 +26,7 @@ from foretoken.cli.train_draft import draft as command
 from foretoken.heads import Heads
 from foretoken.training import files, losses, run_draft
 from foretoken.training.data import Document, pack
-from foretoken.training.draft import DEPTH, LOSSES, Draft, chances, replay
+from foretoken.training.draft import DEPTH, LOSSES, Draft, chances, replay, usual_rate
 from foretoken.training.exit import Exit
 from foretoken.training.run_draft import Options
 from foretoken.training.states import states_of
@@ -645,6 +645,17 @@ def test_a_draft_goes_on(folder: Path, made: Any) -> None:
     more = options(folder, start=str(folder / "out"), out=folder / "more", steps=10, rate=1e-4)
     found = run_draft.draft(more, Watch())
     assert found.held_out["score"] == pytest.approx(made.held_out["score"], abs=0.5)
+
+
+def test_who_goes_on_learns_at_a_lower_rate(folder: Path) -> None:
+    given = options(folder, size="1", rate=None)
+    assert run_draft._rate(given, cyclic()) == usual_rate(48) == 1e-3
+    assert usual_rate(640) == pytest.approx(5e-4)
+    again = run_draft._rate(options(folder, start="bundled", rate=None), cyclic())
+    assert again == pytest.approx(3e-4)
+    heads = Heads(torch.zeros(1, 1, 48, 48), vocab_size=V, exit=1)
+    on_layer = options(folder, exit_layer=1, rate=None)
+    assert run_draft._rate(on_layer, Exit(cyclic(), heads)) == 1e-2
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def draft(
     accumulate: training.Accumulate = 1,
     rate: Annotated[
         float | None,
-        option(TRAINING, "Peak; 0.001, less for a width over 320; of heads 4.1 / width."),
+        option(TRAINING, "Peak; 0.001, 0.0003 with --start, less for a width over 320."),
     ] = None,
     seed: training.Seed = 0,
     resume: training.Resume = False,

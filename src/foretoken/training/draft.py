@@ -29,12 +29,19 @@ GIVEN = 64  # tokens that its own writing begins with, at most
 TEMPERATURES: tuple[float, ...] = (0, 0.7, 1.0)  # at which acceptance is told
 
 
+def usual_rate(width: int) -> float:
+    """The learning rate of fresh weights: as measured at `WIDE`, falling as 1 / width above it.
+
+    Yang et al. 2022 (arXiv 2203.03466), of matrices by Adam.
+    """
+    return RATE * min(1.0, WIDE / width)
+
+
 class Draft(nn.Module):
     """The loss of a student beside a frozen target, on texts and on what the student writes.
 
-    loss: of `LOSSES`. rate: at its peak; above the width where it was measured it falls as
-    1 / width (Yang et al. 2022, arXiv 2203.03466: of matrices, by Adam). on_policy: the share of
-    passes in which the student goes on from the beginnings of the rows and is scored on that.
+    loss: of `LOSSES`. rate: at its peak, `usual_rate` unless given. on_policy: the share of passes
+    in which the student goes on from the beginnings of the rows and is scored on that.
     ends: ids that end a text. held_out: batches to evaluate on.
     """
 
@@ -55,7 +62,7 @@ class Draft(nn.Module):
         super().__init__()
         self.student, self.held_out, self.loss = student, held_out, loss
         width = student.config.get_text_config().hidden_size
-        self.rate = RATE * min(1.0, WIDE / width) if rate is None else rate
+        self.rate = usual_rate(width) if rate is None else rate
         self.on_policy, self.ends, self.seed = on_policy, list(ends), seed
         self._frozen = (target,)  # no module of this one: not moved, not in checkpoints
         sizes = [m.get_output_embeddings().weight.shape[0] for m in (target, student)]

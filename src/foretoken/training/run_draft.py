@@ -16,12 +16,20 @@ from foretoken.proposers.draft import DraftModel
 from foretoken.proposers.early_exit import EarlyExit
 from foretoken.runners import loading
 from foretoken.text import end_ids, load_tokenizer
-from foretoken.training import card_draft, prepare, served
-from foretoken.training.draft import DEPTH, LOSSES, TEMPERATURES, TEXT, Draft, chances, replay
+from foretoken.training import card_draft, medusa, prepare, served
+from foretoken.training.draft import (
+    DEPTH,
+    LOSSES,
+    TEMPERATURES,
+    TEXT,
+    Draft,
+    chances,
+    replay,
+    usual_rate,
+)
 from foretoken.training.exit import Exit
 from foretoken.training.files import writing
 from foretoken.training.losses import ELEMENTS
-from foretoken.training.medusa import fresh, usual_rate
 from foretoken.training.prepare import Watch
 from foretoken.training.rows import Document, pack
 from foretoken.training.states import check
@@ -29,6 +37,7 @@ from foretoken.training.student import chosen, student
 from foretoken.training.trainer import Plan
 
 BLOCKS = 4
+AGAIN = 0.3  # of the learning rate, where training goes on from a draft (docs/log.md)
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,7 @@ def draft(options: Options, watch: Watch) -> Report:
         made,
         prepare.evaluated(held),
         loss=options.loss,
-        rate=usual_rate(made.heads) if on_layer and options.rate is None else options.rate,
+        rate=_rate(options, made) if options.rate is None else options.rate,
         on_policy=options.on_policy,
         ends=end_ids(target, tokenizer),
         seed=options.seed,
@@ -152,7 +161,7 @@ def _refuse(options: Options) -> None:
 def _made(options: Options, target: Any, tokenizer: Any) -> Any:
     """The draft before training, in fp32 on the target's device."""
     if options.exit_layer is not None:
-        heads = fresh(target, 1, options.blocks or BLOCKS, exit=options.exit_layer)
+        heads = medusa.fresh(target, 1, options.blocks or BLOCKS, exit=options.exit_layer)
         heads.target = options.target
         with served.engine(target, tokenizer) as llm:
             EarlyExit(heads=heads).bind(llm.runner)  # or it is refused now, not after training
@@ -175,6 +184,14 @@ def _made(options: Options, target: Any, tokenizer: Any) -> Any:
             "of the target's family, or use --size"
         )
     return made
+
+
+def _rate(options: Options, made: Any) -> float:
+    """The peak learning rate unless one is given; weights that are trained are shaken by more."""
+    if isinstance(made, Exit):
+        return medusa.usual_rate(made.heads)
+    fresh_rate = usual_rate(made.config.get_text_config().hidden_size)
+    return fresh_rate if options.start is None else fresh_rate * AGAIN
 
 
 def _memory(target: Any, made: Any, plan: Plan, length: int) -> str:

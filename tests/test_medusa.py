@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 import foretoken as ft
 import tiny
-from foretoken import checkpoints, demo, native
+from foretoken import checkpoints, demo
 from foretoken.demo import prompts
 from foretoken.heads import Heads
 from foretoken.proposers.heads import Placed
@@ -29,13 +29,12 @@ from foretoken.request import Feedback, Request
 from foretoken.sampling import noise
 from foretoken.tree import TokenTree
 from test_exactness import PROMPTS, SAMPLED, check_law, small
-from test_methods import check_counters
+from test_methods import NATIVE, check_counters
 
 D, V, K = 48, tiny.VOCABULARY, 3
 CHAIN = [(0,), (0, 0), (0, 0, 0)]
 STATIC = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1)]
 TENSORS = "model.safetensors"
-NATIVE = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 
 
 def params(**options: Any) -> ft.SamplingParams:

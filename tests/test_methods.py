@@ -36,6 +36,7 @@ from foretoken.verify import verify_typical
 from test_exactness import WARPED, check_law, small
 
 NAMES = ("llama", "qwen3", "gemma3")
+NATIVE = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 RNG = Random(3)
 PROMPTS = [
     [7, 8, 9, 7, 8, 9, 7, 8],
@@ -132,7 +133,7 @@ def test_tokens_are_those_of_plain_decoding(
             assert texts(llm, params, together) == plain(name, params)
 
 
-@pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
+@NATIVE
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("method", METHODS)
 def test_bits_of_the_native_runner(method: str, params: ft.SamplingParams) -> None:
@@ -155,7 +156,7 @@ def test_bits_of_the_native_runner(method: str, params: ft.SamplingParams) -> No
             assert texts(llm, params, together) == want
 
 
-@pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
+@NATIVE
 def test_a_quantised_draft() -> None:
     """The target itself in int8 drafts for a target on torch, and for one on the native runner."""
     model = tiny.model("llama", dtype=torch.bfloat16, head_dim=16)
@@ -323,12 +324,10 @@ def test_counters_are_those_of_the_trace(
         check_counters(monkeypatch, llm, PROMPTS, some)
 
 
-@pytest.mark.parametrize("runner", ["torch", "native"])
+@pytest.mark.parametrize("runner", ["torch", pytest.param("native", marks=NATIVE)])
 def test_an_exit_head_that_repeats_the_lm_head_drafts_what_the_bare_exit_drafts(
     runner: str,
 ) -> None:
-    if runner == "native" and native.found() is None:
-        pytest.skip("the kernels were not built")
     model = tiny.model(dtype=torch.bfloat16, head_dim=16) if runner == "native" else target("llama")
     heads = Heads(torch.zeros(1, 1, 48, 48), vocab_size=tiny.VOCABULARY, exit=2)
     seen = []

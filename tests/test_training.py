@@ -16,10 +16,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny
+from cyclic import Repeated, V, batch_of, cycle
 from foretoken.heads import Heads
 from foretoken.training import calibrate, files, losses, trainer
 from foretoken.training.capture import Captured, capture
@@ -27,16 +27,6 @@ from foretoken.training.data import Document, Stream, pack
 from foretoken.training.medusa import DECAY, HEADS_RATE, Medusa, fresh
 from foretoken.training.states import check, labelled, states_of
 from foretoken.training.trainer import Diverged, Plan, train
-
-V = 53  # of the cyclic language
-
-
-def cycle(begin: int, length: int) -> list[int]:
-    """Next = (3 t + 1) mod V."""
-    ids = [begin % V]
-    while len(ids) < length:
-        ids.append((3 * ids[-1] + 1) % V)
-    return ids
 
 
 @pytest.fixture(scope="module")
@@ -68,30 +58,6 @@ def cyclic() -> Any:
             adam.zero_grad()
     assert float(loss.detach()) < 0.05
     return model.eval()
-
-
-def batch_of(texts: list[list[int]], length: int, taught: Any = None) -> dict[str, Tensor]:
-    documents = [
-        Document(ids, None if taught is None else taught[i]) for i, ids in enumerate(texts)
-    ]
-    rows = pack(documents, length)
-    return {
-        name: torch.stack([rows[i][name] for i in range(len(rows))])
-        for name in ("ids", "positions", "segments", "taught")
-    }
-
-
-class Whole(Dataset[Any]):
-    """`count` rows of one packed batch, over and over."""
-
-    def __init__(self, rows: Any, count: int) -> None:
-        self.rows, self.count = rows, count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index % len(self.rows)]
 
 
 # --- the loss ---
@@ -285,7 +251,7 @@ class Odd(nn.Module):
 
 def odd(recipe: Odd, folder: Path, plan: Plan, **more: Any) -> trainer.State:
     rows = pack([Document(cycle(i, 4)) for i in range(4)], 4)
-    return train(recipe, lambda n: Whole(rows, n), plan, folder, about={}, cpu=True, **more)
+    return train(recipe, lambda n: Repeated(rows, n), plan, folder, about={}, cpu=True, **more)
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -15,17 +15,16 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import foretoken as ft
 import tiny
 import zoo
+from cyclic import Repeated, V, batch_of, cycle, rows_of
 from foretoken import checkpoints
 from foretoken.cli.train_draft import draft as command
 from foretoken.heads import Heads
 from foretoken.training import files, losses, run_draft
-from foretoken.training.data import Document, pack
 from foretoken.training.draft import DEPTH, LOSSES, Draft, chances, replay, usual_rate
 from foretoken.training.exit import Exit
 from foretoken.training.run_draft import Options
@@ -33,38 +32,10 @@ from foretoken.training.states import states_of
 from foretoken.training.student import chosen, spread, student
 from foretoken.training.trainer import Plan, train
 
-V = 53  # of the cyclic language
-
 
 def random(*shape: int, seed: int = 0, scale: float = 2.0) -> Tensor:
     made = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return scale * made
-
-
-def cycle(begin: int, length: int) -> list[int]:
-    """Next = (3 t + 1) mod V."""
-    ids = [begin % V]
-    while len(ids) < length:
-        ids.append((3 * ids[-1] + 1) % V)
-    return ids
-
-
-def batch_of(texts: list[list[int]], length: int, taught: Any = None) -> dict[str, Tensor]:
-    rows = pack([Document(x, taught and taught[i]) for i, x in enumerate(texts)], length)
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-
-
-class Rows(Dataset[Any]):
-    """`count` rows of a batch, over and over."""
-
-    def __init__(self, batch: dict[str, Tensor], count: int) -> None:
-        self.batch, self.count = batch, count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {name: tensor[index % len(tensor)] for name, tensor in self.batch.items()}
 
 
 @cache
@@ -312,7 +283,7 @@ def test_what_one_vocabulary_has_beyond_the_other_is_padding() -> None:
 
 def trained(folder: Path, steps: int, on_policy: float = 0.0, **more: Any) -> Any:
     """A narrow student of the cyclic model, and how its training went."""
-    rows = batch_of([cycle(i, 20) for i in range(V)], 20)
+    rows = rows_of([cycle(i, 20) for i in range(V)], 20)
     held_out = batch_of([cycle(i, 40) for i in range(0, V, 5)], 40)
     recipe = Draft(cyclic(), student(cyclic(), [0], 32), [held_out], rate=1e-2, on_policy=on_policy)
     plan = Plan(steps, 8, warmup=10, every=steps // 2, patience=0)
@@ -320,7 +291,7 @@ def trained(folder: Path, steps: int, on_policy: float = 0.0, **more: Any) -> An
     done: list[int] = []
     state = train(
         recipe,
-        lambda count: Rows(rows, count),
+        lambda count: Repeated(rows, count),
         plan,
         folder,
         about={},

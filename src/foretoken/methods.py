@@ -100,15 +100,17 @@ def takes(name: str, option: str) -> bool:
     return made is not None and option in inspect.signature(made).parameters
 
 
-def check_options(names: Collection[str], given: Iterable[str]) -> None:
-    """Refuse options that none of the methods has."""
+def given_options(names: Collection[str], **options: Any) -> dict[str, Any]:
+    """Those of a command's options that are given; refuses one that none of the methods has."""
+    given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         flag = f"--{key.replace('_', '-')}"
         if not {*names} - {"none"}:
             raise ValueError(f"{flag} needs something that drafts: add --method or --draft")
         if not any(takes(name, key) for name in names):
-            named = ", ".join(names)
-            raise ValueError(f"{flag} is no option of {named}: drop it, or add --draft MODEL")
+            listed = ", ".join(names)
+            raise ValueError(f"{flag} is no option of {listed}: drop it, or add --draft MODEL")
+    return given
 
 
 def named(name: str, sources: Sources | None = None, **options: Any) -> Proposer | None:

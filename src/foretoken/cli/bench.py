@@ -14,7 +14,7 @@ from foretoken.bench import suite
 from foretoken.cli import options
 from foretoken.cli.options import LOADING, option
 from foretoken.demo import BUNDLED
-from foretoken.methods import check_options, chosen
+from foretoken.methods import chosen, given_options
 
 FORMATS = ("spec-bench",)
 WHO, WHAT, RESULTS = "Who is compared", "What is written", "Results"
@@ -68,9 +68,12 @@ def bench(
             raise ValueError(f"export {name!r} is unknown: use {', '.join(FORMATS)}")
     sources = {"draft": draft, "heads": heads}
     listed = _listed(methods or ",".join(chosen(["none", "ngram"], sources)))
-    given = {"num_draft_tokens": num_draft_tokens, "min_confidence": min_confidence}
-    given = {key: value for key, value in (given | {"branch": branch}).items() if value is not None}
-    check_options([part for each in listed for part in each.split("+")], given)
+    given = given_options(
+        [part for each in listed for part in each.split("+")],
+        num_draft_tokens=num_draft_tokens,
+        min_confidence=min_confidence,
+        branch=branch,
+    )
     wanted = suite.Options(
         model=model,
         draft=draft,

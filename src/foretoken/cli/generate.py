@@ -133,9 +133,9 @@ def speculation(
     if "none" in names and len(names) > 1:
         raise ValueError(f"method none contradicts {', '.join({*names} - {'none'})}: drop one")
     methods.check_given(names, sources)
-    given = {"num_draft_tokens": tokens, "min_confidence": confidence, "branch": branch}
-    given = {key: value for key, value in given.items() if value is not None}
-    methods.check_options(names, given)
+    given = methods.given_options(
+        names, num_draft_tokens=tokens, min_confidence=confidence, branch=branch
+    )
     parts = [methods.named(name, sources, **given) for name in names]
     return [part for part in parts if part is not None]
 

@@ -254,7 +254,11 @@ class NativeRunner(Committed):
         for item in work:
             self.passed(item)
         return [
-            Output(logits[rows], {t: h[of] for t, h in zip(taps, hidden, strict=True)}, best[of])
+            Output(
+                logits[rows],
+                {t: h[of] for t, h in zip(taps, hidden, strict=True)},
+                best[of] if head else None,
+            )
             for of, rows in spans
         ]
 

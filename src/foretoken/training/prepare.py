@@ -141,8 +141,8 @@ def _written(
     if options.resume and file.exists():
         kept = json.loads(file.read_text())
         if kept["of"] == of:
-            texts = kept["texts"]
-            return [Document(ids, [i >= given for i in range(len(ids))]) for ids, given in texts]
+            pairs = kept["texts"]
+            return [Document(ids, [i >= given for i in range(len(ids))]) for ids, given in pairs]
     watch.phase("the target writes")
     with served.engine(target, tokenizer) as llm:
         made = served.own_texts(llm, found, length, options.limit, watch.share)

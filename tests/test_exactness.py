@@ -10,6 +10,7 @@ import copy
 import itertools
 import math
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 import foretoken as ft
 import tiny
 from foretoken.sampling import mix, noise
+from foretoken.tree import TokenTree
 from oracles import chi_square_p
 
 METHODS = ("none", "ngram", "draft", "branches", "both")
@@ -285,13 +287,13 @@ V = 4
 
 
 @cache
-def small(seed: int) -> PreTrainedModel:
-    """A Llama of one layer over V tokens, far from uniform."""
+def small(seed: int, layers: int = 1) -> PreTrainedModel:
+    """A Llama over V tokens, far from uniform."""
     config = LlamaConfig(
         vocab_size=V,
         hidden_size=16,
         intermediate_size=16,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=32,
@@ -324,17 +326,24 @@ def exact_law(model: PreTrainedModel, params: ft.SamplingParams, prompt: list[in
 
 
 def check_law(
-    rule: str, proposer: Any, runs: int, max_tokens: int = 3, length: int = 3, **options: Any
+    rule: str,
+    proposer: Any,
+    runs: int,
+    max_tokens: int = 3,
+    length: int = 3,
+    target: PreTrainedModel | None = None,
+    **options: Any,
 ) -> None:
+    target = target or small(0)
     params = ft.SamplingParams(
         **{"temperature": 1.0, "max_tokens": max_tokens, "ignore_eos": True, **options}
     )
     prompt = [1, 3]
     seeds = [ft.SamplingParams(**{**vars_of(params), "seed": 1000 + seed}) for seed in range(runs)]
-    with ft.LLM(small(0), speculate=proposer, rule=rule, max_batch=100) as llm:
+    with ft.LLM(target, speculate=proposer, rule=rule, max_batch=100) as llm:
         outs = llm.generate([prompt] * runs, seeds)
     counts = Counter(tuple(out.token_ids[:length]) for out in outs)
-    assert chi_square_p(counts, exact_law(small(0), params, prompt, length)) > 1e-5
+    assert chi_square_p(counts, exact_law(target, params, prompt, length)) > 1e-5
     if proposer is not None:
         drafted = sum(out.stats.drafted for out in outs)
         assert 0 < sum(out.stats.accepted for out in outs) < drafted  # both branches were taken
@@ -369,19 +378,36 @@ def test_law_of_coupled_sampling() -> None:
     check_law("coupled", draft_of_small(2), 1500)
 
 
-def test_law_when_the_draft_breaks_after_some_tokens() -> None:
+BREAKING = {
+    "chain": lambda model: ft.DraftModel(model, 2, min_confidence=0.0, branch=1),
+    "shaped": lambda model: ft.DraftModel(model, tree=[(0,), (0, 0)]),
+    "staged": lambda model: ft.Staged(model, Silent(), 2, min_confidence=0.0, branch=1),
+}
+
+
+class Silent:
+    """Drafts nothing, so that every pass of a draft that it drafts for writes one token."""
+
+    taps: tuple[int, ...] = ()
+
+    def propose(self, requests: Sequence[Any]) -> list[TokenTree]:
+        return [TokenTree.chain(request.tokens[-1:]) for request in requests]
+
+
+@pytest.mark.parametrize("kind", BREAKING)
+def test_law_when_the_draft_breaks_after_some_tokens(kind: str) -> None:
     """What was drawn may not be dropped because of what it is (non-anticipation)."""
     breaking = copy.deepcopy(small(1))
 
     def explode(module: Any, args: Any, kwargs: Any) -> None:
-        if armed and kwargs["input_ids"][0, -1].item() == 3 and kwargs["input_ids"].shape[1] == 1:
+        if armed and kwargs["input_ids"][0, -1].item() == 3:
             raise RuntimeError("out of luck")
 
     armed: list[bool] = []
     breaking.register_forward_pre_hook(explode, with_kwargs=True)
-    proposer = ft.DraftModel(breaking, 2, min_confidence=0.0, branch=1)
+    proposer = BREAKING[kind](breaking)
     params = ft.SamplingParams(temperature=1.0, max_tokens=4, ignore_eos=True)
-    seeds = [ft.SamplingParams(**{**vars_of(params), "seed": seed}) for seed in range(1500)]
+    seeds = [ft.SamplingParams(**{**vars_of(params), "seed": seed}) for seed in range(700)]
     with ft.LLM(small(0), speculate=proposer, rule="rejection", max_batch=1) as llm:
         armed.append(True)
         outs = llm.generate([[3, 1]] * len(seeds), seeds)

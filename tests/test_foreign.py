@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as Fast
 
@@ -24,7 +24,8 @@ from foretoken.proposers.foreign import ForeignDraft
 from foretoken.request import Request
 from foretoken.runners.base import Output, Work
 from foretoken.tree import TokenTree
-from test_methods import check_counters
+from test_exactness import check_law, small
+from test_methods import NATIVE, check_counters
 
 BUNDLED = Path(ft.__file__).parent / "demo" / "models"
 LINES = [
@@ -240,6 +241,37 @@ def test_tokens_are_those_of_plain_decoding(name: str, kind: str) -> None:
         drafted += sum(out.stats.drafted for out in outs)
         assert 0 <= proposer.survival <= 1
     assert drafted > 0
+
+
+@pytest.mark.parametrize("kind", ["greedy, penalised", "sampled, penalised"])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3", pytest.param("native", marks=NATIVE)])
+def test_tokens_on_other_targets(name: str, kind: str) -> None:
+    native = name == "native"
+    shape: dict[str, Any] = {"dtype": torch.bfloat16, "head_dim": 16} if native else {}
+    model = tiny.model("llama" if native else name, vocab_size=259, **shape)
+    size = len(other("merges")) + 3
+    proposer = ForeignDraft(
+        tiny.model("llama", 7, vocab_size=size, num_hidden_layers=2, **shape),
+        tokenizer=other("merges"),
+        target_tokenizer=bytewise(),
+        min_confidence=0.0,
+    )
+    options = params(bad_token_ids=ASCII, **ALL[kind])
+    base = ft.LLM(model, tokenizer=bytewise(), runner="native" if native else "torch", max_batch=1)
+    want = [out.token_ids for out in base.generate(PROMPTS, options)]
+    with ft.LLM(base, speculate=proposer, max_batch=3) as llm:
+        outs = llm.generate(PROMPTS, options)
+    assert [out.token_ids for out in outs] == want and sum(out.stats.drafted for out in outs)
+
+
+def test_the_law_of_the_rejection_rule() -> None:
+    """What it proposes carries no laws, so it has to be verified as one-hot."""
+    letters = {letter: i for i, letter in enumerate("abcdefgh"[: small(0).config.vocab_size])}
+    made = Tokenizer(models.WordLevel(letters, unk_token="a"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Split(Regex("."), "isolated"), decoders.Fuse()
+    both = Fast(tokenizer_object=made)
+    proposer = ForeignDraft(small(1), tokenizer=both, target_tokenizer=both, min_confidence=0.0)
+    check_law("rejection", proposer, 1200, max_tokens=4)
 
 
 @pytest.mark.parametrize("kind", ["greedy, penalised", "sampled, penalised"])
@@ -478,10 +510,10 @@ def test_survival_is_exact() -> None:
     assert proposer.survival == 1.0
     (tree,) = proposer.propose([request("the ")])
     assert drafted(tree) == "ab"  # and half an emoji, which is one broken character
-    assert (proposer.written, proposer.survived) == (3, 2) and proposer.survival == 2 / 3
+    assert (proposer.written, proposer.survived) == (4, 2) and proposer.survival == 2 / 4
     (tree,) = proposer.propose([request("the ", 1, temperature=1.0, logit_bias={5: 0.0})])
     raced = list(tree.tokens[1:])
-    assert len(raced) == 4 and proposer.survived == 2 + proposer.written - 3
+    assert len(raced) == 4 and (proposer.written, proposer.survived) == (8, 6)
 
 
 def test_a_race_is_over_strings_that_both_have() -> None:

@@ -27,9 +27,9 @@ SOURCE = REPOSITORY / "src" / "foretoken"
 # which the design says nothing; heads lie with their proposers, beside the checkpoints.
 SHARED = " ".join(
     f"proposers.{name}"
-    for name in ("base", "growing", "beside", "bush", "automaton", "fitting", "heads")
+    for name in ("base", "together", "growing", "beside", "bush", "automaton", "script")
 )
-SHARED += " heads"
+SHARED += " proposers.fitting proposers.heads heads"
 TABLE = f"""
 tree params             <-  | torch
 noise                   <- native.sampling | torch
@@ -40,12 +40,12 @@ verify request          <- tree sampling | torch
 picks                   <- tree sampling request | torch
 proposers               <- proposers.* | torch
 proposers.base          <- tree sampling request runners.base | torch
-proposers.automaton     <-
-proposers.growing       <- tree sampling request runners.base | torch
+proposers.automaton proposers.script proposers.together <-
+proposers.growing       <- tree sampling request runners.base proposers.together | torch
 proposers.beside        <- tree request runners.base
 proposers.fitting       <- tree request runners.base proposers.bush shapes
 proposers.heads         <- heads tree runners.base | torch
-proposers.bush          <- tree sampling request proposers.beside proposers.growing | torch
+proposers.bush          <- tree sampling request runners.base proposers.* | torch
 proposers.staged        <- tree sampling request picks verify runners.base {SHARED} | torch
 proposers.*             <- tree sampling request runners.base {SHARED} checkpoints shapes | torch
 methods                 <- proposers.* checkpoints

@@ -24,9 +24,10 @@ from foretoken import checkpoints, demo
 from foretoken.demo import prompts
 from foretoken.heads import Heads
 from foretoken.proposers.heads import Placed
-from foretoken.proposers.medusa import Medusa, best_first
+from foretoken.proposers.medusa import Medusa
 from foretoken.request import Feedback, Request
 from foretoken.sampling import noise
+from foretoken.shapes import best_first
 from foretoken.tree import TokenTree
 from test_exactness import PROMPTS, SAMPLED, check_law, small
 from test_methods import NATIVE, check_counters
@@ -446,7 +447,7 @@ def test_best_first_equals_trying_every_path(shares: list[list[float]], nodes: i
                 value *= shares[k][rank]
             if value > 0:
                 every[path] = value
-    got = best_first(shares, nodes)
+    got = [path for path, share in best_first(shares, nodes + 1)[1:] if share > 0]
     assert len(set(got)) == len(got) == min(nodes, len(every))
     assert [every[path] for path in got] == sorted(every.values(), reverse=True)[:nodes]
     for i, path in enumerate(got):

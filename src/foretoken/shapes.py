@@ -116,10 +116,9 @@ def calibrated(accuracies: Sequence[Sequence[float]], nodes: int) -> tuple[list[
     """Medusa's tree of `nodes` nodes, as `medusa_choices`, and its tokens per step.
 
     accuracies[k][i] = how often guess i of head k + 1 is right, wherever it stands. Node 0 is one
-    of `nodes` and no choice: 64 nodes are 63 choices. Adds the connected node of the largest
-    product of accuracies until there are enough, which no connected tree surpasses, since products
-    only fall along a path (Medusa, arXiv 2401.10774v3, section 2.3.3). A guess can be in the tree
-    without the likelier ranks before it, where these were measured to be worse.
+    of `nodes` and no choice: 64 nodes are 63 choices. No connected tree surpasses it: products only
+    fall along a path (Medusa, arXiv 2401.10774v3, section 2.3.3). A guess can be in it without the
+    likelier ranks before it, where these were measured to be worse.
 
     Returns paths by length, then rank by rank, and the expected accepted length + 1. Raises
     `ValueError` unless accuracies are in [0, 1], nodes >= 1 and there are guesses enough.
@@ -127,18 +126,25 @@ def calibrated(accuracies: Sequence[Sequence[float]], nodes: int) -> tuple[list[
     for k, row in enumerate(accuracies):
         _refuse_rates(f"accuracies[{k}]", row)
     _refuse_count("nodes", nodes, 1)
-    gains, choices = [1.0], [Path()]
-    front: list[tuple[float, int, Path]] = []  # the likeliest first, then in the order of paths
-    while len(choices) < nodes:
-        path, gain = choices[-1], gains[-1]
-        for rank, rate in enumerate(accuracies[len(path)] if len(path) < len(accuracies) else ()):
-            heapq.heappush(front, (-gain * rate, len(path) + 1, (*path, rank)))
-        if not front:
-            raise ValueError(f"nodes is {nodes}, but the heads' guesses make only {len(choices)}")
-        loss, _, path = heapq.heappop(front)
-        gains.append(-loss)
-        choices.append(path)
-    return sorted(choices[1:], key=_order), math.fsum(gains)
+    found = best_first(accuracies, nodes)
+    if len(found) < nodes:
+        raise ValueError(f"nodes is {nodes}, but the heads' guesses make only {len(found)}")
+    return sorted((path for path, _ in found[1:]), key=_order), math.fsum(p for _, p in found)
+
+
+def best_first(shares: Sequence[Sequence[float]], nodes: int) -> list[tuple[Path, float]]:
+    """At most `nodes` paths and their products of shares[depth][rank] <= 1, the largest first.
+
+    Node 0, (), is the first of them; among equals parents, and then in the order of paths.
+    """
+    found: list[tuple[Path, float]] = []
+    front: list[tuple[float, int, Path]] = [(-1.0, 0, ())]
+    while front and len(found) < nodes:
+        loss, depth, path = heapq.heappop(front)
+        found.append((path, -loss))
+        for rank, share in enumerate(shares[depth] if depth < len(shares) else ()):
+            heapq.heappush(front, (loss * share, depth + 1, (*path, rank)))
+    return found
 
 
 def choices_to_parents(choices: Iterable[Sequence[int]]) -> list[int]:
@@ -196,9 +202,7 @@ def best_chain(
     _refuse_rates("conditional", conditional)
     _refuse_seconds("draft_seconds", draft_seconds)
     if not 0 <= longest <= len(conditional):
-        raise ValueError(
-            f"longest is {longest}, but must be in [0, {len(conditional)}], the depths measured"
-        )
+        raise ValueError(f"longest is {longest}, but must be in [0, {len(conditional)}]: measured")
     tokens = reached = 1.0
     best, least = 0, pass_seconds(cost, 1)
     for length in range(1, longest + 1):
@@ -220,10 +224,7 @@ def positional(accepted: Sequence[int], offered: Sequence[int]) -> list[float]:
     and 0 <= accepted <= offered.
     """
     if len(accepted) != len(offered):
-        raise ValueError(
-            f"accepted must have as many ranks as offered, but they have {len(accepted)} and "
-            f"{len(offered)}"
-        )
+        raise ValueError(f"accepted must have {len(offered)} ranks, not {len(accepted)}")
     for rank, (part, whole) in enumerate(zip(accepted, offered, strict=True)):
         if not 0 <= part <= whole:
             raise ValueError(f"accepted[{rank}] is {part}, but must be in [0, {whole}], as offered")

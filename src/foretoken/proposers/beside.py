@@ -24,7 +24,7 @@ class Beside:
         if abs(target.vocabulary - runner.vocabulary) >= PADDING:
             raise ValueError(
                 f"the draft's vocabulary has {runner.vocabulary} tokens and the target's "
-                f"{target.vocabulary}: use a draft with the target's tokenizer"
+                f"{target.vocabulary}: use a draft with the target's tokenizer, or ForeignDraft"
             )
         self.runner = runner
         self._trees: dict[int, TokenTree | None] = {}  # what lies in its scratch

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
 from foretoken import sampling
 from foretoken.proposers.beside import Beside
 from foretoken.proposers.growing import stacked
+from foretoken.proposers.together import passed
 from foretoken.request import Request
+from foretoken.runners.base import Output
 from foretoken.tree import TokenTree
 
 Ranks = tuple[int, ...]  # (2, 0): the first child of the third child of node 0
@@ -50,17 +53,23 @@ def grown(
         room = draft.room(request) if draft.catch_up(request) else 0
         bushes.append(Bush(request, room, request.tokens[-1:]))
     while growing := [bush for bush in bushes if _wanted(bush, width)]:
-        trees = [TokenTree(list(bush.tokens), list(bush.parents)) for bush in growing]
-        outputs = draft.runner.forward(
-            [
-                draft.work(bush.request, tree, bush.ran)
-                for bush, tree in zip(growing, trees, strict=True)
-            ]
-        )
-        for bush, tree, output in zip(growing, trees, outputs, strict=True):
+        for bush, (tree, output) in passed(growing, partial(_run, draft), _stop):
             draft.ran(bush.request, tree)
             _extend(bush, tree, output.logits, width, draw)
     return [bush.tree() for bush in bushes]
+
+
+def _run(draft: Beside, growing: Sequence[Bush]) -> list[tuple[TokenTree, Output]]:
+    trees = [TokenTree(list(bush.tokens), list(bush.parents)) for bush in growing]
+    work = [
+        draft.work(bush.request, tree, bush.ran) for bush, tree in zip(growing, trees, strict=True)
+    ]
+    return list(zip(trees, draft.runner.forward(work), strict=True))
+
+
+def _stop(bush: Bush, error: Exception) -> None:
+    bush.room = 0
+    bush.request.stop_drafting(error)
 
 
 def _wanted(bush: Bush, width: Callable[[Ranks], int]) -> bool:
@@ -80,8 +89,7 @@ def _extend(
         try:
             ids, shares, laws = draw(bush.request, tree.path_tokens(leaf), row, count)
         except sampling.NoCandidate as error:
-            bush.request.stop_drafting(error)
-            bush.room = 0
+            _stop(bush, error)
             continue
         for rank in range(len(ids)):
             bush.leaves[len(bush.tokens) + rank] = (*ranks, rank)

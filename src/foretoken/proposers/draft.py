@@ -59,21 +59,28 @@ class DraftModel(Growing):
             self.widths = widths(choices_to_parents(tree))
         self.model, self.quantize, self.fitted = model, quantize, tree == "auto"
         self.fit: Fit | None = None
+        self._last: dict[int, TokenTree] = {}  # to learn from, where shapes are fitted
 
     def bind(self, target: Target) -> None:
         self.beside = Beside(target.load(self.model, self.quantize), target)
         self.vocabulary = target.vocabulary
         if self.fitted:
             self.fit = Fit(target, self.beside.runner, NODES, DEPTH)
+        self._last.clear()
 
     def release(self, request: Request) -> None:
         self.beside.release(request)
+        self._last.pop(request.key, None)
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
         if self.fit is not None:
             for request in requests:
-                self.fit.learn(request)
-            return self._shaped(requests, self.fit.widths)
+                if request.key in self._last:
+                    self.fit.learn(request, self._last[request.key])
+            trees = self._shaped(requests, self.fit.widths)
+            keys = [request.key for request in requests]
+            self._last.update(zip(keys, trees, strict=True))
+            return trees
         if self.widths is not None:
             return self._shaped(requests, self.widths)
         grown = [self._start(request) for request in requests]

@@ -21,6 +21,7 @@ KEY = -3  # of the timed passes: no request's
 CONTEXT = 64  # tokens behind which they run
 TIMED = (1, 2, 4, 8, 12, 16)  # nodes
 EVERY = 32  # steps between two fittings
+TRIALS = 2  # of them with a wide tree, or a rank that paid nothing once would never be tried again
 RANKS = 3  # siblings at most
 # Deep and wide enough to learn every rank from.
 FIRST = [(0,), (1,), (2,), (0, 0), (0, 1), (0, 2), (0, 0, 0), (0, 0, 1), (0, 0, 0, 0)]
@@ -39,24 +40,31 @@ class Fit:
         self.draft_seconds = _seconds(draft, [2])[2]
         self.nodes, self.depth = nodes, depth
         self.accepted, self.offered = [0] * RANKS, [0] * RANKS
-        self.steps, self.widths = 0, widths(choices_to_parents(FIRST))
+        self.steps, self.wide = 0, widths(choices_to_parents(FIRST))
+        self.fitted = self.wide
 
-    def learn(self, request: Request) -> None:
-        """From the request's last step; now and then a new shape comes of it."""
+    @property
+    def widths(self) -> Counter[Ranks]:
+        """Children by ranks, of the trees of this step."""
+        return self.wide if self.steps % EVERY >= EVERY - TRIALS else self.fitted
+
+    def learn(self, request: Request, tree: TokenTree) -> None:
+        """From what became of `tree`, the request's last; now and then a new shape comes of it."""
         if (feedback := request.feedback) is None:
             return
-        tree, path = feedback.tree, feedback.path
-        for node, following in zip(path, [*path[1:], -1], strict=True):
-            for rank, child in enumerate(tree.children(node)[:RANKS]):
-                self.offered[rank] += 1
-                self.accepted[rank] += child == following
+        where, path = tree.within(feedback.tree), {*feedback.path}  # others' nodes may be there too
+        for node, at in enumerate(where):
+            children = tree.children(node)[:RANKS] if at in path else ()
+            for rank, child in enumerate(children):
+                self.offered[rank] += where[child] >= 0
+                self.accepted[rank] += where[child] in path
         self.steps += 1
         if self.steps % EVERY:
             return
         rates = positional(self.accepted, self.offered)
         best = best_shape(rates, self.cost, self.draft_seconds, self.nodes, self.depth)
         # Where nothing pays a token is drafted all the same: it is how that is noticed to change.
-        self.widths = widths(best.parents if len(best.parents) > 1 else [-1, 0])
+        self.fitted = widths(best.parents if len(best.parents) > 1 else [-1, 0])
         # What is long ago counts less.
         self.accepted = [count // 2 for count in self.accepted]
         self.offered = [count // 2 for count in self.offered]

@@ -6,8 +6,7 @@ under sampling, strings that are one token to both race its noise (Timor et al. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,37 +14,10 @@ import torch
 from foretoken import sampling
 from foretoken.proposers.beside import SLICE
 from foretoken.proposers.growing import Growing, Growth
+from foretoken.proposers.script import BROKEN, Script
 from foretoken.request import Request
 from foretoken.runners.base import Output, Target, Work, begin
 from foretoken.tree import TokenTree
-
-BROKEN = "\ufffd"  # what bytes that are no character, or not yet, are decoded to
-
-
-class Script:
-    """A tokenizer; special tokens whose string is not in the other's vocabulary are mute."""
-
-    def __init__(self, tokenizer: Any, foreign: Collection[str]) -> None:
-        self.encode = partial(tokenizer.encode, add_special_tokens=False)
-        self.decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
-        self.strings = {i: string for string, i in tokenizer.get_vocab().items()}
-        self.mute = {i for i in tokenizer.all_special_ids if self.strings.get(i) not in foreign}
-        self.letter = self.encode("a")[-1:]
-
-    def text(self, ids: Sequence[int], behind: Sequence[int] = ()) -> str:
-        """What `ids` add to the text of the ids before them."""
-        known, heard = ([i for i in each if i not in self.mute] for each in (behind, ids))
-        return str(self.decode(known + heard)[len(self.decode(known)) :])
-
-    def ids(self, text: str, behind: str) -> list[int] | None:
-        """What `text` adds to the ids of the text before it; None if a token spans both."""
-        known, whole = self.encode(behind), self.encode(behind + text)
-        return whole[len(known) :] if whole[: len(known)] == known else None
-
-    def piece(self, i: int) -> str:
-        """What a token adds to the text of a letter; its own string if that is broken."""
-        text = self.text([i], self.letter) if i in self.strings else ""
-        return BROKEN + self.strings.get(i, "") if BROKEN in text or not text else text
 
 
 class ForeignDraft(Growing):
@@ -75,7 +47,7 @@ class ForeignDraft(Growing):
 
     @property
     def survival(self) -> float:
-        """The share of the characters written that was proposed; 1 before the first."""
+        """The share of the tokens drafted whose text could be proposed; 1 before the first."""
         return self.survived / self.written if self.written else 1.0
 
     def bind(self, target: Target) -> None:
@@ -140,10 +112,14 @@ class ForeignDraft(Growing):
     def _proposed(self, growth: Growth) -> list[int]:
         """The target's ids, without laws; the last may be half a word, which costs only a row."""
         request, ids = growth.request, growth.tips[1:]
-        text = kept = self.own.text([self.ids.get(i, 0) for i in ids], self._places[request.key][2])
+        wrote, behind = [self.ids.get(i, 0) for i in ids], self._places[request.key][2]
+        text = kept = self.own.text(wrote, behind)
         if request.params.temperature == 0 or request.rule != "coupled":
             kept, known = text.partition(BROKEN)[0], request.tokens[-self.lookbehind :]
             ids = self.other.ids(kept, self.other.text(known)) or []
         ids = ids if max(ids, default=0) < self.size else []
-        self.written, self.survived = self.written + len(text), self.survived + len(ids and kept)
+        whole = len(wrote) if ids else 0
+        while kept != text and whole and len(self.own.text(wrote[:whole], behind)) > len(kept):
+            whole -= 1
+        self.written, self.survived = self.written + len(wrote), self.survived + whole
         return ids

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from foretoken import sampling
+from foretoken.proposers.together import passed
 from foretoken.request import Request
 from foretoken.runners.base import Output
 from foretoken.tree import TokenTree
@@ -82,20 +83,8 @@ class Growing:
             self._grow(growing)
 
     def _grow(self, growing: Sequence[Growth]) -> None:
-        """One pass of the model, and children for every tip.
-
-        Where it fails, what was drawn stays in the tree: dropping it because of what it was would
-        bias the law.
-        """
-        try:
-            outputs = self.run(growing)
-        except Exception as error:  # one request's fault is not the others'
-            if len(growing) == 1:
-                return stop(growing[0], error)
-            for growth in growing:
-                self._grow([growth])
-            return
-        for growth, output in zip(growing, outputs, strict=True):
+        """One pass of the model, and children for every tip."""
+        for growth, output in passed(growing, self.run, stop):
             growth.ran = len(growth.tips)
             try:
                 row = output.logits[-1][: self.vocabulary]
@@ -108,7 +97,7 @@ class Growing:
 
 
 def stop(growth: Growth, error: Exception) -> None:
-    """End a growth whose model failed, keep what was drawn, and tell the request."""
+    """End a growth whose model failed, and tell the request."""
     growth.depth = 0
     growth.request.stop_drafting(error)
 

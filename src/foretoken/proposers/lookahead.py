@@ -118,6 +118,7 @@ class Lookahead:
     def _tree(self, request: Request, state: State) -> TokenTree:
         root, room = request.tokens[-1], request.room - 1
         tokens, parents, scores = [root], [-1], [1.0]
+        known: dict[tuple[int, int], int] = {}  # guesses with the same beginning share its nodes
 
         def add(parent: int, token: int, score: float) -> int:
             tokens.append(token)
@@ -128,7 +129,9 @@ class Lookahead:
         for guess in reversed(state.pool.get(root, ())):
             node = 0
             for depth, token in enumerate(guess[:room], 1):
-                node = add(node, token, TRUST**depth)
+                if (at := known.get((node, token))) is None:
+                    at = known[node, token] = add(node, token, TRUST**depth)
+                node = at
         if self.window + len(state.rows) - 2 > room:  # too near the end to learn anything
             return TokenTree(tokens, parents, scores=scores)
         column = [0]

@@ -7,7 +7,6 @@ a model. The heads do not know what stands between. Cai et al. 2024 (arXiv 2401.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from foretoken.heads import Heads, Ranks, checked_tree
 from foretoken.proposers.heads import placed
 from foretoken.request import Request
 from foretoken.runners.base import Target
+from foretoken.shapes import best_first
 from foretoken.tree import TokenTree
 
 WIDTH = 10  # guesses of a head for a grown tree, as in the released ones
@@ -57,7 +57,7 @@ class Medusa:
         self.nodes, self.min_confidence = nodes, min_confidence
         if tree is None:
             tree = heads.tree or ("calibrated" if heads.accuracies else "grown")
-        if tree == "calibrated" and not (tree := best_first(heads.accuracies or (), nodes)):
+        if tree == "calibrated" and not (tree := _paths(heads.accuracies or (), nodes)):
             raise ValueError("the heads came without accuracies: use tree='grown'")
         if isinstance(tree, str) and tree != "grown":
             raise ValueError(f"tree {tree!r} is unknown: use calibrated, grown, or a list of paths")
@@ -83,7 +83,7 @@ class Medusa:
     def _tree(self, request: Request, rows: Tensor | tuple[()]) -> TokenTree:
         """From the logits (V,) of each head; without places that there are no guesses for."""
         guesses = [_guesses(request, row, k, self.width) for k, row in enumerate(rows)]
-        paths = self.paths or best_first([shares for _, shares in guesses], self.nodes)
+        paths = self.paths or _paths([shares for _, shares in guesses], self.nodes)
         tokens, parents, scores = [request.tokens[-1]], [-1], [1.0]
         nodes: dict[Ranks, int] = {(): 0}
         for path in paths:
@@ -129,17 +129,6 @@ def _guesses(request: Request, row: Tensor, k: int, count: int) -> Guesses:
     return ids, shares
 
 
-def best_first(shares: Sequence[Sequence[float]], nodes: int) -> list[Ranks]:
-    """The `nodes` paths with the largest products of shares[depth][rank] <= 1, parents first.
-
-    Greedy is optimal, because no path has more than its parent (Medusa, section 2.3.3).
-    """
-    chosen: list[Ranks] = []
-    heap: list[tuple[float, Ranks]] = [(-1.0, ())]
-    while heap and len(chosen) <= nodes:
-        value, path = heappop(heap)
-        chosen.append(path)
-        for rank, share in enumerate(shares[len(path)] if len(path) < len(shares) else ()):
-            if value * share < 0:
-                heappush(heap, (value * share, (*path, rank)))
-    return chosen[1:]
+def _paths(shares: Sequence[Sequence[float]], nodes: int) -> list[Ranks]:
+    """The best `nodes` paths of guesses that have a chance at all."""
+    return [path for path, share in best_first(shares, nodes + 1)[1:] if share > 0]

@@ -19,8 +19,9 @@ from foretoken.picks import Laws
 from foretoken.proposers.base import Proposer, bind, release
 from foretoken.proposers.beside import Beside
 from foretoken.proposers.growing import Growing, Growth, race, stop
+from foretoken.proposers.together import passed
 from foretoken.request import VERIFIER, Request
-from foretoken.runners.base import Target
+from foretoken.runners.base import Output, Target
 from foretoken.sampling import NoCandidate
 from foretoken.tree import TokenTree
 from foretoken.verify import verify, verify_rejection
@@ -30,21 +31,18 @@ Found = list[tuple[list[int], list[float], list[Tensor]]]  # ids, shares, laws b
 
 @dataclass(slots=True)
 class Stage:
-    """What the draft ran for a request in this step, and the request as its drafter sees it."""
+    """A request as the draft's drafter sees it, and what the draft ran for it in this step."""
 
     shadow: Request
-    tokens: list[int]  # all nodes, of which some were rejected
-    parents: list[int]
+    ran: TokenTree | None = None  # all nodes, of which some were rejected
     tip: int = 0  # the node that the last written token hangs from
 
-    def hang(self, tree: TokenTree, ran: int) -> TokenTree:
-        """All nodes with those of `tree`, whose node 0 has not run unless nothing has."""
-        if ran:
-            self.parents += [self.tip, *(len(self.tokens) + parent for parent in tree.parents[1:])]
-            self.tokens += tree.tokens
-        else:
-            self.tokens, self.parents = list(tree.tokens), list(tree.parents)
-        return TokenTree(list(self.tokens), list(self.parents))
+    def hung(self, tree: TokenTree) -> TokenTree:
+        """What ran with `tree`, whose node 0 has not run unless nothing has."""
+        if self.ran is None:
+            return tree
+        parents = [self.tip, *(len(self.ran) + parent for parent in tree.parents[1:])]
+        return TokenTree([*self.ran.tokens, *tree.tokens], [*self.ran.parents, *parents])
 
 
 class Staged(Growing):
@@ -67,53 +65,55 @@ class Staged(Growing):
         if drafter.taps or getattr(drafter, "wants_best", False):
             raise ValueError("the drafter of a draft learns nothing from it: use another method")
         self.model, self.drafter = model, drafter
-        self._shadows: dict[int, Request] = {}
         self._stages: dict[int, Stage] = {}
 
     def bind(self, target: Target) -> None:
         self.beside = Beside(target.load(self.model), target)
         bind(self.drafter, self.beside.runner)
         self.vocabulary = target.vocabulary
-        self._shadows.clear()
+        self._stages.clear()
 
     def release(self, request: Request) -> None:
         self.beside.release(request)
-        if (shadow := self._shadows.pop(request.key, None)) is not None:
-            release(self.drafter, shadow)
+        if (stage := self._stages.pop(request.key, None)) is not None:
+            release(self.drafter, stage.shadow)
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
         grown = [self._start(request) for request in requests]
         self.grow(grown)
         for growth in grown:
-            if growth.ran:
-                stage = self._stages[growth.request.key]
-                self.beside.ran(growth.request, TokenTree(stage.tokens, stage.parents))
+            if (ran := self._stages[growth.request.key].ran) is not None:
+                self.beside.ran(growth.request, ran)
         return [growth.tree() for growth in grown]
 
     def _start(self, request: Request) -> Growth:
-        shadow = self._shadows.get(request.key)
-        if shadow is None:
-            shadow = self._shadows[request.key] = request.twin()
-        shadow.follow(request)
-        self._stages[request.key] = Stage(shadow, [], [])
+        if (stage := self._stages.get(request.key)) is None:
+            stage = self._stages[request.key] = Stage(request.twin())
+            # Its drafter may not guess where the draft itself has no place to stand.
+            stage.shadow.max_length = min(request.max_length, self.beside.runner.max_length)
+        stage.shadow.follow(request)
+        stage.ran = None
         room = self.beside.room(request) if self.beside.catch_up(request) else 0
         return Growth(request, min(self.num_draft_tokens, room), [request.tokens[-1]])
 
-    def _grow(self, growing: Sequence[Growth]) -> None:
-        """One pass of the draft over what its drafter proposes to every request."""
+    def _run(self, growing: Sequence[Growth]) -> list[tuple[TokenTree, TokenTree, Output]]:
+        """What the drafter proposes, what ran with it, and the rows of a pass over it."""
         stages = [self._stages[growth.request.key] for growth in growing]
         proposed = self.drafter.propose([stage.shadow for stage in stages])
-        trees = [
-            tree.truncate(max(0, stage.shadow.room - 1))
-            for tree, stage in zip(proposed, stages, strict=True)
-        ]
+        rooms = [max(0, stage.shadow.room - 1) for stage in stages]
+        trees = [tree.truncate(room) for tree, room in zip(proposed, rooms, strict=True)]
+        wholes = [stage.hung(tree) for stage, tree in zip(stages, trees, strict=True)]
         work = [
-            self.beside.work(growth.request, stage.hang(tree, growth.ran), growth.ran)
-            for growth, stage, tree in zip(growing, stages, trees, strict=True)
+            self.beside.work(growth.request, whole, growth.ran)
+            for growth, whole in zip(growing, wholes, strict=True)
         ]
-        outputs = self.beside.runner.forward(work)
-        for growth, stage, tree, output in zip(growing, stages, trees, outputs, strict=True):
-            first, growth.ran = growth.ran, len(stage.tokens)
+        return list(zip(trees, wholes, self.beside.runner.forward(work), strict=True))
+
+    def _grow(self, growing: Sequence[Growth]) -> None:
+        """See `Growing`: one pass, and what the draft accepts of it."""
+        for growth, (tree, whole, output) in passed(growing, self._run, stop):
+            stage = self._stages[growth.request.key]
+            first, growth.ran, stage.ran = growth.ran, len(whole), whole
             try:
                 path, found = self._written(stage.shadow, tree, output.logits[:, : self.vocabulary])
             except NoCandidate as error:

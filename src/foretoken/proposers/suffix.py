@@ -74,12 +74,12 @@ class SuffixAutomaton:
 
     def _follow(self, request: Request) -> Automaton:
         """The automaton of the request's text, which only grows unless it drafts for a draft."""
-        automaton, held = self._own.get(request.key, (Automaton(), []))
+        automaton, held = self._own.setdefault(request.key, (Automaton(), []))
         if held != request.tokens[: len(held)]:
-            automaton, held = Automaton(), []
+            automaton, held = self._own[request.key] = Automaton(), []
         for token in request.tokens[len(held) :]:
             automaton.append(token)
-        self._own[request.key] = automaton, list(request.tokens)
+            held.append(token)
         return automaton
 
     def _grown(self, automaton: Automaton, state: int, root: int, depth: int) -> TokenTree:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+import foretoken as ft
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -18,5 +22,23 @@ def test_example(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.strip() and "identical: False" not in out
 
 
-def test_there_are_examples() -> None:
-    assert len(EXAMPLES) >= 3
+METHODS = [
+    name
+    for name in ft.__all__
+    if hasattr(getattr(ft, name), "propose") or getattr(ft, name) is ft.Typical
+]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_its_example(name: str) -> None:
+    assert any(f"ft.{name}(" in path.read_text() for path in EXAMPLES)
+
+
+SECTIONS = re.split("\n## ", (ROOT / "docs" / "methods.md").read_text())
+
+
+@pytest.mark.parametrize("section", SECTIONS[2:], ids=lambda text: text.splitlines()[0])
+def test_every_method_is_described(section: str) -> None:
+    """Idea, picture, when it pays, cost, options, paper."""
+    for part in ("```\n", "**Pays** ", "**Not**", "**Cost.** ", "**Options.** ", "**Paper"):
+        assert part in section, part

@@ -1,0 +1,17 @@
+"""A draft whose trees are fitted to what is accepted and to what passes cost here."""
+
+import foretoken as ft
+from foretoken.demo import bundled
+from foretoken.demo.prompts import PROMPTS
+
+llm = ft.LLM(bundled("target"), dtype="float32")
+params = ft.SamplingParams(temperature=0.7, seed=1, max_tokens=96)
+(plain,) = llm.generate(PROMPTS[0], params)
+
+draft = ft.DraftModel(bundled("draft"), tree="auto")
+llm.use(draft)
+(fast,) = llm.generate(PROMPTS[0], params)
+print(fast.text)
+print("identical:", fast.token_ids == plain.token_ids)
+print(f"{fast.stats.tokens_per_step:.2f} tokens per pass of the model")
+print("children by ranks:", dict(draft.fit.widths))

@@ -29,7 +29,9 @@ TRIED = 3  # prompts on which settings are tried
 Made = Callable[[], Any]
 
 
-def candidates(draft: str, heads: str, exit: str, layers: int) -> dict[str, dict[str, Made]]:
+def candidates(
+    draft: str, second: str, heads: str, exit: str, layers: int
+) -> dict[str, dict[str, Made]]:
     """Method -> settings, as they are told -> what makes it."""
     exits = sorted({1, max(1, layers // 4), max(1, layers // 2)})
     return {
@@ -74,6 +76,11 @@ def candidates(draft: str, heads: str, exit: str, layers: int) -> dict[str, dict
             str(e): lambda e=e: ft.SpecInfer([draft], expansion=e)
             for e in ((2, 1, 1), (2, 2, 1), (3, 1, 1, 1), (1, 1, 3, 1, 1))
         },
+        "SpecInfer, two drafts": {
+            str(e): lambda e=e: ft.SpecInfer([draft, second], expansion=e)
+            for e in ((1, 1, 1), (1, 1, 1, 1, 1), (2, 1, 1))
+            if second
+        },
         "Medusa": {
             f"{n} nodes, {tree}": lambda n=n, tree=tree: ft.Medusa(heads, tree, nodes=n)
             for n in (4, 8, 11, 20)
@@ -117,6 +124,7 @@ class Side:
 def main(
     target: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
     draft: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
+    second_draft: Annotated[str, typer.Option(help="Folder; none unless given.")] = "",
     heads: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
     exit: Annotated[str, typer.Option(help="Folder of a head on a layer; none unless given.")] = "",
     only: Annotated[
@@ -141,7 +149,8 @@ def main(
             temperature=temperature, max_tokens=max_tokens, seed=number, ignore_eos=True
         )
 
-    made = candidates(located(draft, "draft"), located(heads, "heads"), exit, base.runner.layers)
+    draft, heads = located(draft, "draft"), located(heads, "heads")
+    made = candidates(draft, second_draft, heads, exit, base.runner.layers)
     wished = {"none", *only} if only else set(made)
     made = {method: each for method, each in made.items() if method in wished and each}
     sides: dict[str, Side] = {}

@@ -154,6 +154,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("cached", [1 << 20, 5 * V])
 def test_a_gradient_taken_at_once_is_the_same(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "CACHED", cached)
+    monkeypatch.setattr(losses, "LEAST", 1)
     generator = torch.Generator().manual_seed(0)
     weight, rows = (torch.randn(V, 8, generator=generator), torch.randn(37, 8, generator=generator))
     labels = torch.randint(V, (37,), generator=generator)
@@ -165,6 +166,13 @@ def test_a_gradient_taken_at_once_is_the_same(cached: int, monkeypatch: pytest.M
         found.append((loss.detach(), right, states.grad))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_rows_at_once_are_enough_for_a_large_vocabulary() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert losses.at_once(8192, cpu) == losses.at_once(151_936, cpu) == 128
+    assert losses.at_once(97, cpu) == (1 << 20) // 97
+    assert losses.at_once(151_936, gpu) == losses.ELEMENTS // 151_936 == 220
 
 
 # --- the loop ---

@@ -15,9 +15,17 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 ELEMENTS = 1 << 25  # logits held for a backward pass at once: 128 MB of fp32
-CACHED = 1 << 20  # logits worked on at once where none are held
+CACHED = 1 << 20  # logits worked on at once where none are held, in a processor's cache
+LEAST = 128  # rows at once: with fewer, reading the head is what takes the time
 
 Part = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def at_once(vocabulary: int, device: torch.device) -> int:
+    """Rows of logits that are worked on together where none are held for a backward pass."""
+    if device.type == "cpu":
+        return max(LEAST, CACHED // vocabulary)
+    return max(1, ELEMENTS // vocabulary)
 
 
 def cross_entropy(
@@ -27,8 +35,7 @@ def cross_entropy(
 
     Where the vocabulary is large the rows go in chunks whose logits are computed once more in the
     backward pass: N x V of them would be most of the memory of training. frozen: nothing in `head`
-    learns; then the states' gradient is taken at once, chunk by chunk, while the logits lie in the
-    processor's cache.
+    learns; then the states' gradient is taken at once, chunk by chunk.
     """
 
     def part(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,7 +49,7 @@ def cross_entropy(
         vocabulary = head(states[:1]).shape[-1]
     if frozen and states.requires_grad:
         found: tuple[Tensor, Tensor] = _AtOnce.apply(  # type: ignore[no-untyped-call]
-            states, labels, part, max(1, CACHED // vocabulary)
+            states, labels, part, at_once(vocabulary, states.device)
         )
         return found
     return _in_parts(part, states, labels, max(1, ELEMENTS // vocabulary))

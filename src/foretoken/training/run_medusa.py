@@ -16,7 +16,7 @@ from foretoken.proposers.medusa import Medusa as Proposer
 from foretoken.training import calibrate, card_medusa, prepare, served
 from foretoken.training.capture import Captured, capture
 from foretoken.training.files import writing
-from foretoken.training.losses import CACHED, ELEMENTS
+from foretoken.training.losses import ELEMENTS, at_once
 from foretoken.training.medusa import Medusa, fresh
 from foretoken.training.prepare import Watch
 from foretoken.training.rows import Document, pack
@@ -144,7 +144,7 @@ def _memory(options: Options, target: Any, made: Heads, plan: Plan, length: int)
     config = target.config.get_text_config()
     tokens = plan.rows // plan.accumulate * length
     kept = config.num_hidden_layers * 16 if options.joint else 4 + 4 * made.heads
-    logits = CACHED
+    logits = min(tokens, at_once(made.vocab_size, target.device)) * made.vocab_size
     if options.joint or made.outputs is not None:
         whole = tokens * made.vocab_size <= ELEMENTS  # then those of all heads are there at once
         logits = tokens * made.vocab_size * made.heads if whole else ELEMENTS

@@ -228,9 +228,9 @@ def test_a_checkpoint_is_not_written_over(cyclic: Any, tmp_path: Path) -> None:
     heads_of(cyclic, tmp_path, plan(20), **stop)
     with pytest.raises(ValueError, match="--resume"):
         heads_of(cyclic, tmp_path, plan(20))
-    with pytest.raises(ValueError, match="another data"):
+    with pytest.raises(ValueError, match="made with data cycle, not else"):
         heads_of(cyclic, tmp_path, plan(20), resume=True, about={"data": "else"})
-    with pytest.raises(ValueError, match="another plan"):
+    with pytest.raises(ValueError, match="made with steps 20, not 21"):
         heads_of(cyclic, tmp_path, plan(21), resume=True)
     files.clear(tmp_path)
     assert heads_of(cyclic, tmp_path, plan(3))[1].step == 3
@@ -239,22 +239,25 @@ def test_a_checkpoint_is_not_written_over(cyclic: Any, tmp_path: Path) -> None:
 class Odd(nn.Module):
     """A recipe whose loss and scores are prescribed."""
 
-    def __init__(self, loss: Any, scores: Any = ()) -> None:
+    def __init__(self, loss: Any, scores: Any = (), rate: float = 0.1) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
         self.prescribed, self.scores, self.step = loss, iter(scores), 0
+        self.rate = rate
         self.modes: list[bool] = []
 
     def forward(self, batch: Any, share: float) -> dict[str, Tensor]:
         self.step += 1
-        return {"loss": self.weight.sum() * 1.0 + self.prescribed(self.step)}
+        loss = self.weight.sum() * 1.0 + self.prescribed(self.step)
+        return {"loss": loss, "labels": torch.tensor(4.0)}
 
     def optimisers(self) -> list[torch.optim.Optimizer]:
-        return [torch.optim.SGD(self.parameters(), lr=0.1)]
+        return [torch.optim.SGD(self.parameters(), lr=self.rate)]
 
     def evaluate(self, device: torch.device) -> dict[str, float]:
         self.modes.append(self.training)
-        return {"score": next(self.scores)}
+        score = next(self.scores)
+        return {} if score is None else {"score": score}
 
 
 def odd(recipe: Odd, folder: Path, plan: Plan, **more: Any) -> trainer.State:
@@ -276,13 +279,62 @@ def test_a_loss_that_is_not_finite_ends_it_and_keeps_the_checkpoint(
 
 
 def test_it_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
-    recipe = Odd(lambda step: 0.0, [1.0, 3.0, 2.0, 2.5, 3.0, 2.9, 2.8])
+    recipe = Odd(lambda step: 0.0, [1.0, 3.0, 2.0, 2.5, 2.9, 2.8, 2.7])
     state = odd(recipe, tmp_path, Plan(100, 2, every=10, patience=3, least=40, clip=1e9, warmup=0))
     assert (state.reason, state.step, state.best_step) == ("no better", 50, 20)
     # A slope of 1: at step 20 the weight is minus the sum of the rates so far.
     rates = sum(Plan(100, 2, warmup=0).learning_rate(i) * 0.1 for i in range(20))
     assert float(recipe.weight.detach()) == pytest.approx(-rates, rel=1e-4)
     assert recipe.modes == [False] * 5
+
+
+@pytest.mark.parametrize("scores", [[1.0] * 6, [None] * 6], ids=["equal", "none"])
+def test_where_no_score_tells_the_last_weights_stay(scores: list[Any], tmp_path: Path) -> None:
+    recipe = Odd(lambda step: 0.0, scores)
+    state = odd(recipe, tmp_path, Plan(60, 2, every=10, patience=0, clip=1e9, warmup=0))
+    assert (state.reason, state.step, state.best_step) == ("steps", 60, 60)
+    rates = sum(Plan(60, 2, warmup=0).learning_rate(i) * 0.1 for i in range(60))
+    assert float(recipe.weight.detach()) == pytest.approx(-rates, rel=1e-4)
+    assert all(("score" in found) is (scores[0] is not None) for found in state.evaluations)
+
+
+def test_equal_scores_are_no_better_and_none_are_no_reason_to_stop(tmp_path: Path) -> None:
+    often: Any = {"every": 10, "patience": 3, "least": 10}
+    same = odd(Odd(lambda step: 0.0, [1.0] * 10), tmp_path / "same", Plan(100, 2, **often))
+    assert (same.reason, same.step, same.best_step) == ("no better", 40, 40)
+    none = odd(Odd(lambda step: 0.0, [None] * 10), tmp_path / "none", Plan(100, 2, **often))
+    assert (none.reason, none.step) == ("steps", 100)
+
+
+def test_a_gradient_that_is_not_finite_ends_it_too(tmp_path: Path) -> None:
+    class Steep(Odd):
+        def forward(self, batch: Any, share: float) -> dict[str, Tensor]:
+            found = super().forward(batch, share)
+            return found | {"loss": (self.weight * 0).sqrt().sum()}  # 0, with a slope of 0 / 0
+
+    recipe = Steep(lambda step: 0.0)
+    with pytest.raises(Diverged, match="the gradient is nan at step 1 "):
+        odd(recipe, tmp_path, Plan(5, 2))
+    assert float(recipe.weight.detach()) == 0.0
+
+
+@pytest.mark.parametrize(("keep", "second"), [(False, 0.01), (True, 0.1)])
+def test_a_checkpoint_goes_on_at_another_rate(keep: bool, second: float, tmp_path: Path) -> None:
+    long = Plan(10, 2, every=1000, clip=1e9, warmup=0)
+    first = Odd(lambda step: 0.0)
+    odd(first, tmp_path, long, stopped=lambda: first.step == 4)
+    again = Odd(lambda step: 0.0, [0.0], rate=0.01)
+    odd(again, tmp_path, long, resume=True, keep_rates=keep)
+    rates = [long.learning_rate(i) * (0.1 if i < 4 else second) for i in range(10)]
+    assert float(again.weight.detach()) == pytest.approx(-sum(rates), rel=1e-4)
+
+
+def test_the_option_that_differs_is_named(cyclic: Any, tmp_path: Path) -> None:
+    about = {"options": {"heads": 3, "seed": 0}, "data": "cycle"}
+    heads_of(cyclic, tmp_path, plan(20), about=about, stopped=lambda: True)
+    about["options"] = {"heads": 3, "seed": 1}
+    with pytest.raises(ValueError, match=r"made with seed 0, not 1: give the same options"):
+        heads_of(cyclic, tmp_path, plan(21), about=about, resume=True)
 
 
 def test_the_schedule() -> None:
@@ -297,6 +349,30 @@ def test_accumulation_is_one_larger_batch(cyclic: Any, tmp_path: Path) -> None:
     one, _ = heads_of(cyclic, tmp_path / "a", plan(5))
     parts, _ = heads_of(cyclic, tmp_path / "b", plan(5, accumulate=4))
     torch.testing.assert_close(one.heads.weights, parts.heads.weights, rtol=1e-3, atol=1e-5)
+
+
+def test_every_label_weighs_the_same_in_whatever_pass_it_is(cyclic: Any, tmp_path: Path) -> None:
+    """Answers of 2 tokens and of 18: one pass over four of them, or four passes."""
+    sizes = [2, 18, 3, 9, 17, 5, 2, 12]
+    answers = [[place >= 24 - size for place in range(24)] for size in sizes]
+    texts = [Document(cycle(i, 24), marks) for i, marks in enumerate(answers)]
+    rows, found = pack(texts, 24), {}
+    for parts in (1, 2, 4):
+        recipe = Medusa(cyclic, fresh(cyclic, 3), [rows_batch(rows)], rate=1e-2)
+        pace = Plan(5, 4, parts, warmup=0, every=1000)
+        folder = tmp_path / str(parts)
+        folder.mkdir()
+        state = train(recipe, lambda n: Stream(rows, n, 0), pace, folder, about={}, cpu=True)
+        found[parts] = recipe.heads.weights, torch.tensor(state.losses)
+    for parts in (2, 4):
+        torch.testing.assert_close(found[parts], found[1], rtol=1e-3, atol=1e-5)
+
+
+def test_heads_learn_from_a_target_in_half_precision(cyclic: Any, tmp_path: Path) -> None:
+    target = copy.deepcopy(cyclic).bfloat16()
+    recipe, state = heads_of(target, tmp_path, plan(120, precision="bf16"))
+    assert recipe.heads.weights.dtype == torch.float32
+    assert state.evaluations[-1]["score"] > 3.5 and state.losses[-1] < 0.2 * state.losses[0]
 
 
 def test_rows_that_do_not_divide_are_refused(tmp_path: Path) -> None:

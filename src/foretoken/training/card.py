@@ -67,8 +67,9 @@ def _draw(file: Path, state: State, draw: Callable[[Any], None]) -> bool:
     left.plot(range(1, len(state.losses) + 1), state.losses, color="tab:gray", lw=0.8)
     left.set_xlabel("step")
     left.set_ylabel("training loss")
-    beside, steps = left.twinx(), [found["step"] for found in state.evaluations]
-    beside.plot(steps, [found["score"] for found in state.evaluations], "o-", color="tab:blue")
+    scored = [found for found in state.evaluations if "score" in found]
+    beside, steps = left.twinx(), [found["step"] for found in scored]
+    beside.plot(steps, [found["score"] for found in scored], "o-", color="tab:blue")
     beside.set_ylabel("held-out tokens/step", color="tab:blue")
     draw(right)
     right.legend(frameon=False)

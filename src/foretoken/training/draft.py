@@ -78,7 +78,7 @@ class Draft(nn.Module):
         return [AdamW(self.student.parameters(), self.rate, betas=(0.9, 0.95), weight_decay=0.0)]
 
     def forward(self, batch: Batch, share: float) -> dict[str, Tensor]:
-        """`loss`, and `agree`: how often the student's argmax is the target's (or the text)."""
+        """`agree`: how often the student's argmax is the target's (or the text)."""
         before = int(self.passes)
         self.passes += 1
         if int((before + 1) * self.on_policy) > int(before * self.on_policy):
@@ -93,7 +93,8 @@ class Draft(nn.Module):
             heads = self._head(self.student), self._head(self.target)
             loss, right = losses.divergence(states, theirs, *heads, DIVERGENCES[self.loss])
         count = max(1, len(labels))
-        return {"loss": loss / count, "agree": right / count}
+        learnt = loss.new_tensor(len(labels))
+        return {"loss": loss / count, "labels": learnt, "agree": right / count}
 
     def _head(self, model: Any) -> Callable[[Tensor], Tensor]:
         return lambda states: logits_of(model, states)[..., : self.vocabulary]

@@ -51,6 +51,24 @@ def fresh(
     )
 
 
+def _still(recipe: nn.Module) -> set[str]:
+    """Names of what does not learn: of a target with adapters, all but those."""
+    named = recipe.named_parameters(remove_duplicate=False)
+    return {name for name, parameter in named if not parameter.requires_grad}
+
+
+def _leave_out(recipe: nn.Module, state: dict[str, Any], prefix: str, about: Any) -> None:
+    for name in _still(recipe):
+        state.pop(prefix + name, None)
+
+
+def _not_missed(recipe: nn.Module, found: Any) -> None:
+    still = _still(recipe)
+    found.missing_keys[:] = [
+        name for name in found.missing_keys if name.removeprefix("module.") not in still
+    ]
+
+
 class Medusa(nn.Module):
     """The loss of heads on a target: sum of DECAY^k times the cross-entropy of head k.
 
@@ -77,6 +95,8 @@ class Medusa(nn.Module):
         self.joint, self.weight, self.nodes = joint, weight, nodes
         self.backbone = target if joint else None
         self._frozen = (target,)  # no module of this one: not moved, not in checkpoints
+        self.register_state_dict_post_hook(_leave_out)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_not_missed)  # type: ignore[no-untyped-call]
 
     @property
     def target(self) -> Any:
@@ -95,19 +115,22 @@ class Medusa(nn.Module):
             states = states_of(self.target, batch)
         flat = states.flatten(0, 1)
         total = flat.new_zeros((), dtype=torch.float32)
-        weight = 1.0
+        counts, weight = [], 1.0
         if self.joint:
             weight = self.weight * math.sin(math.pi / 2 * share)
             at, labels = labelled(batch, 1)
             loss, _ = cross_entropy(flat[at], labels, self._lm_head)
             found["LM"] = total = loss / max(1, len(labels))
+            counts.append(len(labels))
         frozen = not self.joint and self.heads.outputs is None
         for k, (rows, head) in enumerate(self._guesses(flat), 1):
             at, labels = labelled(batch, k + 1)
             loss, right = cross_entropy(rows[at], labels, head, frozen)
             total = total + weight * DECAY**k * loss / max(1, len(labels))
             found[f"head {k}"] = right / max(1, len(labels))
-        return {"loss": total} | found
+            counts.append(len(labels))
+        # Heads have a label less each at the end of a text: the first count stands for all.
+        return {"loss": total, "labels": total.new_tensor(counts[0])} | found
 
     def _guesses(self, flat: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Of each head, its states (N, d) and what makes logits of them."""
@@ -125,13 +148,15 @@ class Medusa(nn.Module):
     def evaluate(self, device: torch.device) -> dict[str, float]:
         """Expected tokens per step of the best tree, and how often first guesses are right.
 
-        The path of an accepted draft is the ranks of what came, so shares of paths are counted.
+        The path of an accepted draft is the ranks of what came, so shares of paths are counted,
+        where a text goes on long enough for all heads; empty if it does nowhere.
         """
         found = [calibrate.whole(self.ranks(on(batch, device))) for batch in self.held_out]
-        ranks = torch.cat(found)
-        shown = {"score": 1 + sum(calibrate.tree_of(ranks, self.nodes).values())}
-        for k, share in enumerate((ranks == 0).float().mean(0).tolist(), 1):
-            shown[f"head {k}"] = share
+        ranks, shown = torch.cat(found), {}
+        if len(ranks):
+            shown["score"] = 1 + sum(calibrate.tree_of(ranks, self.nodes).values())
+            for k, share in enumerate((ranks == 0).float().mean(0).tolist(), 1):
+                shown[f"head {k}"] = share
         return shown
 
     @torch.no_grad()

@@ -41,15 +41,17 @@ class Text(nn.Module):
         ]
 
     def forward(self, batch: Batch, share: float) -> dict[str, Tensor]:
-        """`loss`, and `right`: how often the likeliest token came."""
+        """`right`: how often the likeliest token came."""
         at, labels = labelled(batch, 1)
         states = states_of(self.model, batch).flatten(0, 1)[at]
         loss, right = cross_entropy(states, labels, lambda rows: logits_of(self.model, rows))
         count = max(1, len(labels))
-        return {"loss": loss / count, "right": right / count}
+        learnt = loss.new_tensor(len(labels))
+        return {"loss": loss / count, "labels": learnt, "right": right / count}
 
     def evaluate(self, device: torch.device) -> dict[str, float]:
         """`loss` on the held-out text, and `score`, which is its opposite."""
-        losses = [self(on(batch, device), 1.0)["loss"] for batch in self.held_out]
-        mean = float(torch.stack(losses).mean())
+        found = [self(on(batch, device), 1.0) for batch in self.held_out]
+        loss = sum(float(one["loss"] * one["labels"]) for one in found)
+        mean = loss / max(1.0, sum(float(one["labels"]) for one in found))
         return {"score": -mean, "loss": mean}

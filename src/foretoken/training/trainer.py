@@ -7,10 +7,8 @@ has the losses of one that was not. Devices, precision and processes are acceler
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,7 +20,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from foretoken.training.files import BEST, CHECKPOINT, check_folder, replacing, writing
+from foretoken.training.files import BEST, CHECKPOINT, check_folder, replacing
+from foretoken.training.resuming import Checkpoint
 
 Batch = dict[str, Tensor]
 
@@ -35,7 +34,7 @@ class Recipe(Protocol):
     """
 
     def __call__(self, batch: Batch, share: float) -> dict[str, Tensor]:
-        """Scalars: `loss`, the mean over the labels, and what is worth showing beside it.
+        """Scalars: `labels`, how many are learnt, `loss`, their mean, and other means to show.
 
         share: of the steps that lie behind, 0 to 1, for ramps and stages.
         """
@@ -46,7 +45,10 @@ class Recipe(Protocol):
         ...
 
     def evaluate(self, device: torch.device) -> dict[str, float]:
-        """On held-out text; `score`, larger is better, and what is worth showing beside it."""
+        """On held-out text; `score`, larger is better, and what is worth showing beside it.
+
+        Without a score, where nothing could be scored, the last weights are the best.
+        """
         ...
 
 
@@ -82,8 +84,9 @@ class State:
     step: int = 0
     seconds: float = 0.0
     tokens: int = 0
-    best: float = -math.inf
-    best_step: int = 0
+    best: float | None = None  # score
+    best_step: int = 0  # the last with that score
+    risen: int = 0  # the first with it
     reason: str = ""  # why it ended: "steps", "no better", or "interrupted"
     process: int = 0  # which of those that train this is: 0 writes and tells
     losses: list[float] = field(default_factory=list)  # of every step
@@ -102,6 +105,7 @@ def train(
     *,
     about: Mapping[str, Any],
     resume: bool = False,
+    keep_rates: bool = False,
     cpu: bool = False,
     show: Callable[[State, dict[str, float]], None] = lambda state, shown: None,
     stopped: Callable[[], bool] = lambda: False,
@@ -109,7 +113,8 @@ def train(
     """Trains `recipe` in place and leaves it with its best weights on held-out text.
 
     rows(n): n rows of training, in an order that does not depend on n. about: what a checkpoint
-    must agree with to be resumed. show: called after every step. stopped: asked after every step;
+    must agree with to be resumed. keep_rates: then learning rates are the checkpoint's, not the
+    recipe's. show: called after every step. stopped: asked after every step;
     then a checkpoint is written and the state returned. Raises `Diverged` (the last checkpoint
     stays), `ValueError` for a checkpoint in the way or of something else, and `OSError`.
     """
@@ -129,7 +134,7 @@ def train(
         )
         try:
             loop = _Loop(accelerator, recipe, plan, folder, dict(about))
-            return loop.run(rows, resume, show, stopped)
+            return loop.run(rows, resume, keep_rates, show, stopped)
         finally:
             accelerator.end_training()
             AcceleratorState._reset_state(True)  # else a process trains in one precision only
@@ -140,21 +145,21 @@ class _Loop:
         self, accelerator: Any, recipe: Any, plan: Plan, folder: Path, about: dict[str, Any]
     ) -> None:
         self.accelerator, self.recipe, self.plan, self.folder = accelerator, recipe, plan, folder
-        self.about = {"plan": asdict(plan)} | about
+        self.checkpoint = Checkpoint(accelerator, folder, about | {"plan": asdict(plan)})
         self.model, *self.optimisers = accelerator.prepare(recipe, *recipe.optimisers())
-        for optimiser in self.optimisers:
-            for group in optimiser.param_groups:
-                group["peak"] = group["lr"]
+        for group in self._groups():
+            group["peak"] = group["lr"]
         self.state = State()
 
     def run(
         self,
         rows: Callable[[int], Dataset[Batch]],
         resume: bool,
+        keep_rates: bool,
         show: Callable[[State, dict[str, float]], None],
         stopped: Callable[[], bool],
     ) -> State:
-        plan, state = self.plan, self._begin(resume)
+        plan, state = self.plan, self._begin(resume, keep_rates)
         state.process = self.accelerator.process_index
         self.accelerator.init_trackers("tensorboard")
         self.model.train()
@@ -163,9 +168,10 @@ class _Loop:
             raise ValueError(
                 f"{plan.rows} rows a step do not divide into {share} equal parts: change one"
             )
-        loader = self.accelerator.prepare(
-            DataLoader(rows(plan.steps * plan.rows), plan.rows // share)
-        )
+        # A loader begins by drawing a number: not from the generator that dropout draws from.
+        draws, size = torch.Generator(), plan.rows // share
+        found = DataLoader(rows(plan.steps * plan.rows), size, generator=draws)
+        loader = self.accelerator.prepare(found)
         if state.step:
             loader = self.accelerator.skip_first_batches(loader, state.step * plan.accumulate)
         batches, saved = iter(loader), time.monotonic()
@@ -180,41 +186,55 @@ class _Loop:
             if not state.reason and self._agreed(stopped()):
                 state.reason = "interrupted"
             if state.reason or time.monotonic() - saved > plan.checkpoint_seconds:
-                self._save()
+                self.checkpoint.save(asdict(state))
                 saved = time.monotonic()
         if state.reason != "interrupted":
             self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
             if (best := self.folder / BEST).exists():
-                self.recipe.load_state_dict(torch.load(best, weights_only=True))
+                self.recipe.load_state_dict(torch.load(best, "cpu", weights_only=True))
         return state
 
     def _step(self, batches: Any) -> dict[str, float]:
-        """One step of the optimisers; what there is to show of it."""
-        plan, state, sums = self.plan, self.state, {"loss": 0.0}
-        factor = plan.learning_rate(state.step)
-        for optimiser in self.optimisers:
-            for group in optimiser.param_groups:
-                group["lr"] = group["peak"] * factor
+        """One step of the optimisers; what there is to show of it.
+
+        Every label weighs the same, whatever pass and process it is in.
+        """
+        plan, state = self.plan, self.state
+        sums: dict[str, Tensor] = {}
         for _ in range(plan.accumulate):
             batch = next(batches)
             with self.accelerator.accumulate(self.model):
                 found = self.model(batch, state.step / plan.steps)
-                for name, value in found.items():
-                    mean = self.accelerator.reduce(value.detach().float(), "mean")
-                    sums[name] = sums.get(name, 0.0) + float(mean) / plan.accumulate
-                self._refuse(sums["loss"], "loss")
-                self.accelerator.backward(found["loss"])
-                if self.accelerator.sync_gradients:
-                    norm = self.accelerator.clip_grad_norm_(self.model.parameters(), plan.clip)
-                    self._refuse(float(norm), "gradient")
-                for optimiser in self.optimisers:
-                    optimiser.step()
-                    optimiser.zero_grad()
+                weight = found.pop("labels") / batch["ids"].numel()
+                self.accelerator.backward(found["loss"] * weight)
+            for name, value in (found | {"weight": torch.ones_like(weight)}).items():
+                sums[name] = sums.get(name, 0) + weight * value.detach().float()
             state.tokens += int((batch["segments"] >= 0).sum()) * self.accelerator.num_processes
+        totals = self.accelerator.reduce(torch.stack([*sums.values()]), "sum").tolist()
+        shown = dict(zip(sums, totals, strict=True))
+        whole = shown.pop("weight") or 1.0  # of a step without labels nothing is learnt
+        shown = {name: total / whole for name, total in shown.items()}
+        self._refuse(shown["loss"], "loss")
+        # The gradients are a mean over passes and processes of sums over labels.
+        self._move(plan.accumulate * self.accelerator.num_processes / whole)
         state.step += 1
-        state.losses.append(sums["loss"])
+        state.losses.append(shown["loss"])
         state.reason = "steps" if state.step == plan.steps else ""
-        return sums
+        return shown
+
+    def _move(self, scale: float) -> None:
+        """The optimisers take their step, along the gradients times `scale`."""
+        factor = self.plan.learning_rate(self.state.step)
+        for group in self._groups():
+            group["lr"] = group["peak"] * factor
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
+        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.plan.clip)
+        self._refuse(float(norm), "gradient")
+        for optimiser in self.optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
 
     def _refuse(self, value: float, what: str) -> None:
         if math.isfinite(value):
@@ -223,7 +243,7 @@ class _Loop:
         kept = f"the last checkpoint is {there}" if there.exists() else "there was no checkpoint"
         raise Diverged(
             f"the {what} is {value} at step {self.state.step + 1} ({kept}): use a lower learning "
-            "rate, or look for broken text in the data"
+            "rate, with which a checkpoint goes on too, or look for broken text in the data"
         )
 
     def _evaluate(self) -> dict[str, float]:
@@ -234,12 +254,15 @@ class _Loop:
             found: dict[str, float] = self.recipe.evaluate(self.accelerator.device)
         self.model.train()
         state.evaluations.append({"step": float(state.step)} | found)
-        if found["score"] > state.best:
-            state.best, state.best_step = found["score"], state.step
+        score = found.get("score")
+        if score is None or state.best is None or score > state.best:
+            state.risen = state.step
+        if state.risen == state.step or score == state.best:  # of equals those that learnt longer
+            state.best, state.best_step = score, state.step
             if self.accelerator.is_main_process:
                 with replacing(self.folder / BEST) as fresh:
                     torch.save(self.recipe.state_dict(), fresh)
-        stale = (state.step - state.best_step) // plan.every
+        stale = (state.step - state.risen) // plan.every
         if plan.patience and stale >= plan.patience and state.step >= plan.least:
             state.reason = state.reason or "no better"
         return {f"held-out {name}": value for name, value in found.items()}
@@ -249,40 +272,18 @@ class _Loop:
         flags = torch.tensor(float(flag), device=self.accelerator.device)
         return bool(self.accelerator.reduce(flags, "sum") > 0)
 
-    def _begin(self, resume: bool) -> State:
+    def _begin(self, resume: bool, keep_rates: bool) -> State:
         """A fresh state, or that of the checkpoint."""
         check_folder(self.folder, resume)
-        there = self.folder / CHECKPOINT
-        if not there.exists():
-            return self.state
-        said = json.loads((there / "about.json").read_text())
-        for name, value in json.loads(json.dumps(self.about)).items():
-            if said.get(name) != value:
-                raise ValueError(
-                    f"{there} was made with another {name}: give the same options and data, or "
-                    "write to another folder"
-                )
-        self.accelerator.load_state(str(there))
-        self.state = State(**json.loads((there / "state.json").read_text()))
-        if self.state.reason == "interrupted":
-            self.state.reason = ""
+        peaks = [group["peak"] for group in self._groups()]
+        if (said := self.checkpoint.load()) is not None:
+            self.state = State(**said)
+            for group, peak in zip(self._groups(), peaks, strict=True):
+                group["peak"] = group["peak"] if keep_rates else peak
+            if self.state.reason == "interrupted":
+                self.state.reason = ""
         return self.state
 
-    def _save(self) -> None:
-        """A checkpoint in place of the last one, which stays until this one is whole."""
-        there, fresh = self.folder / CHECKPOINT, self.folder / (CHECKPOINT + ".new")
-        if self.accelerator.is_main_process:
-            shutil.rmtree(fresh, ignore_errors=True)
-        self.accelerator.wait_for_everyone()
-        with writing(there):
-            self.accelerator.save_state(str(fresh))
-        self.accelerator.wait_for_everyone()
-        if self.accelerator.is_main_process:
-            (fresh / "about.json").write_text(json.dumps(self.about))
-            (fresh / "state.json").write_text(json.dumps(asdict(self.state)))
-            old = self.folder / (CHECKPOINT + ".old")
-            if there.exists():
-                there.rename(old)
-            fresh.rename(there)
-            shutil.rmtree(old, ignore_errors=True)
-        self.accelerator.wait_for_everyone()
+    def _groups(self) -> list[dict[str, Any]]:
+        """Of parameters, with their learning rates."""
+        return [group for optimiser in self.optimisers for group in optimiser.param_groups]

@@ -366,6 +366,17 @@ def test_a_split_is_of_about_the_share_and_of_the_content() -> None:
     assert all(twice.count(each) == 2 for each in twice)  # equal documents stay together
 
 
+@given(SOME, st.integers(1, 8))
+def test_a_text_long_enough_is_held_out_where_there_is_one(ids: Any, least: int) -> None:
+    found = [Document(each) for each in ids]
+    if sum(map(len, ids)) < 2:
+        return
+    kept, held = split(found, 0.05, least=least)
+    assert sum(len(d.ids) for d in [*kept, *held]) == sum(map(len, ids)) and kept and held
+    if max(map(len, ids)) >= 2 * least:
+        assert max(len(document.ids) for document in held) >= least
+
+
 def test_a_single_document_is_cut_where_something_is_learnt() -> None:
     kept, held = split([Document(list(range(100)))])
     assert [list(d.ids) for d in (*kept, *held)] == [list(range(95)), list(range(95, 100))]

@@ -79,7 +79,8 @@ def calibrated(
         tokens, starts = replay(sequences, tree)
         if tokens and seconds[size] / tokens < least:
             least, best = seconds[size] / tokens, (tree, tokens)
-    hits = [(rows == rank).float().mean(0).tolist() for rank in range(WIDTH)]
+    count = max(1, len(rows))  # texts may be too short for the last heads: then nothing was right
+    hits = [((rows == rank).sum(0) / count).tolist() for rank in range(WIDTH)]
     accuracies = [[round(hit[k], 4) for hit in hits] for k in range(rows.shape[1])]
     return Calibration(sorted(best[0], key=lambda path: (len(path), path)), best[1], accuracies)
 

@@ -35,12 +35,13 @@ class Document:
 
 
 def split(
-    found: list[Document], share: float = 0.05, seed: int = 0
+    found: list[Document], share: float = 0.05, seed: int = 0, least: int = 1
 ) -> tuple[list[Document], list[Document]]:
     """(to train on, held out): about `share` of what is learnt, chosen by a hash of the content.
 
     The choice does not depend on the order, and equal documents stay together. Where every
-    document is much larger than the share, the end of the largest is cut off and held out.
+    document is much larger than the share, the end of the largest is cut off and held out. A text
+    of `least` tokens is held out where one is long enough to leave as many.
 
     Raises `ValueError` for under 2 learnt tokens.
     """
@@ -61,12 +62,14 @@ def split(
         if size and taken + size / 2 <= budget and taken + size < total:
             held.update(members)
             taken += size
-    if held:
+    size, _, at = max((sizes[members[0]], key, members[0]) for key, members in same.items())
+    apart = size >= 2 * least
+    if held and (not apart or any(len(found[at].ids) >= least for at in held)):
         kept = [document for at, document in enumerate(found) if at not in held]
         return kept, [found[at] for at in sorted(held)]
-    _, _, at = max((sizes[members[0]], key, members[0]) for key, members in same.items())
     last = found[at]
-    count = min(max(1, round(budget)), max(1, sizes[at] - 1))
+    count = 1 if held else min(max(1, round(budget)), max(1, size - 1))
+    count = max(count, least) if apart else count
     cut = int(last.learnt()[-count])
     kept = [*found[:at], *([last.part(0, cut)] if cut else []), *found[at + 1 :]]
     return kept, [last.part(cut, len(last.ids))]

@@ -10,19 +10,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 import foretoken as ft
 import tiny
 from foretoken import checkpoints, cli, demo
 from foretoken.cli import training
 from foretoken.heads import Heads
-from foretoken.training import prepare, run_medusa, served
+from foretoken.training import joint, material, prepare, run_medusa, served, trainer
+from foretoken.training.data import Document, documents, pack, split
 
 TEXT = "def main(arguments):\n    for name in arguments:\n        print(name)\n\n\n" * 40
 SIZES = {"vocab_size": 8192, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
@@ -71,6 +73,7 @@ def test_heads_are_written_with_card_and_figures(run: Any, folder: Path, tmp_pat
     assert card.startswith("---\nlibrary_name: foretoken") and "served tokens/step" in card
     assert {file.name for file in out.iterdir()} >= {"model.safetensors", "config.json"}
     assert not (out / "checkpoint").exists() and not (out / "best.pt").exists()
+    assert not list(out.glob("states-*")) and (out / "training.png").exists()
     heads = checkpoints.load(out)
     assert heads.heads == 2 and heads.tree and heads.accuracies and heads.outputs is None
     with ft.LLM(folder / "T") as plain, ft.LLM(folder / "T", speculate=ft.Medusa(out)) as fast:
@@ -135,7 +138,7 @@ def test_what_cannot_be_is_refused_before_the_target_writes(
         raise AssertionError("the data was read")
 
     (tmp_path / "checkpoint").mkdir()
-    monkeypatch.setattr(prepare.texts, "documents", read)
+    monkeypatch.setattr(material.texts, "documents", read)
     data = ["--data", str(folder / "text.py"), "--out", str(tmp_path), "--self-distill"]
     found = run(str(folder / "T"), *data, *words)
     assert found.code == 2 and says in found.err
@@ -158,7 +161,7 @@ def test_what_the_target_wrote_of_other_data_is_not_learnt(
     for data in (folder / "text.py", folder / "text.py", tmp_path / "other.py"):
         with pytest.raises(ZeroDivisionError):
             run(str(folder / "T"), "--data", str(data), *words, "--limit", "500", "--resume")
-    assert len(made) == 2  # of each data once
+    assert len(made) == 4  # of each data once what is learnt, and once what is held out
 
 
 @pytest.mark.parametrize("what", ["original", "vllm"])
@@ -317,3 +320,318 @@ def test_a_foreign_tokenizer_is_refused(run: Any, tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     found = run(str(tmp_path / "T"), "--data", str(tmp_path / "text.txt"), "--out", out)
     assert found.code == 2 and "the target knows 97: use the target's own tokenizer" in found.err
+
+
+# --- what is learnt is not lost ---
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def told(out: Path) -> Any:
+    """The provenance; what is not a number in it is an error."""
+    return json.loads((out / "provenance.json").read_text(), parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def roomy(folder: Path) -> Path:
+    """A target that reads 1,024 tokens, and `chats.jsonl` with prompts of 300 and more."""
+    made = folder / "roomy"
+    target = tiny.model(max_position_embeddings=1024, initializer_range=0.02, **SIZES)
+    target.save_pretrained(made / "T")
+    tokenizer = AutoTokenizer.from_pretrained(demo.TARGET)
+    tokenizer.save_pretrained(made / "T")
+    prompts = [f"def f{i}(name):\n" + "    print(name)\n" * 80 for i in range(12)]
+    assert all(len(tokenizer(prompt)["input_ids"]) >= 300 for prompt in prompts)
+    entries = [{"prompt": prompt, "completion": "    return name\n" * 4} for prompt in prompts]
+    (made / "chats.jsonl").write_text("\n".join(map(json.dumps, entries)))
+    return made
+
+
+@pytest.mark.parametrize("what", [["medusa", "--heads", "2"], ["draft", "--size", "1"]])
+def test_answers_to_long_prompts_are_learnt_and_served(
+    what: list[str], roomy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [what[0], str(roomy / "T"), "--data", str(roomy / "chats.jsonl"), *what[1:]]
+    words += ["--out", str(tmp_path), "--steps", "4", "--length", "700", "--rows", "1"]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", *words, "--calibration-tokens", "200"])
+    assert end.value.code == 0, capsys.readouterr().err
+    report = told(tmp_path)["report"]
+    assert report["served_tokens" if what[0] == "medusa" else "served"]
+    assert (tmp_path / "training.png").exists()
+
+
+@pytest.mark.parametrize("what", [["medusa", "--heads", "2"], ["draft", "--size", "1"]])
+@pytest.mark.parametrize("cause", ["target", "prompts"])
+def test_what_cannot_be_served_is_not_trained(
+    what: list[str],
+    cause: str,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if cause == "target":
+        monkeypatch.setattr(LlamaForCausalLM, "_is_stateful", True)
+        says = "has recurrent layers"
+    else:
+
+        def none(*given: Any) -> None:
+            raise ValueError("no beginnings")
+
+        monkeypatch.setattr(served, "prompts_of", none)
+        says = "no beginnings"
+    monkeypatch.setattr(prepare, "trained", lambda *given: 1 / 0)
+    words = [what[0], str(folder / "T"), "--data", str(folder / "text.py"), *what[1:], *QUICK]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", *words, "--out", str(tmp_path)])
+    assert end.value.code == 2 and says in capsys.readouterr().err
+
+
+def test_what_was_learnt_is_there_whatever_happens_when_it_is_judged(
+    run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    assert run(*words, "--out", str(tmp_path / "whole")).code == 0
+
+    def fails(*given: Any) -> None:
+        raise ValueError("no power")
+
+    monkeypatch.setattr(run_medusa, "_serve", fails)
+    out = tmp_path / "cut"
+    assert run(*words, "--out", str(out)).code == 2
+    whole, kept = checkpoints.load(tmp_path / "whole"), checkpoints.load(out)
+    assert torch.equal(kept.weights, whole.weights) and kept.tree is None
+    with ft.LLM(folder / "T", speculate=ft.Medusa(out)) as llm:
+        assert llm.generate(["def main"])[0].stats.drafted
+    # Gone on with, it is judged, and not trained any more.
+    monkeypatch.undo()
+    monkeypatch.setattr(trainer._Loop, "_step", lambda *given: 1 / 0)
+    found = run(*words, "--out", str(out), "--resume")
+    assert found.code == 0, found.err
+    assert checkpoints.load(out).tree and told(out)["report"]["steps"] == 6
+
+
+def test_small_data_is_learnt_to_the_end(run: Any, folder: Path, tmp_path: Path) -> None:
+    """A twentieth of it is too short for five heads; so a longer part is held out."""
+    few = tmp_path / "few.txt"
+    few.write_text("x = 1\ny = 2\nprint(x, y, x + y, x - y, x * y, x / y)\n")
+    words = ["--data", str(few), "--calibration-tokens", "50", "--steps", "60", "--rows", "1"]
+    found = run(str(folder / "T"), *words, "--out", str(tmp_path / "out"))
+    assert found.code == 0 and "warning" not in found.err, found.err
+    said = told(tmp_path / "out")
+    assert said["held_out_tokens"] >= 7
+    assert all("score" in evaluation for evaluation in said["evaluations"])
+    assert all(0 <= share <= 1 for row in said["report"]["accuracies"] for share in row)
+
+
+def test_what_no_held_out_text_can_tell_is_trained_to_the_end(
+    run: Any, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "short.txt").write_text("x = 1")
+    words = ["--data", str(folder / "text.py"), "--held-out", str(tmp_path / "short.txt"), *QUICK]
+    found = run(str(folder / "T"), *words, "--heads", "9", "--out", str(tmp_path / "out"))
+    assert found.code == 0, found.err
+    assert "no held-out text has 11 tokens" in found.err and "the last are kept" in found.err
+    said = told(tmp_path / "out")
+    assert said["report"]["held_out"] == {"step": 6.0}
+    assert [evaluation["step"] for evaluation in said["evaluations"]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_target_that_ends_at_once_has_heads_all_the_same(
+    run: Any, folder: Path, tmp_path: Path
+) -> None:
+    target = tiny.model(dtype=torch.float32, initializer_range=0.02, **SIZES)
+    with torch.no_grad():
+        for block in target.model.layers:
+            block.mlp.down_proj.weight.zero_()
+            block.self_attn.o_proj.weight.zero_()
+        target.model.embed_tokens.weight.fill_(1.0)
+        target.lm_head.weight.zero_()
+        target.lm_head.weight[0] = 1.0  # the end
+    target.save_pretrained(tmp_path / "T")
+    AutoTokenizer.from_pretrained(demo.TARGET).save_pretrained(tmp_path / "T")
+    words = ["--data", str(folder / "text.py"), *QUICK, "--out", str(tmp_path / "out")]
+    found = run(str(tmp_path / "T"), *words)
+    assert found.code == 0, found.err
+    assert told(tmp_path / "out")["report"]["accuracies"] == [[0.0] * 10] * 5
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_as_many_tokens_as_heads_need(spare: int, run: Any, tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "few.txt").write_text("x = 1\ny = 2\n")
+    (one,) = documents([tmp_path / "few.txt"], AutoTokenizer.from_pretrained(demo.TARGET))
+    heads = len(one.ids) - 2 + spare
+    words = ["--data", str(tmp_path / "few.txt"), "--heads", str(heads), "--steps", "2"]
+    words += ["--calibration-tokens", "40", "--out", str(tmp_path / "out")]
+    found = run(str(folder / "T"), *words)
+    if spare:
+        assert found.code == 2 and f"less than the {heads + 2} tokens" in found.err
+    else:
+        assert found.code == 0, found.err
+        assert checkpoints.load(tmp_path / "out").heads == heads
+
+
+# --- going on ---
+
+
+def test_jointly_too_a_resumed_training_is_an_uninterrupted_one(
+    run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    words += ["--joint", "--rate", "0.05"]
+    assert run(*words, "--out", str(tmp_path / "whole")).code == 0
+    asked: list[int] = []
+    monkeypatch.setattr(training.Shown, "stopped", lambda self: asked.append(1) or len(asked) == 3)
+    with torch.random.fork_rng():
+        torch.manual_seed(7)  # which nothing of it depends on
+        assert run(*words, "--out", str(tmp_path / "cut")).code == 130
+    monkeypatch.undo()
+    checkpoint = tmp_path / "cut" / "checkpoint" / "model.safetensors"
+    assert checkpoint.stat().st_size < 0.2 * (folder / "T" / "model.safetensors").stat().st_size
+    found = run(*words, "--out", str(tmp_path / "cut"), "--resume")
+    assert found.code == 0, found.err
+    ours, theirs = (checkpoints.load(tmp_path / name).weights for name in ("whole", "cut"))
+    assert torch.equal(ours, theirs)
+    targets = [
+        AutoModelForCausalLM.from_pretrained(tmp_path / name / "target").state_dict()
+        for name in ("whole", "cut")
+    ]
+    assert all(torch.equal(tensor, targets[1][name]) for name, tensor in targets[0].items())
+
+
+def test_a_checkpoint_takes_a_lower_rate_and_names_what_else_differs(
+    run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--out", str(tmp_path)]
+    monkeypatch.setattr(training.Shown, "stopped", lambda self: True)
+    assert run(*words, "--heads", "2").code == 130
+    found = run(*words, "--heads", "3", "--resume")
+    assert found.code == 2 and "was made with heads 2, not 3" in found.err
+    monkeypatch.undo()
+    found = run(*words, "--heads", "2", "--resume", "--rate", "0.001", "--device", "cpu")
+    assert found.code == 0, found.err
+
+
+def test_the_papers_two_stages(run: Any, folder: Path, tmp_path: Path) -> None:
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK]
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run(*words, "--heads", "2", "--out", str(first)).code == 0
+    found = run(*words, "--out", str(second), "--start", str(first), "--joint")
+    assert found.code == 0, found.err
+    one, two = (checkpoints.load(there).weights.detach() for there in (first, second))
+    assert one.shape == two.shape and not torch.equal(one, two)
+    assert float((two - one).norm()) < 0.5 * float(one.norm())  # it did not begin anew
+    before, after = told(second)["report"]["target_loss"]
+    texts = documents([folder / "text.py"], AutoTokenizer.from_pretrained(demo.TARGET))
+    _, held_out = split(texts, least=4)
+    held = prepare.evaluated(pack(held_out, 48))
+    for path, loss in ((folder / "T", before), (second / "target", after)):
+        target = AutoModelForCausalLM.from_pretrained(path)
+        assert joint.loss(target, held) == pytest.approx(loss, abs=2e-4)
+    assert before != after
+    assert f"held-out text: {before:.3f} nats per token before, {after:.3f} after" in found.out
+    assert f"{after:.3f} after" in (second / "README.md").read_text()
+
+
+# --- what it says, and on what ---
+
+
+def test_heads_are_judged_in_the_precision_they_serve_in(
+    run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    honest = run_medusa.Medusa.ranks
+
+    def watched(recipe: Any, batch: Any) -> Any:
+        seen.append((recipe.heads.weights.dtype, torch.is_autocast_enabled("cpu")))
+        return honest(recipe, batch)
+
+    monkeypatch.setattr(run_medusa.Medusa, "ranks", watched)
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    found = run(*words, "--dtype", "float16", "--out", str(tmp_path))
+    assert found.code == 0, found.err
+    assert seen[-1] == (torch.float16, False)
+
+
+def test_memory_is_that_of_all_that_learns(
+    run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+
+    def memory(options: Any, target: Any, *given: Any) -> str:
+        counted.append(sum(p.requires_grad for p in target.parameters()))
+        raise ValueError("seen")
+
+    monkeypatch.setattr(run_medusa, "_memory", memory)
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--out", str(tmp_path)]
+    for more in ([], ["--joint"], ["--joint", "--full"]):
+        assert run(*words, *more).code == 2
+    assert counted[0] == 0 < counted[2] < counted[1]  # an adapter is two matrices
+    monkeypatch.undo()
+    frozen = torch.nn.Parameter(torch.empty(1_000_000_000, dtype=torch.bfloat16, device="meta"))
+    frozen.requires_grad_(False)
+    adapter = torch.nn.Parameter(torch.empty(100_000_000, device="meta"))
+    config = SimpleNamespace(num_hidden_layers=2, hidden_size=8)
+    target: Any = SimpleNamespace(
+        parameters=lambda: [frozen, adapter],
+        config=SimpleNamespace(get_text_config=lambda: config),
+        device=torch.device("cpu"),
+    )
+    options = run_medusa.Options("T", "T", [], tmp_path, joint=True)
+    heads = Heads(torch.zeros(1, 1, 8, 8), vocab_size=97)
+    text = run_medusa._memory(options, target, heads, trainer.Plan(1, 1), 8)
+    assert "target 2.00, what is trained with gradients and moments 1.60" in text
+
+
+@pytest.mark.parametrize("processes", [1, 3, 6])
+def test_rows_of_a_step_divide_among_processes(
+    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    options = prepare.Options("T", "T", [], tmp_path, accumulate=2)
+    rows = pack([Document([1] * 16)] * 400, 16)
+    count = prepare.plan(options, SimpleNamespace(dtype=torch.float32), rows, 512).rows
+    assert count % (2 * processes) == 0 and 16 <= count < 16 + 2 * processes
+
+
+def test_the_device_that_was_asked_for_is_the_one_that_is_trained_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Any] = []
+    gpu = torch.device("cuda:1")
+    monkeypatch.setattr(prepare.loading, "pick_device", lambda name: gpu)
+    monkeypatch.setattr(prepare.loading, "load", lambda *given, **named: named["device"])
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    options = prepare.Options("T", str(folder / "T"), [], tmp_path, device="cuda:1")
+    assert prepare.target(options)[0] == gpu and chosen == [gpu]
+
+
+def test_a_difference_between_predicted_and_served_is_said() -> None:
+    lines: list[str] = []
+    for predicted, got, tokens in ((2.0, 2.05, 20_000), (2.0, 2.2, 100), (2.0, 1.9, 20_000)):
+        served.compared(predicted, got, tokens, lines.append)
+    assert lines == [
+        "warning: 2.00 tokens/step were predicted and 1.90 served: one of them is wrong, so "
+        "report it"
+    ]
+    done = [SimpleNamespace(warnings=some) for some in (["b"], ["a", "b"], [])]
+    lines.clear()
+    served.told(done, lines.append)
+    assert lines == ["a", "b"]
+
+
+def test_warnings_of_the_engine_are_passed_on(
+    run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_medusa.served, "told", lambda done, line: line("the engine warns"))
+    monkeypatch.setattr(
+        run_medusa.served, "compared", lambda *given: given[-1](f"compared {given[:3]}")
+    )
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    found = run(*words, "--out", str(tmp_path))
+    report = told(tmp_path)["report"]
+    three = (report["predicted"], report["served"], report["served_tokens"])
+    assert "the engine warns" in found.err and f"compared {three}" in found.err

@@ -22,7 +22,7 @@ import tiny
 from cyclic import Repeated, V, batch_of, cycle
 from foretoken.heads import Heads
 from foretoken.training import calibrate, files, losses, trainer
-from foretoken.training.capture import Captured, capture
+from foretoken.training.capture import Captured, capture, key
 from foretoken.training.data import Document, Stream, pack
 from foretoken.training.medusa import DECAY, HEADS_RATE, Medusa, fresh
 from foretoken.training.states import check, labelled, states_of
@@ -422,6 +422,19 @@ def test_captured_states_are_the_targets(
     capture(cyclic, rows, tmp_path, Quiet())
     again = [file.stat().st_mtime_ns for file in sorted(tmp_path.iterdir())]
     assert [a == b for a, b in zip(times, again, strict=True)].count(False) == 1
+
+
+def test_states_of_another_target_have_another_name(cyclic: Any) -> None:
+    rows = pack([Document(cycle(i, 6)) for i in range(4)], 12)
+    moved, other = copy.deepcopy(cyclic), copy.deepcopy(cyclic)
+    with torch.no_grad():
+        moved.lm_head.weight += 1e-3
+    other.config.rope_parameters = other.config.rope_parameters | {"rope_theta": 2e4}
+    joined = pack([Document([*cycle(i, 6), *cycle(i + 1, 6)]) for i in (0, 2)], 12)
+    assert torch.equal(joined.ids, rows.ids)
+    found = [key(target, rows) for target in (cyclic, moved, other, copy.deepcopy(cyclic).half())]
+    assert len({*found, key(cyclic, joined)}) == 5
+    assert key(copy.deepcopy(cyclic), rows) == found[0]
 
 
 def test_a_disk_that_is_full_costs_the_shard_it_was_met_at(

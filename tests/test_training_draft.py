@@ -24,9 +24,10 @@ from cyclic import Repeated, V, batch_of, cycle, rows_of
 from foretoken import checkpoints
 from foretoken.cli.train_draft import draft as command
 from foretoken.heads import Heads
-from foretoken.training import files, losses, run_draft
+from foretoken.training import files, losses, material, run_draft, served
 from foretoken.training.draft import DEPTH, LOSSES, Draft, chances, replay, usual_rate
 from foretoken.training.exit import Exit
+from foretoken.training.rows import Document
 from foretoken.training.run_draft import Options
 from foretoken.training.states import states_of
 from foretoken.training.student import chosen, spread, student
@@ -387,6 +388,48 @@ def test_what_is_written_ends_with_its_end() -> None:
         assert learnt == list(range(learnt[0], real))
         assert ids[real - 1] == end and end not in ids[learnt[0] : real - 1]
         assert ids[real:] == [0] * (30 - real)
+
+
+# --- what the target writes itself ---
+
+
+def test_beginnings_are_what_stands_before_the_answer_or_windows() -> None:
+    ids = list(range(300))
+    answered = Document(ids, [i >= 280 for i in ids])
+    alternating = Document(ids, [i < 10 or i >= 280 for i in ids])  # cut off within an answer
+    assert served.prompts_of([answered], 9, 128) == [ids[152:280]]
+    assert served.prompts_of([answered], 9, 1000) == [ids[:280]]
+    assert served.prompts_of([alternating], 9, 128) == [ids[:64]]
+    assert served.prompts_of([Document(ids[:10])], 9, 128) == [ids[:5]]
+    both = [answered, Document(list(range(600)))]
+    assert [len(prompt) for prompt in served.prompts_of(both, 9, 100)] == [100, 64, 64, 64]
+    assert len(served.prompts_of(both, 2, 100)) == 2
+
+
+def test_the_answers_that_are_learnt_are_the_targets() -> None:
+    texts = [Document(cycle(begin, 40)) for begin in range(10, 18)]
+    with served.engine(cyclic(), tokenizer()) as llm:
+        found = served.own_texts(llm, texts, 32, None, lambda share: None)
+    assert len(found) == 8
+    for number, (one, text) in enumerate(zip(found, texts, strict=True)):
+        assert one.taught == [place >= 20 for place in range(len(one.ids))]
+        assert list(one.ids[:20]) == list(text.ids[:20]) and 20 < len(one.ids) <= 32
+        if number % 4 < 2:  # greedy; 2 is the end
+            rest = list(text.ids[20:32])
+            assert list(one.ids[20:]) == rest[: rest.index(2) + 1 if 2 in rest else None]
+
+
+def test_what_is_held_out_is_the_targets_own_too(folder: Path) -> None:
+    given = options(folder, out=folder / "own", self_distill=True, limit=400)
+    target: Any = cyclic()
+    texts = material.gathered(given, target, tokenizer(), Watch(), 2, 32)
+    assert texts.asked and all(document.taught is None for document in texts.asked)
+    for written in (texts.learnt, texts.held_out):
+        assert written and all(one.taught and not one.taught[0] for one in written)
+    asked = {tuple(one.ids[:20]) for one in texts.asked}
+    assert all(tuple(one.ids[:20]) in asked for one in texts.held_out)
+    kept = json.loads((folder / "own" / "written.json").read_text())
+    assert kept["held_out"][0] == [list(texts.held_out[0].ids), 20]
 
 
 # --- what it is worth ---

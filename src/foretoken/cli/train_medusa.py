@@ -62,7 +62,7 @@ def medusa(
     return training.watched(
         lambda shown: run_medusa.heads(chosen, shown),
         _told,
-        lambda report: [card_medusa.line(report)],
+        card_medusa.lines,
         out,
     )
 

@@ -6,6 +6,7 @@ and capturing that was cut short goes on where it stopped.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,25 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from foretoken.training.files import replacing
-from foretoken.training.prepare import Watch
+from foretoken.training.prepare import Watch, fingerprint
 from foretoken.training.states import on, states_of
 from foretoken.training.trainer import Batch
 
 SHARD = 64  # rows of a shard
+SEEN = 16  # numbers of a weight that tell it from another, about
+
+
+def key(target: Any, rows: Any) -> str:
+    """A name for the states of these rows, which another target or precision does not have.
+
+    Of every weight a few numbers are looked at: what was trained on differs there too.
+    """
+    found = hashlib.sha256(fingerprint(rows).encode())
+    found.update(f"{target.dtype} {target.config.to_json_string()}".encode())
+    for name, weight in target.named_parameters():
+        some = weight.detach().flatten()[:: max(1, weight.numel() // SEEN)]
+        found.update(name.encode() + some.double().cpu().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def capture(target: Any, rows: Any, folder: Path, watch: Watch) -> None:

@@ -25,12 +25,19 @@ def write(out: Path, report: Any, state: State, provenance: dict[str, Any]) -> N
     card.write(out, report, state, provenance, _text(report), draw)
 
 
-def line(report: Any) -> str:
-    """What the heads give, in one line."""
-    return (
+def lines(report: Any) -> list[str]:
+    """What the heads give; what the target is afterwards, if it learnt along."""
+    found = [
         f"predicted tokens/step {report.predicted:.2f}, served tokens/step {report.served:.2f} "
         f"(a tree of {report.tree} nodes, greedy, {report.served_tokens:,} tokens of held-out text)"
-    )
+    ]
+    if report.target_loss:
+        before, after = report.target_loss
+        found.append(
+            f"the target's own loss on held-out text: {before:.3f} nats per token before, "
+            f"{after:.3f} after"
+        )
+    return found
 
 
 def _text(report: Any) -> str:
@@ -48,7 +55,7 @@ base_model: {target}
 ---
 # Medusa heads for {target}
 
-{report.heads} heads, {report.parameters:,} parameters: {line(report)}.
+{report.heads} heads, {report.parameters:,} parameters: {"; ".join(lines(report))}.
 
 {card.using(target, 'Medusa("this folder")')}
 

@@ -1,13 +1,12 @@
-"""What stands before every training: options, target, documents, rows, plan, provenance."""
+"""What stands before every training: options, target, rows, plan, provenance."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
+import shutil
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -15,14 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from foretoken.bench import timing
 from foretoken.runners import loading
 from foretoken.text import load_tokenizer
-from foretoken.training import data as texts
-from foretoken.training import files, served, trainer
+from foretoken.training import files, trainer
 from foretoken.training.rows import Document, Rows, Stream, pack
 from foretoken.training.trainer import Batch, Plan, State
 
@@ -31,6 +28,17 @@ STEP_TOKENS = 8192  # of a step
 EPOCHS = 2  # where the steps are not given
 WRITTEN = "written.json"  # what the target wrote
 EVALUATED = 32_768  # held-out tokens of an evaluation
+FREE = (  # options that may be others when training goes on
+    "out",
+    "source",
+    "resume",
+    "rate",
+    "device",
+    "threads",
+    "calibration_tokens",
+    "nodes",
+    "export",
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,8 @@ def target(options: Options) -> tuple[Any, Any]:
     device = loading.pick_device(options.device)
     if device.type == "cuda" and device.index is None:  # of several processes each has its own
         device = torch.device("cuda", process())
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # accelerate trains on that one
     dtype = loading.pick_dtype(options.dtype)
     model: Any = loading.load(options.source, dtype=dtype, device=device, **foreign)
     return model, load_tokenizer(options.source, None, foreign)
@@ -90,72 +100,18 @@ def process() -> int:
     return torch.distributed.get_node_local_rank(fallback_rank=0)
 
 
-def documents(
-    options: Options, target: Any, tokenizer: Any, watch: Watch, least: int, length: int
-) -> tuple[list[Document], list[Document]]:
-    """What is learnt and what is held out; the target's own answers, if those are asked for.
+def processes() -> int:
+    """How many train together; those who start them say it in the environment."""
+    from accelerate.utils import get_int_from_env
 
-    least: tokens without which there is nothing to learn. length: of a row.
-    """
-    watch.phase("reading the data")
-    if tokenizer is None:
-        raise ValueError(f"{options.target} comes without a tokenizer: save it beside the model")
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", UserWarning)
-        # Where the target writes, the limit is of what it writes: its beginnings are from anywhere.
-        limit = None if options.self_distill else options.limit
-        found = texts.documents(options.data, tokenizer, limit=limit)
-        held_out = texts.documents(options.held_out, tokenizer) if options.held_out else []
-    for warning in told:  # of what was left out
-        watch.line(f"warning: {warning.message}")
-    size = target.get_output_embeddings().weight.shape[0]
-    worst = max(max(document.ids, default=0) for document in found)
-    if worst >= size:
-        raise ValueError(
-            f"the tokenizer makes id {worst} of the data and the target knows {size}: use the "
-            "target's own tokenizer"
-        )
-    if sum(len(document.ids) for document in found) < least:
-        raise ValueError(f"the data has less than the {least} tokens that are needed: give more")
-    if not held_out:
-        found, held_out = texts.split(found, seed=options.seed)
-    if options.self_distill:
-        found = _written(options, target, tokenizer, found, watch, length)
-    return found, held_out
+    return max(1, int(get_int_from_env(("WORLD_SIZE",), 1)))
 
 
-def _written(
-    options: Options,
-    target: Any,
-    tokenizer: Any,
-    found: list[Document],
-    watch: Watch,
-    length: int,
-) -> list[Document]:
-    """The target's own answers; kept in a file, with what they are of: writing takes long."""
-    file = options.out / WRITTEN
-    data = hashlib.sha256()
-    for one in found:
-        data.update(np.asarray(one.ids, dtype="<i4").tobytes())
-    of = [options.target, data.hexdigest(), length, options.limit]
-    if options.resume and file.exists():
-        kept = json.loads(file.read_text())
-        if kept["of"] == of:
-            pairs = kept["texts"]
-            return [Document(ids, [i >= given for i in range(len(ids))]) for ids, given in pairs]
-    watch.phase("the target writes")
-    with served.engine(target, tokenizer) as llm:
-        made = served.own_texts(llm, found, length, options.limit, watch.share)
-    options.out.mkdir(parents=True, exist_ok=True)
-    written = [[list(one.ids), one.learnt()[0].item()] for one in made]
-    with files.replacing(file) as fresh:
-        fresh.write_text(json.dumps({"of": of, "texts": written}))
-    return made
-
-
-def clear(folder: Path) -> None:
-    """Remove what a finished training needs no more."""
+def clear(folder: Path, *more: Path) -> None:
+    """Remove what a finished training needs no more, and `more` folders."""
     files.clear(folder)
+    for other in more:
+        shutil.rmtree(other, ignore_errors=True)
     (folder / WRITTEN).unlink(missing_ok=True)
 
 
@@ -170,9 +126,9 @@ def row_length(options: Options, target: Any, least: int) -> int:
 def plan(options: Options, target: Any, rows: Rows, length: int) -> Plan:
     """As much as there is data for, and 300 steps at least."""
     count = options.rows or max(1, min(STEP_TOKENS // length, len(rows)))
-    count = -(-count // options.accumulate) * options.accumulate
+    parts = options.accumulate * processes()  # which have equally many each
+    count = -(-count // parts) * parts
     steps = options.steps or max(300, EPOCHS * len(rows) // count)
-    half = target.dtype != torch.float32
     return Plan(
         steps,
         count,
@@ -180,7 +136,7 @@ def plan(options: Options, target: Any, rows: Rows, length: int) -> Plan:
         warmup=min(40, steps // 10),
         every=max(1, min(250, steps // 6)),
         seed=options.seed,
-        precision="bf16" if half else "no",
+        precision="bf16" if target.dtype.itemsize == 2 else "no",
     )
 
 
@@ -212,6 +168,7 @@ def trained(
         options.out,
         about={"options": settings(options), "data": fingerprint(rows)},
         resume=options.resume,
+        keep_rates=options.rate is None,
         cpu=device.type == "cpu",
         show=lambda state, shown: watch.step(state, shown, plan),
         stopped=watch.stopped,
@@ -246,13 +203,17 @@ def told(state: State) -> dict[str, Any]:
 def settings(options: Options) -> dict[str, Any]:
     """Those of the options that a checkpoint must agree with."""
     kept = asdict(options)
-    for name in ("out", "source", "resume", "calibration_tokens", "threads", "nodes", "export"):
+    for name in FREE:
         kept.pop(name, None)
     return kept
 
 
 def fingerprint(rows: Rows) -> str:
-    return hashlib.sha256(rows.ids.numpy().tobytes()).hexdigest()[:16]
+    """Of what is learnt: tokens, where texts end, and which of them count."""
+    found = hashlib.sha256()
+    for tensor in (rows.ids, rows.segments, rows.taught):
+        found.update(tensor.numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def provenance(options: Options, rows: Rows, held_out: Rows) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from foretoken.proposers.draft import DraftModel
 from foretoken.proposers.early_exit import EarlyExit
 from foretoken.runners import loading
 from foretoken.text import end_ids, load_tokenizer
-from foretoken.training import card_draft, medusa, prepare, served
+from foretoken.training import card_draft, material, medusa, prepare, served
 from foretoken.training.draft import (
     DEPTH,
     LOSSES,
@@ -31,7 +31,7 @@ from foretoken.training.exit import Exit
 from foretoken.training.files import writing
 from foretoken.training.losses import ELEMENTS
 from foretoken.training.prepare import Watch
-from foretoken.training.rows import Document, pack
+from foretoken.training.rows import pack
 from foretoken.training.states import check
 from foretoken.training.student import chosen, student
 from foretoken.training.trainer import Plan
@@ -92,12 +92,14 @@ def draft(options: Options, watch: Watch) -> Report:
     target.requires_grad_(False)
     made = _made(options, target, tokenizer)
     on_layer = isinstance(made, Exit)
+    room = served.tried(target, tokenizer, EarlyExit(heads=made.heads) if on_layer else None)
     length = prepare.row_length(options, target, 2)
     most = getattr(made.config.get_text_config(), "max_position_embeddings", None) or length
     if most < length:
         raise ValueError(f"the draft reads {most} tokens and rows have {length}: give --length")
-    learnt, held_out = prepare.documents(options, target, tokenizer, watch, 2, length)
-    rows, held = pack(learnt, length), pack(held_out, length)
+    texts = material.gathered(options, target, tokenizer, watch, 2, length)
+    prompts = served.prompts_of(texts.asked, -(-options.calibration_tokens // room), room)
+    rows, held = pack(texts.learnt, length), pack(texts.held_out, length)
     options.out.mkdir(parents=True, exist_ok=True)
     for model in (target,) if on_layer else (target, made):
         check(model, held[0])
@@ -134,7 +136,7 @@ def draft(options: Options, watch: Watch) -> Report:
             tokenizer.save_pretrained(options.out)
     for file in options.out.glob("*.safetensors"):
         file.chmod(0o644)  # they are written for their owner alone
-    _serve(options, recipe, tokenizer, held_out, report, watch)
+    _serve(options, recipe, tokenizer, prompts, room, report, watch)
     card_draft.write(options.out, report, state, prepare.provenance(options, rows, held))
     prepare.clear(options.out)
     return report
@@ -163,8 +165,6 @@ def _made(options: Options, target: Any, tokenizer: Any) -> Any:
     if options.exit_layer is not None:
         heads = medusa.fresh(target, 1, options.blocks or BLOCKS, exit=options.exit_layer)
         heads.target = options.target
-        with served.engine(target, tokenizer) as llm:
-            EarlyExit(heads=heads).bind(llm.runner)  # or it is refused now, not after training
         return Exit(target, heads)
     if options.start is None:
         depth = int(target.config.get_text_config().num_hidden_layers)
@@ -215,38 +215,36 @@ def _serve(
     options: Options,
     recipe: Draft,
     tokenizer: Any,
-    held_out: Sequence[Document],
+    prompts: Sequence[Sequence[int]],
+    room: int,
     report: Report,
     watch: Watch,
 ) -> None:
     """What the draft gives in the engine on held-out prompts, and what these texts predict."""
     with served.engine(recipe.target, tokenizer) as base, LLM(base, rule="rejection") as llm:
-        size = min(128, llm.max_length // 2)
-        prompts = served.prompts_of(held_out, -(-options.calibration_tokens // size), size)
-        most = [min(size, llm.max_length - len(ids)) for ids in prompts]
+        most = [min(room, llm.max_length - len(ids)) for ids in prompts]
         for temperature in TEMPERATURES:
             watch.phase(f"the engine serves at temperature {temperature:g}")
             proposer = _proposer(options)
             done = served.written(
-                llm, prompts, size, (temperature,), speculate=proposer, tell=watch.share
+                llm, prompts, room, (temperature,), speculate=proposer, tell=watch.share
             )
-            for text in {text for one in done for text in one.warnings}:
-                watch.line(text)
+            served.told(done, watch.line)
             texts = [
                 chances(recipe, [*ids, *one.token_ids], len(ids), temperature)
                 for ids, one in zip(prompts, done, strict=True)
             ]
             predicted, predicted_alpha = replay(texts, most, at_once=options.exit_layer is None)
-            report.served.append(
-                Served(
-                    temperature,
-                    round(_first_accepted(done), 4),
-                    round(served.tokens_per_step(done), 4),
-                    round(predicted_alpha, 4),
-                    round(predicted, 4),
-                    sum(one.stats.tokens for one in done),
-                )
+            found = Served(
+                temperature,
+                round(_first_accepted(done), 4),
+                round(served.tokens_per_step(done), 4),
+                round(predicted_alpha, 4),
+                round(predicted, 4),
+                sum(one.stats.tokens for one in done),
             )
+            report.served.append(found)
+            served.compared(found.predicted, found.tokens_per_step, found.tokens, watch.line)
 
 
 def _proposer(options: Options) -> Proposer:

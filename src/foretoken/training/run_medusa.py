@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,18 +12,17 @@ from foretoken import checkpoints
 from foretoken.bench.compare import pass_seconds
 from foretoken.heads import Heads
 from foretoken.proposers.medusa import Medusa as Proposer
-from foretoken.training import calibrate, card_medusa, prepare, served
-from foretoken.training.capture import Captured, capture
+from foretoken.training import calibrate, card_medusa, joint, material, prepare, served
+from foretoken.training.capture import Captured, capture, key
 from foretoken.training.files import writing
 from foretoken.training.losses import ELEMENTS, at_once
 from foretoken.training.medusa import Medusa, fresh
 from foretoken.training.prepare import Watch
-from foretoken.training.rows import Document, pack
+from foretoken.training.rows import pack
 from foretoken.training.states import check, on
 from foretoken.training.trainer import Plan
 
 EXPORTS = {"original": checkpoints.export_original, "vllm": checkpoints.export_vllm}
-LORA: dict[str, Any] = {"r": 32, "lora_alpha": 16, "lora_dropout": 0.05}  # the paper's
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,7 @@ class Report(prepare.Trained):
     served: float = 0.0  # by the engine, on the same prompts
     served_tokens: int = 0
     accuracies: list[list[float]] = field(default_factory=list)
+    target_loss: list[float] = field(default_factory=list)  # joint: held out, before and after
 
 
 def heads(options: Options, watch: Watch) -> Report:
@@ -66,32 +65,38 @@ def heads(options: Options, watch: Watch) -> Report:
     target, tokenizer = prepare.target(options)
     device = target.device
     made = _heads(options, target)
-    least = options.heads + 2
+    least = made.heads + 2
     length = prepare.row_length(options, target, least)
-    learnt, held_out = prepare.documents(options, target, tokenizer, watch, least, length)
-    rows, held = pack(learnt, length), pack(held_out, length)
+    room = served.tried(target, tokenizer, Proposer(made))
+    texts = material.gathered(options, target, tokenizer, watch, least, length)
+    prompts = served.prompts_of(texts.asked, 2 * -(-options.calibration_tokens // room), room)
+    rows, held = pack(texts.learnt, length), pack(texts.held_out, length)
+    evaluated = prepare.evaluated(held)
     options.out.mkdir(parents=True, exist_ok=True)
     check(target, held[0])
     length = rows.ids.shape[1]
     plan = prepare.plan(options, target, rows, length)
-    watch.line(_memory(options, target, made, plan, length))
+    before = 0.0
     if options.joint:
-        target = _learning(target, options.full)
+        before = joint.loss(target, evaluated)
+        target = joint.learning(target, options.full, options.seed)
     else:
         target.requires_grad_(False)
+    watch.line(_memory(options, target, made, plan, length))
     recipe = Medusa(
         target,
         made.to(device=device, dtype=torch.float32),
-        prepare.evaluated(held),
+        evaluated,
         rate=options.rate,
         joint=options.joint,
         nodes=options.nodes,
     )
     source: Any = rows
+    kept = []
     if options.capture:
-        folder = options.out / f"states-{prepare.fingerprint(rows)}"
-        capture(target, rows, folder, watch)
-        source = Captured(rows, folder)
+        kept = [options.out / f"states-{key(target, rows)}"]
+        capture(target, rows, kept[0], watch)
+        source = Captured(rows, kept[0])
     state = prepare.trained(recipe, source, rows, plan, options, device, watch)
     parameters = sum(p.numel() for p in made.parameters())
     report = Report(
@@ -100,14 +105,18 @@ def heads(options: Options, watch: Watch) -> Report:
     if state.reason == "interrupted" or state.process:
         return report
     if options.joint:
-        target = _learnt(target, options.out / "target", tokenizer)
+        target = joint.learnt(target, options.out / "target", tokenizer)
         made.target = report.target = str(options.out / "target")
-    _serve(options, Medusa(target, made, []), tokenizer, held_out, report, watch)
+    made.to(target.dtype)  # as it serves it is judged
+    _save(options, made)  # before anything else can fail
+    if options.joint:
+        report.target_loss = [before, joint.loss(target, evaluated)]
+    _serve(options, Medusa(target, made, []), tokenizer, prompts, room, report, watch)
     for name in options.export:  # where heads share the LM head, others are given it
         with writing(options.out / name):
             EXPORTS[name](options.out / name, made, target.get_output_embeddings().weight.detach())
     card_medusa.write(options.out, report, state, prepare.provenance(options, rows, held))
-    prepare.clear(options.out)
+    prepare.clear(options.out, *kept)
     return report
 
 
@@ -137,10 +146,9 @@ def _heads(options: Options, target: Any) -> Heads:
 
 def _memory(options: Options, target: Any, made: Heads, plan: Plan, length: int) -> str:
     """What training will take, said before it begins."""
-    weights = sum(p.numel() * p.element_size() for p in target.parameters())
-    learnt = sum(p.numel() for p in made.parameters())
-    if options.joint and options.full:
-        learnt += sum(p.numel() for p in target.parameters())
+    frozen = [p for p in target.parameters() if not p.requires_grad]
+    weights = sum(p.numel() * p.element_size() for p in frozen)
+    learnt = sum(p.numel() for p in [*made.parameters(), *target.parameters()] if p.requires_grad)
     config = target.config.get_text_config()
     tokens = plan.rows // plan.accumulate * length
     kept = config.num_hidden_layers * 16 if options.joint else 4 + 4 * made.heads
@@ -156,34 +164,17 @@ def _memory(options: Options, target: Any, made: Heads, plan: Plan, length: int)
     )
 
 
-def _learning(target: Any, full: bool) -> Any:
-    """The target with what learns beside the heads: adapters, or all of it."""
-    if full:
-        return target.float().requires_grad_(True)
-    try:
-        import peft
-    except ImportError:
-        raise ValueError(
-            "adapters need peft: pip install 'foretoken[train]', or add --full"
-        ) from None
-    return peft.get_peft_model(target, peft.LoraConfig(target_modules="all-linear", **LORA))
-
-
-def _learnt(target: Any, folder: Path, tokenizer: Any) -> Any:
-    """The target as it is after training, written to `folder` in its own precision."""
-    merged = target.merge_and_unload() if hasattr(target, "merge_and_unload") else target
-    merged = merged.to(getattr(merged.config, "dtype", None) or torch.float32)
-    with writing(folder):
-        merged.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    return merged.eval()
+def _save(options: Options, made: Heads) -> None:
+    with writing(options.out / "model.safetensors"):
+        checkpoints.save(options.out, made)
 
 
 def _serve(
     options: Options,
     recipe: Medusa,
     tokenizer: Any,
-    held_out: Sequence[Document],
+    prompts: Sequence[Sequence[int]],
+    room: int,
     report: Report,
     watch: Watch,
 ) -> None:
@@ -193,30 +184,25 @@ def _serve(
     """
     watch.phase("the target writes what heads are judged by")
     made, target = recipe.heads, recipe.target
-    device = target.device
     with served.engine(target.eval(), tokenizer) as llm:
-        size = min(128, llm.max_length // 2)
-        prompts = served.prompts_of(held_out, 2 * -(-options.calibration_tokens // size), size)
-        done = served.written(llm, prompts, size, tell=watch.share)
+        done = served.written(llm, prompts, room, tell=watch.share)
         sequences = []
-        half = target.dtype != torch.float32
         for ids, one in zip(prompts, done, strict=True):
-            batch = on(prepare.whole([*ids, *one.token_ids]), device)
-            with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                sequences.append(recipe.ranks(batch)[len(ids) - 1 : -1])
-        cost = pass_seconds(llm.runner, size)
+            batch = on(prepare.whole([*ids, *one.token_ids]), target.device)
+            sequences.append(recipe.ranks(batch)[len(ids) - 1 : -1])
+        cost = pass_seconds(llm.runner, room)
         seconds = served.heads_seconds(llm, made)
         judged = slice(1 if len(prompts) > 1 else 0, None, 2)  # a single text serves for both
         found = calibrate.calibrated(sequences[::2], cost, seconds, options.nodes)
         made.accuracies, made.tree = found.accuracies, found.tree
-        made.to(target.dtype)
-        with writing(options.out / "model.safetensors"):
-            checkpoints.save(options.out, made)
+        _save(options, made)
         report.tree, report.expected = len(found.tree), round(found.expected, 4)
         report.accuracies = found.accuracies
         report.predicted = round(calibrate.replay(sequences[judged], found.tree)[0], 4)
         watch.phase("the engine serves")
         proposer = Proposer(options.out)
-        done = served.written(llm, prompts[judged], size, speculate=proposer, tell=watch.share)
+        done = served.written(llm, prompts[judged], room, speculate=proposer, tell=watch.share)
+        served.told(done, watch.line)
         report.served = round(served.tokens_per_step(done), 4)
         report.served_tokens = sum(one.stats.tokens for one in done)
+        served.compared(report.predicted, report.served, report.served_tokens, watch.line)

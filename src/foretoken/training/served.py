@@ -21,7 +21,9 @@ from foretoken.sampling import SamplingParams
 from foretoken.training.rows import Document
 
 GIVEN = 64  # tokens of a text that its continuation begins with
+ROOM = 128  # tokens of a prompt that it is judged on, and of what is written behind it
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)  # at which the target writes what is learnt, in turn
+NEAR = 0.03  # how far, in shares, served may be from predicted
 
 Told = Callable[[float], None]  # is told how much is done, 0 to 1
 
@@ -32,30 +34,37 @@ def engine(model: Any, tokenizer: Any, max_batch: int = 8) -> LLM:
     return LLM(model, tokenizer=tokenizer, runner=runner, max_batch=max_batch)
 
 
+def tried(model: Any, tokenizer: Any, proposer: Any = None) -> int:
+    """Tokens of a prompt at most, and of what is written behind it.
+
+    Raises `ValueError` where the engine refuses the target or what drafts: before it is trained.
+    """
+    with engine(model, tokenizer) as llm:
+        llm.use(proposer)
+        return min(ROOM, llm.max_length // 2)
+
+
 def prompts_of(found: Sequence[Document], count: int, room: int) -> list[list[int]]:
     """At most `count` beginnings from the documents, evenly over them, of at most `room` tokens.
 
-    Of a text of which only a part is learnt, what stands before that; else windows of `GIVEN`.
+    Of a text of which only a part is learnt, what stands before that, its end where it is longer;
+    else windows of `GIVEN`.
     """
-    places: list[tuple[Document, int]] = []
+    places: list[tuple[Document, int, int]] = []
     for document in found:
-        if document.taught is not None and not all(document.taught):
-            at = int(next(iter(document.learnt()), 0))
-            if 0 < at <= room:
-                places.append((document, -at))
+        marks = document.taught
+        asked = 0 if marks is None or all(marks) else int(next(iter(document.learnt()), 0))
+        if asked:
+            places.append((document, max(0, asked - room), asked))
             continue
         size = min(GIVEN, room, max(1, len(document.ids) // 2))
-        places += [(document, at) for at in range(0, len(document.ids) - size + 1, 4 * size)]
+        begins = range(0, len(document.ids) - size + 1, 4 * size)
+        places += [(document, at, at + size) for at in begins]
     if not places:
         raise ValueError("the held-out text has no beginnings to continue: give more data")
-    chosen = (
-        [places[i * len(places) // count] for i in range(count)] if count < len(places) else places
-    )
-    size = min(GIVEN, room)
-    return [
-        list(document.ids[:-at] if at < 0 else document.ids[at : at + size])
-        for document, at in chosen
-    ]
+    if count < len(places):
+        places = [places[i * len(places) // count] for i in range(count)]
+    return [list(document.ids[begin:end]) for document, begin, end in places]
 
 
 def written(
@@ -93,7 +102,8 @@ def own_texts(
 ) -> list[Document]:
     """Documents of at most `length` tokens whose answers, which are learnt, the target wrote."""
     count = sum(len(document.ids) for document in found) if limit is None else limit
-    prompts = prompts_of(found, max(1, count // length), length - 1)
+    # A quarter of a row at least is its own.
+    prompts = prompts_of(found, max(1, count // length), length - max(1, length // 4))
     done = written(llm, prompts, length, TEMPERATURES, speculate=NGram(), tell=tell)
     documents = []
     for ids, one in zip(prompts, done, strict=True):
@@ -116,3 +126,22 @@ def tokens_per_step(done: Sequence[Any]) -> float:
     """Over all completions."""
     steps = sum(one.stats.steps for one in done)
     return sum(one.stats.tokens for one in done) / steps if steps else 0.0
+
+
+def told(done: Sequence[Any], line: Callable[[str], None]) -> None:
+    """Each warning of the completions once."""
+    for text in sorted({text for one in done for text in one.warnings}):
+        line(text)
+
+
+def compared(predicted: float, served: float, tokens: int, line: Callable[[str], None]) -> None:
+    """A line where tokens per step are further from what was predicted than chance would have it.
+
+    Where the engine draws, steps differ by about as much as they have; three deviations are left.
+    """
+    steps = tokens / max(1.0, served)
+    if abs(served - predicted) > max(NEAR, 3 / max(1.0, steps) ** 0.5) * predicted:
+        line(
+            f"warning: {predicted:.2f} tokens/step were predicted and {served:.2f} served: one of "
+            "them is wrong, so report it"
+        )

@@ -708,6 +708,8 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
         checkpoints.load(tmp_path / "nothing")
     with pytest.raises(ValueError, match="no heads there"):
         checkpoints.load(tmp_path)
+    with pytest.raises(ValueError, match="a model is there, and no heads"):
+        checkpoints.load(demo.bundled("draft"))
     (tmp_path / "model.safetensors").write_bytes(b"no tensors at all")
     with pytest.raises(ValueError, match="model.safetensors cannot be read"):
         Medusa(tmp_path)

@@ -130,6 +130,8 @@ def load(path: str | Path) -> Heads:
                 "`foretoken train medusa`"
             )
         tensors = {name: t for file in files for name, t in _read(file).items()}
+        if any(name.startswith(("model.", "transformer.")) for name in tensors):
+            raise ValueError("a model is there, and no heads: a model is a draft, --draft MODEL")
         return _heads(OURS, _read(path / "config.json"), tensors)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

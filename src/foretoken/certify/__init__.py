@@ -1,21 +1,23 @@
 """The certificate: on the user's own model, that drafting changes nothing.
 
 Under the coupled rule every position of every method is compared with plain decoding, over a grid
-of sampling settings, alone and in a batch (`identity`); under the rejection rule greedy output is,
-and where it samples the joint law of three tokens is tested (`law`). Knows methods by name only.
+of sampling settings, alone and in a batch (`identity`). Under the rejection rule greedy output is;
+where it samples, the logits are (`sampled`), and the joint law of three tokens is tested (`law`).
+Knows methods by name only.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from foretoken.certify import law
+from foretoken.certify import law, sampled
 from foretoken.certify.identity import (
     Bound,
     Finding,
@@ -75,6 +77,8 @@ class Certificate:
     settings: dict[str, list[SamplingParams]]  # one per prompt
     bound: Bound
     cases: list[Case]
+    contexts: dict[int, list[int]]  # of the tests of law, by number of the prompt
+    runs: int  # of each of them
 
     @property
     def tests(self) -> int:
@@ -82,7 +86,8 @@ class Certificate:
         return sum(len(case.laws) for case in self.cases)
 
     @property
-    def false_laws(self) -> list[tuple[Case, law.Test]]:
+    def failed_laws(self) -> list[tuple[Case, law.Test]]:
+        """Laws that are not the target's, and drafters that failed under such a test."""
         return [(c, test) for c in self.cases for test in c.laws if test.fails(self.tests)]
 
     @property
@@ -101,7 +106,7 @@ class Certificate:
     @property
     def code(self) -> int:
         """0: identical; 1: a defect; 3: near-ties only."""
-        if self.defects or self.false_laws:
+        if self.defects or self.failed_laws:
             return DEFECT
         return NEAR_TIES if self.near_ties else IDENTICAL
 
@@ -113,8 +118,8 @@ class Certificate:
             over += f" and {self.tests} tests of law"
         if self.code == DEFECT:
             found = f"{len(self.defects)} differences"
-            if self.false_laws:
-                found += f" and {len(self.false_laws)} false laws"
+            if self.failed_laws:
+                found += f" and {len(self.failed_laws)} failed tests of law"
             return f"DEFECT: {found} {over}"
         if self.code == NEAR_TIES:
             return f"NEAR-TIES: {self.near_ties} tokens differ by rounding alone {over}"
@@ -126,8 +131,10 @@ def total(methods: int, prompts: int, rules: Sequence[str], runs: int, contexts:
     identity = prompts * (len(SETTINGS) + 2 * methods * len(SETTINGS) * ("coupled" in rules))
     if "rejection" not in rules:
         return identity
-    greedy = 2 * prompts * methods * 2
-    return identity + greedy + methods * min(contexts, prompts) * len(law.SETTINGS) * runs
+    sampling = sum(params.temperature > 0 for params in SETTINGS.values())
+    greedy = len(SETTINGS) - sampling
+    identity += prompts * methods * (2 * greedy + sampling)
+    return identity + methods * min(contexts, prompts) * len(law.SETTINGS) * runs
 
 
 def certify(
@@ -142,7 +149,7 @@ def certify(
     contexts: int = CONTEXTS,
     tick: Tick = lambda what, count: None,
 ) -> Certificate:
-    """Certify `methods` (name -> what `LLM(speculate=)` takes, made anew for each rule) on `llm`.
+    """Certify `methods` (name -> what makes what `LLM(speculate=)` takes) on `llm`.
 
     prompts: token ids; each is written alone and all in one batch, by at most `max_tokens` tokens,
     fewer for some, so that blocks are cut. runs: per test of law, at `contexts` contexts.
@@ -150,37 +157,37 @@ def certify(
     if "none" in methods:
         raise ValueError("method none is what everything is compared with: name another one")
     cases = [Case(name, rule) for rule in rules for name in methods]
-    engines = [
-        LLM(llm, speculate=methods[case.method](), rule=case.rule, max_batch=max(1, len(prompts)))
-        for case in cases
-    ]
-    bound = None
+    bound: Bound | None = None
     settings = dict[str, list[SamplingParams]]()
-    for setting, made in _plain(llm, prompts, max_tokens, seed, tick):
-        if bound is None:
-            bound, chosen = calibrate(llm, made, _wider(llm)), law.contexts(made, contexts)
-        settings[setting] = [ref.params for ref in made]
-        for case, engine in zip(cases, engines, strict=True):
-            if case.rule == "coupled" or not SETTINGS[setting].temperature:
-                _examine(case, setting, engine, made, bound, tick)
-    for engine in engines:
-        engine.close()
+    with ExitStack() as opened:
+        # One for all rules: a method may hold a draft, which is loaded as often as it is made.
+        engines = {
+            name: opened.enter_context(LLM(llm, speculate=made(), max_batch=max(1, len(prompts))))
+            for name, made in methods.items()
+        }
+        for setting, refs in _plain(llm, prompts, max_tokens, seed, tick):
+            if bound is None:
+                bound = calibrate(llm, refs, _wider(llm))
+                chosen = law.contexts(refs, contexts, llm.max_length)
+            settings[setting] = [ref.params for ref in refs]
+            for case in cases:
+                engines[case.method].engine.rule = case.rule
+                _examine(case, setting, llm, engines[case.method], refs, bound, tick)
     assert bound is not None
     for case in cases:
         if case.rule == "rejection":
-            # What a context shares with the run before it is read from there.
-            again = LLM(
-                llm,
-                speculate=methods[case.method](),
-                rule=case.rule,
-                max_batch=law.BATCH,
-                prefix_cache=True,
-            )
-            case.laws.extend(law.tests(again, case.method, chosen, runs, seed, tick))
-            again.close()
+            _test(case, llm, methods[case.method](), chosen, range(seed, seed + runs), bound, tick)
     runner = llm.runner
     return Certificate(
-        runner.name, runner.precision, seed, [*map(list, prompts)], settings, bound, cases
+        runner.name,
+        runner.precision,
+        seed,
+        [*map(list, prompts)],
+        settings,
+        bound,
+        cases,
+        dict(chosen),
+        runs,
     )
 
 
@@ -202,15 +209,43 @@ def _plain(
 
 
 def _examine(
-    case: Case, setting: str, engine: LLM, made: list[Reference], bound: Bound, tick: Tick
+    case: Case,
+    setting: str,
+    llm: LLM,
+    engine: LLM,
+    made: list[Reference],
+    bound: Bound,
+    tick: Tick,
 ) -> None:
-    """Every prompt alone, then all in one batch."""
+    """Every prompt alone, then all in one batch; draws of its own in one batch only."""
     what, outcome = f"{case.method}, {case.rule}, {setting}", Outcome()
-    for group in [*([ref] for ref in made), made]:
+    draws = case.rule == "rejection" and SETTINGS[setting].temperature > 0
+    look: Callable[[LLM, Sequence[Reference], Bound], Outcome]
+    look = partial(sampled.examine, llm) if draws else examine
+    for group in [made] if draws else [*([ref] for ref in made), made]:
         tick(what, 0)
-        outcome.add(examine(engine, group, bound))
+        outcome.add(look(engine, group, bound))
         tick(what, len(group))
     case.outcomes[setting] = outcome
+
+
+def _test(
+    case: Case,
+    llm: LLM,
+    speculate: Any,
+    chosen: list[tuple[int, list[int]]],
+    seeds: Sequence[int],
+    bound: Bound,
+    tick: Tick,
+) -> None:
+    """The law under every setting behind every context."""
+    # What a context shares with the run before it is read from there.
+    options: dict[str, Any] = {"max_batch": law.BATCH, "prefix_cache": True}
+    with LLM(llm, speculate=speculate, rule=case.rule, **options) as engine:
+        for number, ids in chosen:
+            for setting in law.SETTINGS:
+                done = partial(tick, f"{case.method}, law, {setting}")
+                case.laws.append(law.test(engine, number, ids, setting, seeds, bound.value, done))
 
 
 def _ending(params: SamplingParams, ref: Reference) -> SamplingParams:

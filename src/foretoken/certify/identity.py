@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from foretoken.llm import LLM
-from foretoken.request import Request
+from foretoken.request import Request, Stats
 from foretoken.runners.base import Work
 from foretoken.sampling import History, NoCandidate, SamplingParams, pick
 from foretoken.tree import TokenTree
@@ -26,6 +26,7 @@ BLOCK = 8  # tokens of a block in the calibration, about a verification pass
 SLACK = 4  # a block and a plain pass may each be off by twice what was seen in a sample
 ENOUGH = 20  # defects of one run, after which the rest is not looked for
 CAP = 16  # times eps(dtype) max |logit|: more than that is no rounding
+OTHER_LOGITS = "the logits that verified the token are not those of plain decoding"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,17 @@ class Outcome:
     near_ties: list[Finding] = field(default_factory=list)
     defects: list[Finding] = field(default_factory=list)
 
+    def count(self, stats: Stats) -> None:
+        """What one request took."""
+        self.steps += stats.steps
+        self.drafted += stats.drafted
+        self.accepted += stats.accepted
+
+    def see(self, off: float) -> None:
+        """One position, whose logits are so far off."""
+        self.positions += 1
+        self.difference = max(self.difference, off)
+
     def add(self, other: Outcome) -> None:
         self.positions += other.positions
         self.steps += other.steps
@@ -94,7 +106,7 @@ def references(
     """Plain decoding, one prompt after another. Raises `ValueError` where nothing can be picked."""
     made = []
     for number, (ids, each) in enumerate(zip(prompts, params, strict=True)):
-        request = _write(llm, [(ids, each, [])], examined=True)[0]
+        request = write(llm, [(ids, each, [])], examined=True)[0]
         if request.finish_reason == "error":
             raise ValueError(f"plain decoding fails on prompt {number}: {request.error}")
         made.append(
@@ -147,10 +159,10 @@ def examine(llm: LLM, made: Sequence[Reference], bound: Bound) -> Outcome:
     served = None
     while pending:
         work = [(ref.prompt, ref.params, ref.tokens[:start]) for ref, start in pending]
-        requests = _write(llm, work, examined=True)
+        requests = write(llm, work, examined=True)
         if served is None and not made[0].params.temperature:
             # What users get: nobody looks at logits, and greedy decoding may make none.
-            served = _write(llm, work, examined=False)
+            served = write(llm, work, examined=False)
             _compare_served(pending, requests, served, outcome)
         compared = [
             (ref, _compare(ref, start, request, bound, outcome))
@@ -161,7 +173,7 @@ def examine(llm: LLM, made: Sequence[Reference], bound: Bound) -> Outcome:
     return outcome
 
 
-def _write(
+def write(
     llm: LLM, work: Sequence[tuple[list[int], SamplingParams, list[int]]], examined: bool
 ) -> list[Request]:
     """Requests that go on from what is written already, run to their ends in one batch."""
@@ -174,6 +186,11 @@ def _write(
     while not all(request.finished for request in requests):
         llm.engine.step()
     return requests
+
+
+def complaints(request: Request) -> list[str]:
+    """Why it was not written as it should: a drafter that failed, nothing to pick from."""
+    return [*request.warnings, *([request.error] if request.error is not None else [])]
 
 
 def _compare_served(
@@ -202,15 +219,13 @@ def _compare(
     ref: Reference, start: int, request: Request, bound: Bound, outcome: Outcome
 ) -> int | None:
     """One run from `start` on; returns where to go on after a token that differs."""
-    output, stats = request.output, request.stats
-    outcome.steps += stats.steps
-    outcome.drafted += stats.drafted
-    outcome.accepted += stats.accepted
+    output = request.output
+    outcome.count(request.stats)
 
     def defect(cause: str) -> None:
         outcome.defects.append(_finding(False, cause, ref, len(output), output, 0.0))
 
-    for cause in [*request.warnings, *([request.error] if request.error is not None else [])]:
+    for cause in complaints(request):
         defect(cause)
     history = History(ref.prompt, sorted(request.stop_ids))
     history.append(ref.tokens[:start])
@@ -240,15 +255,14 @@ def _compare_row(
 ) -> None:
     """One position of equal history: its logits, and whether its token follows from them."""
     output, off = request.output, difference(row, ref.rows[at])
-    outcome.positions += 1
-    outcome.difference = max(outcome.difference, off)
+    outcome.see(off)
     try:
         own = pick(row, ref.params, history, (), request.noise, len(ref.prompt) + at)
     except NoCandidate:
         own = -1
     causes = []
     if not off <= bound.value:
-        causes.append("the logits that verified the token are not those of plain decoding")
+        causes.append(OTHER_LOGITS)
     if own != output[at]:
         causes.append("the token does not follow from the logits that verified it")
     outcome.defects += [_finding(False, cause, ref, at, output, off) for cause in causes]

@@ -1,9 +1,10 @@
-"""A certificate as a table, as JSON, and its first defect as a script that shows it again."""
+"""A certificate as a table and as JSON."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, fields
+from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -22,7 +23,8 @@ def table(certificate: Certificate) -> Table:
     for name in ("posi-\ntions", "tokens/\nstep", "accepted", "logits\ndiffer", "near-\nties"):
         made.add_column(name, justify="right")
     made.add_column("defects", justify="right")
-    made.add_column("law,\nleast p", justify="right")
+    for name in ("law:\ndrafts", "least\np"):
+        made.add_column(name, justify="right")
     for case in certificate.cases:
         whole = case.whole
         share = f"{whole.accepted / whole.drafted:.0%}" if whole.drafted else "-"
@@ -36,9 +38,20 @@ def table(certificate: Certificate) -> Table:
             f"{whole.difference:.2g}",
             str(len(whole.near_ties)),
             str(len(whole.defects)),
+            _drafts(case),
             f"{smallest:.2g}" if case.laws else "-",
         )
     return made
+
+
+def _drafts(case: Case) -> str:
+    """The share of the tested tokens that a draft had."""
+    if not case.laws:
+        return "-"
+    if not any(test.drafted for test in case.laws):
+        return "none"
+    tested = law.TOKENS * sum(test.runs for test in case.laws)
+    return f"{sum(test.accepted for test in case.laws) / tested:.0%}"
 
 
 def bound(certificate: Certificate) -> str:
@@ -65,6 +78,19 @@ def laws(certificate: Certificate) -> str:
     )
 
 
+def idle(certificate: Certificate) -> list[str]:
+    """A line for each method whose tests of law say nothing of drafts."""
+    lines = []
+    for case in certificate.cases:
+        causes = Counter(test.idle for test in case.laws if test.idle is not None)
+        lines += [
+            f"{case.method}, {case.rule}: {count} of {len(case.laws)} tests of law not exercised: "
+            f"{cause}"
+            for cause, count in causes.items()
+        ]
+    return lines
+
+
 def defects(certificate: Certificate) -> list[str]:
     """A line for each of the first defects."""
     lines = []
@@ -73,10 +99,12 @@ def defects(certificate: Certificate) -> list[str]:
             f"{case.method}, {case.rule}, {setting}, prompt {one.number}, token {one.position}: "
             f"{one.cause} (plain {one.plain}, here {one.other}, logits off by {one.difference:.2g})"
         )
-    for case, test in certificate.false_laws[:SHOWN]:
+    for case, test in certificate.failed_laws[:SHOWN]:
+        what = f"{test.runs} runs do not follow the target's law (p = {test.p:.1g}, "
+        what += f"{test.impossible} impossible)"
         lines.append(
-            f"{case.method}, {case.rule}, {test.setting}, context {test.context}: {test.runs} runs "
-            f"do not follow the target's law (p = {test.p:.1g}, {test.impossible} impossible)"
+            f"{case.method}, {case.rule}, {test.setting}, context {test.context}: "
+            f"{what if test.cause is None else test.cause}"
         )
     return lines
 
@@ -114,57 +142,7 @@ def _case(case: Case, tests: int) -> dict[str, Any]:
             }
             for setting, outcome in case.outcomes.items()
         },
-        "laws": [asdict(test) | {"fails": test.fails(tests)} for test in case.laws],
+        "laws": [
+            asdict(test) | {"fails": test.fails(tests), "idle": test.idle} for test in case.laws
+        ],
     }
-
-
-SCRIPT = '''"""What `foretoken certify` found: {where}.
-
-Tokens or, where they agree, the log-probabilities that they were picked by must differ below.
-"""
-
-import foretoken as ft
-from foretoken import methods
-
-prompts = {prompts!r}
-settings = {settings!r}
-params = [ft.SamplingParams(**one, logprobs=5) for one in settings]
-llm = ft.LLM({model!r}, dtype={dtype!r}, runner={runner!r}, rule={rule!r}, max_batch=len(prompts))
-plain = llm.generate(prompts, params)
-llm.use({speculate})
-drafted = llm.generate(prompts, params)
-for number, (one, two) in enumerate(zip(plain, drafted, strict=True)):
-    ends = one.finish_reason, two.finish_reason
-    same = one.token_ids == two.token_ids and ends[0] == ends[1]
-    print("prompt", number, "same tokens" if same else "DIFFERENT", *ends)
-    for at, (a, b) in enumerate(zip(one.logprobs, two.logprobs)):
-        off = max((abs(a[i] - b[i]) for i in a.keys() & b.keys()), default=float("inf"))
-        ids = one.token_ids[at], two.token_ids[at]
-        if off or ids[0] != ids[1]:
-            print("  token", at, *ids, "log-probabilities off by", off)
-'''
-
-
-def script(certificate: Certificate, how: dict[str, Any]) -> str | None:
-    """Python that shows the first difference; None where there is none.
-
-    how: what `LLM` takes, as `model`, `dtype` and `runner`; by method's name, the text of what
-    `speculate` takes.
-    """
-    if not certificate.defects:
-        return None
-    case, setting, one = certificate.defects[0]
-    where = f"{case.method}, {setting}, prompt {one.number}, token {one.position}: {one.cause}"
-    settings = []
-    for params in certificate.settings[setting]:
-        default = type(params)()
-        named = {f.name: getattr(params, f.name) for f in fields(params)}
-        settings.append({k: v for k, v in named.items() if v != getattr(default, k)})
-    return SCRIPT.format(
-        where=where,
-        prompts=certificate.prompts,
-        settings=settings,
-        rule=case.rule,
-        speculate=how[case.method],
-        **{name: how[name] for name in ("model", "dtype", "runner")},
-    )

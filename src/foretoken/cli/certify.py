@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foretoken import certify as certificates
 from foretoken.bench import prompts as texts
-from foretoken.certify import report
+from foretoken.certify import report, script
 from foretoken.cli import options
 from foretoken.cli.generate import given_sources
 from foretoken.cli.options import DRAFTING, option
@@ -30,7 +30,11 @@ def certify(
     model: options.Model,
     method: Annotated[
         list[str] | None,
-        option(DRAFTING, "Certify it; repeatable. All that can run unless given.", metavar="NAME"),
+        option(
+            DRAFTING,
+            "Certify it; A+B merges; repeatable. All that can run unless given.",
+            metavar="NAME",
+        ),
     ] = None,
     draft: options.Draft = None,
     heads: options.Heads = None,
@@ -65,17 +69,16 @@ def certify(
     methods, how = _methods(method or [], given_sources(draft, heads), num_draft_tokens)
     target = located(model, "target")
     kind = precision(dtype, runner, device) if model == BUNDLED else dtype or "auto"
-    how |= {"model": target, "dtype": kind, "runner": runner}
+    loading: dict[str, Any] = {
+        "runner": runner,
+        "dtype": kind,
+        "device": device,
+        "threads": threads,
+        "trust_remote_code": trust_remote_code,
+    }
     console, columns = Console(stderr=True), (TextColumn("{task.description}"), BarColumn())
     with (
-        LLM(
-            target,
-            runner=runner,
-            dtype=kind,
-            device=device,
-            threads=threads,
-            trust_remote_code=trust_remote_code,
-        ) as llm,
+        LLM(target, **loading) as llm,
         Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar,
     ):
         ids = _prompts(llm, prompts or [], num_prompts, max_tokens)
@@ -91,15 +94,15 @@ def certify(
             runs=runs,
             tick=lambda text, count: bar.update(task, description=text, advance=count),
         )
-    written = _reproducer(found, how, out)
+    written = _written(script.text(found, target, loading, how), out)
     if as_json:
-        print(json.dumps(report.as_dict(found, model)), flush=True)
+        print(json.dumps(report.as_dict(found, model) | {"script": written}), flush=True)
     else:
         shown = Console(highlight=False, markup=False)
         shown.print(report.table(found))
-        for line in [report.bound(found), report.laws(found), *report.defects(found)]:
-            if line:
-                shown.print(line)
+        lines = [report.bound(found), report.laws(found), *report.idle(found)]
+        for line in filter(None, [*lines, *report.defects(found)]):
+            shown.print(line)
         if written:
             shown.print(f"written: {written}")
         shown.print(found.verdict)
@@ -109,21 +112,32 @@ def certify(
 def _methods(
     names: list[str], sources: Sources, tokens: int | None
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
-    """What makes each method, and the text of it in a script."""
-    names = names or possible(sources)[1:]
+    """What makes each method, and the text of it in a script; parts of a name are merged."""
+    listed = {name: name.split("+") for name in names or possible(sources)[1:]}
     sources = {kind: source for kind, source in sources.items() if source is not None}
+    parts = [part for several in listed.values() for part in several]
+    for part in parts:
+        if part == "none" or not (part in METHODS or part in GIVEN):
+            known = ", ".join([*METHODS, *GIVEN][1:])
+            raise ValueError(
+                f"method {part!r} cannot be certified: use {known}, or several joined by +"
+            )
+    for name in chosen(parts, sources):  # a draft that no method takes drafts by itself
+        if name not in parts:
+            listed[name] = [name]
+    check_given([part for several in listed.values() for part in several], sources)
+    given = {} if tokens is None else {"num_draft_tokens": tokens}
     made: dict[str, Callable[[], Any]] = {}
     how: dict[str, str] = {}
-    listed = chosen(names, sources)
-    check_given(listed, sources)
-    for name in listed:
-        if name == "none" or not (name in METHODS or name in GIVEN):
-            known = ", ".join([*METHODS, *GIVEN][1:])
-            raise ValueError(f"method {name!r} cannot be certified: use {known}")
-        given = {} if tokens is None else {"num_draft_tokens": tokens}
-        made[name] = partial(named, name, sources, **given)
-        how[name] = f"methods.named({name!r}, {sources!r}, **{given!r})"
+    for name, several in listed.items():
+        made[name] = partial(_merged, several, sources, given)
+        texts = [f"methods.named({part!r}, {sources!r}, **{given!r})" for part in several]
+        how[name] = f"[{', '.join(texts)}]"
     return made, how
+
+
+def _merged(parts: list[str], sources: Sources, given: dict[str, int]) -> list[Any]:
+    return [named(part, sources, **given) for part in parts]
 
 
 def _prompts(llm: LLM, files: list[Path], count: int, max_tokens: int) -> list[list[int]]:
@@ -135,8 +149,7 @@ def _prompts(llm: LLM, files: list[Path], count: int, max_tokens: int) -> list[l
     return [prompt.ids(llm.tokenizer, ())[-room:] for prompt in listed]
 
 
-def _reproducer(found: certificates.Certificate, how: dict[str, Any], folder: Path) -> str | None:
-    text = report.script(found, how)
+def _written(text: str | None, folder: Path) -> str | None:
     if text is None:
         return None
     path = folder / time.strftime("foretoken-defect-%Y%m%d-%H%M%S.py")

@@ -1,0 +1,136 @@
+"""`foretoken certify`: its table, its exit codes, what it refuses, the scripts that it writes."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import foretoken as ft
+from foretoken import certify as certificates
+from foretoken import cli, methods
+from foretoken.certify import law, script
+from planted import PROMPTS, draft, not_rolled_back, off_rows, target, wrong_residual, wrong_row
+
+SMALL = ("--num-prompts", "2", "--max-tokens", "12", "--runs", "20")
+BUNDLED = ("bundled", "--draft", "bundled", *SMALL)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["certify", *arguments])
+    return int(ended.value.code or 0)
+
+
+def test_the_command_certifies(capsys: Any) -> None:
+    assert run(*BUNDLED, "--num-prompts", "1") == 0
+    shown = capsys.readouterr().out
+    assert "IDENTICAL" in shown and "ngram" in shown and "draft" in shown and "chi-square" in shown
+
+
+def test_merged_methods_are_certified(capsys: Any) -> None:
+    coupled = ("--rule", "coupled", "--json")
+    assert run(*BUNDLED, "--method", "ngram+draft", "--method", "ngram", *coupled) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["code"] == 0 and told["script"] is None
+    drafted = {
+        case["method"]: sum(one["drafted"] for one in case["settings"].values())
+        for case in told["cases"]
+    }
+    assert [*drafted] == ["ngram+draft", "ngram"] and drafted["ngram+draft"] > drafted["ngram"]
+
+
+def test_near_ties_have_a_code_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    """Passes over several nodes round so coarsely here that tokens differ."""
+
+    def rounded(rows: Tensor) -> Tensor:
+        return rows + (torch.sin(1000 * rows.float()) / 5).to(rows)  # the same for the same rows
+
+    off_rows(monkeypatch, rounded)
+    loaded = ("--runner", "torch", "--dtype", "bfloat16", "--out", str(tmp_path))
+    assert run("bundled", *SMALL, "--method", "suffix", "--rule", "coupled", *loaded) == 3
+    assert "NEAR-TIES" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--method", "draft"), "needs a model: add --draft"),
+        (("--method", "ngram+draft"), "needs a model: add --draft"),
+        (("--method", "nonsense"), "cannot be certified: use ngram"),
+        (("--method", "ngram+nonsense"), "method 'nonsense' cannot be certified"),
+        (("--method", "none"), "cannot be certified"),
+        (("--rule", "typical"), "rule 'typical' is unknown"),
+        (("--runs", "0"), "--runs is 0"),
+        (("--max-tokens", "99999"), "do not fit in max_length"),
+        (("--prompts", "/nowhere.jsonl"), "cannot read the prompts"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], words: str, capsys: Any) -> None:
+    assert run("bundled", *arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+# --- scripts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plant", "rule"), [(wrong_row, "coupled"), (not_rolled_back, "rejection")]
+)
+def test_a_script_shows_the_defect(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    rule: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: Any,
+) -> None:
+    arguments = ("--method", "draft", "--rule", rule, "--json", "--out", str(tmp_path))
+    with monkeypatch.context() as patch:
+        plant(patch)
+        assert run(*BUNDLED, *arguments, "--threads", "1", "--device", "cpu") == 1
+        path = json.loads(capsys.readouterr().out)["script"]
+        assert [path] == [str(one) for one in tmp_path.glob("foretoken-defect-*.py")]
+        runpy.run_path(path)
+        assert "DIFFERENT" in (shown := capsys.readouterr().out) and "off by" in shown
+    assert "'threads': 1" in Path(path).read_text() and "'device': 'cpu'" in Path(path).read_text()
+    runpy.run_path(path)  # and here the engine is sound
+    assert capsys.readouterr().out.count("nothing differs") == 3
+
+
+def test_a_script_shows_a_false_law(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    paths = {name: str(tmp_path / name) for name in ("target", "draft")}
+    target().save_pretrained(paths["target"])
+    draft().save_pretrained(paths["draft"])
+    sources = {"draft": paths["draft"]}
+    monkeypatch.setattr(law, "SETTINGS", {"top_k=4": law.SETTINGS["top_k=4"]})
+    options: dict[str, Any] = {"runner": "torch", "dtype": "float32"}
+    with monkeypatch.context() as patch:
+        wrong_residual(patch)
+        found = certificates.certify(
+            ft.LLM(paths["target"], **options),
+            {"draft": lambda: methods.named("draft", sources)},
+            PROMPTS[:1],
+            rules=["rejection"],
+            max_tokens=4,
+            runs=800,
+            contexts=1,
+        )
+        how = {"draft": f"methods.named('draft', {sources!r})"}
+        text = script.text(found, paths["target"], options, how)
+        assert text is not None and not found.defects
+        (tmp_path / "shown.py").write_text(text)
+        runpy.run_path(str(tmp_path / "shown.py"))
+        p = found.failed_laws[0][1].p
+        assert f"DIFFERENT 800 runs, p = {p} " in capsys.readouterr().out
+    runpy.run_path(str(tmp_path / "shown.py"))
+    assert "nothing differs 800 runs" in capsys.readouterr().out

@@ -23,7 +23,7 @@ import tiny
 from foretoken import checkpoints, cli, demo
 from foretoken.cli import training
 from foretoken.heads import Heads
-from foretoken.training import joint, material, prepare, run_medusa, served, trainer
+from foretoken.training import joint, material, prepare, quantised, run_medusa, served, trainer
 from foretoken.training.data import Document, documents, pack, split
 
 TEXT = "def main(arguments):\n    for name in arguments:\n        print(name)\n\n\n" * 40
@@ -56,6 +56,36 @@ def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
         return Result(end.value.code, out, err)
 
     return run
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_quantised_target(
+    dtype: str, run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    honest = run_medusa._memory
+
+    def memory(options: Any, target: Any, *rest: Any) -> str:
+        seen.extend(name for name, p in target.named_parameters() if quantised.quantised(p))
+        return honest(options, target, *rest)
+
+    monkeypatch.setattr(run_medusa, "_memory", memory)
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    words += ["--dtype", dtype, "--quantize", "int8"]
+    found = run(*words, "--out", str(tmp_path / "heads"), "--capture")
+    assert found.code == 0, found.err
+    assert len(seen) == 4 * 7 and not any("lm_head" in name for name in seen)
+    predicted, served = map(float, re.findall(r"tokens/step (\d+\.\d+)", found.out))
+    assert predicted == pytest.approx(served, rel=0.03)
+    for more, what in (
+        (["--quantize", "int3"], "--quantize int3 is unknown: use int8"),
+        (["--joint"], "--quantize is for a target that does not learn"),
+    ):
+        found = run(*words, *more, "--out", str(tmp_path / "other"))
+        assert found.code == 2 and what in found.err
+    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    found = run(*words, "--out", str(tmp_path / "other"))
+    assert found.code == 2 and "a quantised target needs torchao" in found.err
 
 
 def test_heads_are_written_with_card_and_figures(run: Any, folder: Path, tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ def medusa(
         bool, option(HEADS, "A projection for each, not the target's.", "--own-head")
     ] = False,
     start: Annotated[str | None, option(HEADS, "Heads to go on from.", metavar="HEADS")] = None,
+    quantize: Annotated[
+        str | None, option(TRAINING, "int8: the frozen target in half of bf16's memory.")
+    ] = None,
     joint: Annotated[
         bool, option(TRAINING, "Medusa-2: the target learns too, by adapters.", "--joint")
     ] = False,

@@ -18,6 +18,7 @@ from foretoken.training.files import writing
 from foretoken.training.losses import ELEMENTS, at_once
 from foretoken.training.medusa import Medusa, fresh
 from foretoken.training.prepare import Watch
+from foretoken.training.quantised import quantise, quantised
 from foretoken.training.rows import pack
 from foretoken.training.states import check, on
 from foretoken.training.trainer import Plan
@@ -32,6 +33,7 @@ class Options(prepare.Options):
     heads: int = 5
     layers: int = 1
     own_head: bool = False
+    quantize: str | None = None  # the frozen target, "int8"
     joint: bool = False
     full: bool = False  # joint: all of the target, not adapters
     capture: bool = False
@@ -63,6 +65,8 @@ def heads(options: Options, watch: Watch) -> Report:
     _refuse(options)
     watch.phase("loading")
     target, tokenizer = prepare.target(options)
+    if options.quantize is not None:
+        quantise(target, options.quantize)
     device = target.device
     made = _heads(options, target)
     least = made.heads + 2
@@ -123,6 +127,8 @@ def heads(options: Options, watch: Watch) -> Report:
 def _refuse(options: Options) -> None:
     if options.full and not options.joint:
         raise ValueError("--full is for --joint: add that")
+    if options.joint and options.quantize is not None:
+        raise ValueError("--quantize is for a target that does not learn: drop it, or --joint")
     if options.joint and options.capture:
         raise ValueError("--joint changes the states that --capture keeps: drop one")
     for name in options.export:
@@ -147,7 +153,7 @@ def _heads(options: Options, target: Any) -> Heads:
 def _memory(options: Options, target: Any, made: Heads, plan: Plan, length: int) -> str:
     """What training will take, said before it begins."""
     frozen = [p for p in target.parameters() if not p.requires_grad]
-    weights = sum(p.numel() * p.element_size() for p in frozen)
+    weights = sum(p.numel() * (1 if quantised(p) else p.element_size()) for p in frozen)
     learnt = sum(p.numel() for p in [*made.parameters(), *target.parameters()] if p.requires_grad)
     config = target.config.get_text_config()
     tokens = plan.rows // plan.accumulate * length

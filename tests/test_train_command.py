@@ -66,7 +66,8 @@ def test_a_quantised_target(
     honest = run_medusa._memory
 
     def memory(options: Any, target: Any, *rest: Any) -> str:
-        seen.extend(name for name, p in target.named_parameters() if quantised.quantised(p))
+        layers = target.named_modules()
+        seen.extend(name for name, layer in layers if isinstance(layer, quantised.Int8))
         return honest(options, target, *rest)
 
     monkeypatch.setattr(run_medusa, "_memory", memory)
@@ -83,9 +84,17 @@ def test_a_quantised_target(
     ):
         found = run(*words, *more, "--out", str(tmp_path / "other"))
         assert found.code == 2 and what in found.err
-    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
-    found = run(*words, "--out", str(tmp_path / "other"))
-    assert found.code == 2 and "a quantised target needs torchao" in found.err
+
+
+def test_a_quantised_layer_is_near_the_one_it_was_made_of() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        linear, x = torch.nn.Linear(64, 32), torch.randn(5, 64)
+    linear.weight.data[3] = 0.0
+    made = quantised.Int8(linear)
+    step = linear.weight.abs().amax(1, keepdim=True) / 127
+    assert ((made.weight * made.scale - linear.weight).abs() <= step / 2 + 1e-9).all()
+    assert torch.allclose(made(x), linear(x), atol=0.02) and not torch.equal(made(x), linear(x))
 
 
 def test_heads_are_written_with_card_and_figures(run: Any, folder: Path, tmp_path: Path) -> None:
@@ -607,6 +616,7 @@ def test_memory_is_that_of_all_that_learns(
     config = SimpleNamespace(num_hidden_layers=2, hidden_size=8)
     target: Any = SimpleNamespace(
         parameters=lambda: [frozen, adapter],
+        buffers=list,
         config=SimpleNamespace(get_text_config=lambda: config),
         device=torch.device("cpu"),
     )

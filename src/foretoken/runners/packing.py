@@ -52,8 +52,6 @@ def refusal(model: PreTrainedModel) -> str | None:
     for path, module in model.named_modules():
         if path.endswith(("_proj", "lm_head")) and type(module) is not torch.nn.Linear:
             return f"{path} is a {type(module).__name__}, not a plain linear layer"
-        if isinstance(module, torch.nn.Linear) and type(module.weight.data) is not torch.Tensor:
-            return f"the weights of {path} are quantised already"
     if model.device.type != "cpu":
         return f"it is on {model.device}"
     return None

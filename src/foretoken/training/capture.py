@@ -19,7 +19,6 @@ from torch.utils.data import Dataset
 
 from foretoken.training.files import replacing
 from foretoken.training.prepare import Watch, fingerprint
-from foretoken.training.quantised import quantised
 from foretoken.training.states import on, states_of
 from foretoken.training.trainer import Batch
 
@@ -34,9 +33,8 @@ def key(target: Any, rows: Any) -> str:
     """
     found = hashlib.sha256(fingerprint(rows).encode())
     found.update(f"{target.dtype} {target.config.to_json_string()}".encode())
-    for name, weight in target.named_parameters():
-        plain = weight.dequantize() if quantised(weight) else weight
-        some = plain.detach().flatten()[:: max(1, weight.numel() // SEEN)]
+    for name, weight in [*target.named_parameters(), *target.named_buffers()]:
+        some = weight.detach().flatten()[:: max(1, weight.numel() // SEEN)]
         found.update(name.encode() + some.double().cpu().numpy().tobytes())
     return found.hexdigest()[:16]
 

@@ -42,5 +42,5 @@ def learnt(target: Any, folder: Path, tokenizer: Any) -> Any:
 
 @torch.no_grad()
 def loss(target: Any, held_out: Sequence[Batch]) -> float:
-    """Of the target itself on held-out text, nats per token: what its learning must not cost."""
+    """Of the target itself on the data's held-out text, nats per token: its learning costs that."""
     return round(Text(target, held_out).evaluate(target.device)["loss"], 4)

@@ -18,7 +18,7 @@ from foretoken.training.files import writing
 from foretoken.training.losses import ELEMENTS, at_once
 from foretoken.training.medusa import Medusa, fresh
 from foretoken.training.prepare import Watch
-from foretoken.training.quantised import quantise, quantised
+from foretoken.training.quantised import quantise
 from foretoken.training.rows import pack
 from foretoken.training.states import check, on
 from foretoken.training.trainer import Plan
@@ -80,9 +80,9 @@ def heads(options: Options, watch: Watch) -> Report:
     check(target, held[0])
     length = rows.ids.shape[1]
     plan = prepare.plan(options, target, rows, length)
-    before = 0.0
+    before, judged = 0.0, prepare.evaluated(pack(texts.asked, length))
     if options.joint:
-        before = joint.loss(target, evaluated)
+        before = joint.loss(target, judged)
         target = joint.learning(target, options.full, options.seed)
     else:
         target.requires_grad_(False)
@@ -114,7 +114,7 @@ def heads(options: Options, watch: Watch) -> Report:
     made.to(target.dtype)  # as it serves it is judged
     _save(options, made)  # before anything else can fail
     if options.joint:
-        report.target_loss = [before, joint.loss(target, evaluated)]
+        report.target_loss = [before, joint.loss(target, judged)]
     _serve(options, Medusa(target, made, []), tokenizer, prompts, room, report, watch)
     for name in options.export:  # where heads share the LM head, others are given it
         with writing(options.out / name):
@@ -152,8 +152,8 @@ def _heads(options: Options, target: Any) -> Heads:
 
 def _memory(options: Options, target: Any, made: Heads, plan: Plan, length: int) -> str:
     """What training will take, said before it begins."""
-    frozen = [p for p in target.parameters() if not p.requires_grad]
-    weights = sum(p.numel() * (1 if quantised(p) else p.element_size()) for p in frozen)
+    frozen = [p for p in target.parameters() if not p.requires_grad] + [*target.buffers()]
+    weights = sum(p.numel() * p.element_size() for p in frozen)
     learnt = sum(p.numel() for p in [*made.parameters(), *target.parameters()] if p.requires_grad)
     config = target.config.get_text_config()
     tokens = plan.rows // plan.accumulate * length

@@ -156,9 +156,9 @@ def test_tokens_are_those_of_plain_decoding(
 @NATIVE
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("method", METHODS)
-def test_bits_of_the_native_runner(method: str, params: ft.SamplingParams) -> None:
-    sizes = {"head_dim": 16}
-    model = tiny.model("llama", dtype=torch.bfloat16, **sizes)
+@pytest.mark.parametrize("name", OFTEN[:2])  # Gemma3 it does not take
+def test_bits_of_the_native_runner(name: str, method: str, params: ft.SamplingParams) -> None:
+    model = tiny.model(name, dtype=torch.bfloat16, head_dim=16)
     other = tiny.relative(model, 0.05)
     made: dict[str, Any] = {
         "draft": ft.DraftModel(other, 5, min_confidence=0.0),
@@ -171,7 +171,7 @@ def test_bits_of_the_native_runner(method: str, params: ft.SamplingParams) -> No
     }
     base = ft.LLM(model, runner="native")
     want = texts(base, params, together=False)
-    with ft.LLM(base, speculate=made.get(method) or METHODS[method]("llama")) as llm:
+    with ft.LLM(base, speculate=made.get(method) or METHODS[method](name)) as llm:
         for together in (False, True):
             done = written(llm, params, together)
             assert told(done) == want
@@ -597,4 +597,4 @@ def test_20000_tokens_stay_bounded_and_acceptance_does_not_decay(method: str) ->
         assert not any(one.warnings for one in done)
     rates = [one.stats.tokens_per_step for one in done]
     assert sum(rates[-4:]) >= 0.95 * sum(rates[:4])
-    assert suffix._old.size + suffix._new.size <= 5000 + 4 * 501
+    assert method != "suffix" or suffix._old.size + suffix._new.size <= 5000 + 4 * 501

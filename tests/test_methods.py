@@ -536,6 +536,18 @@ def test_the_window_is_the_comb_of_the_paper() -> None:
     assert depths == [2, 3, 4, 5, 6]  # row 2 of column j stands at 2 + j
 
 
+def test_guesses_with_one_beginning_share_its_nodes() -> None:
+    """Else the rejection rule, having accepted one of them, would lose the others."""
+    proposer = ft.Lookahead(1, 4, 3, from_text=False)
+    one = request([3, 4, 5, 6])
+    proposer.propose([one])
+    guesses = [(1, 2, 3), (1, 2, 7), (8, 2, 3)]
+    proposer._states[0].pool[6] = OrderedDict.fromkeys(guesses)
+    (tree,) = proposer.propose([one])
+    drafted = {tuple(tree.path_tokens(i)) for i in range(1, len(tree))}
+    assert drafted >= set(guesses) and len(drafted) == len(tree) - 1 == 3 + 1 + 3
+
+
 def test_nodes_are_found_again_in_a_merged_tree() -> None:
     ours = TokenTree([1, 2, 2, 3, 4], [-1, 0, 0, 1, 2])
     other = TokenTree([1, 5, 2, 4], [-1, 0, 0, 2])

@@ -269,3 +269,14 @@ def test_the_bundled_pair(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:  #
     monkeypatch.setattr(demo, "MODELS", demo.TARGET.parent)
     result: Result = run("demo", "--prompts", "1", "--max-tokens", "12")
     assert result.code == 0 and "identical: yes" in result.out.splitlines(), result.err
+
+
+def test_the_bundled_heads(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(demo, "MODELS", demo.TARGET.parent)
+    result: Result = run(
+        "demo", "--method", "medusa", "--prompts", "1", "--max-tokens", "32", "--json"
+    )
+    found = json.loads(result.out)
+    plain, heads = found["methods"]
+    assert result.code == 0 and found["identical"] is True
+    assert plain["tokens_per_step"] == 1 < heads["tokens_per_step"]

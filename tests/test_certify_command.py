@@ -70,6 +70,7 @@ def test_near_ties_have_a_code_of_their_own(
         (("--method", "none"), "cannot be certified"),
         (("--rule", "typical"), "rule 'typical' is unknown"),
         (("--runs", "0"), "--runs is 0"),
+        (("--method", "lookahead", "--num-draft-tokens", "3"), "no option of lookahead"),
         (("--max-tokens", "99999"), "do not fit in max_length"),
         (("--prompts", "/nowhere.jsonl"), "cannot read the prompts"),
     ],

@@ -21,7 +21,16 @@ from foretoken.cli.generate import given_sources
 from foretoken.cli.options import DRAFTING, option
 from foretoken.demo import BUNDLED, located, precision
 from foretoken.llm import LLM
-from foretoken.methods import GIVEN, METHODS, Sources, check_given, chosen, named, possible
+from foretoken.methods import (
+    GIVEN,
+    METHODS,
+    Sources,
+    check_given,
+    chosen,
+    given_options,
+    named,
+    possible,
+)
 
 WHAT, RESULTS = "What is written", "Results"
 
@@ -125,8 +134,9 @@ def _methods(
     for name in chosen(parts, sources):  # a draft that no method takes drafts by itself
         if name not in parts:
             listed[name] = [name]
-    check_given([part for several in listed.values() for part in several], sources)
-    given = {} if tokens is None else {"num_draft_tokens": tokens}
+    parts = [part for several in listed.values() for part in several]
+    check_given(parts, sources)
+    given = given_options(parts, num_draft_tokens=tokens)
     made: dict[str, Callable[[], Any]] = {}
     how: dict[str, str] = {}
     for name, several in listed.items():

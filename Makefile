@@ -1,8 +1,8 @@
 # Every target sets up what it needs: `make demo` works on a fresh clone. PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
-NATIVE := $(wildcard src/foretoken/native/*.cpp src/foretoken/native/*.h src/foretoken/native/*.inl) \
-  src/foretoken/native/CMakeLists.txt
+NATIVE := $(wildcard src/draftproof/native/*.cpp src/draftproof/native/*.h src/draftproof/native/*.inl) \
+  src/draftproof/native/CMakeLists.txt
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 CORPUS := build/demo/sources
@@ -14,7 +14,7 @@ WRITTEN := --self-distill --limit 1500000
 setup: .venv/dev.stamp
 
 demo: .venv/runtime.stamp
-	@$(BIN)/foretoken demo
+	@$(BIN)/draftproof demo
 
 test: setup
 	$(BIN)/pytest
@@ -31,11 +31,11 @@ bench-peers: setup
 # The bundled models from nothing: hours on two cores. Each line goes on where it was interrupted, the
 # first only before it is done. What is shipped was made in more steps: see provenance.json, docs/log.md.
 models: setup
-	$(BIN)/python -m foretoken.demo.train --work build/demo
-	$(BIN)/foretoken train draft $(BUNDLED) --size 2x192 --loss text --steps 1000 --out build/draft-text
-	$(BIN)/foretoken train draft $(BUNDLED) --start build/draft-text $(WRITTEN) --out build/draft
-	$(BIN)/foretoken train medusa $(BUNDLED) $(WRITTEN) --layers 4 --out build/heads
-	for part in draft heads; do cp build/$$part/*.* src/foretoken/demo/models/$$part; done
+	$(BIN)/python -m draftproof.demo.train --work build/demo
+	$(BIN)/draftproof train draft $(BUNDLED) --size 2x192 --loss text --steps 1000 --out build/draft-text
+	$(BIN)/draftproof train draft $(BUNDLED) --start build/draft-text $(WRITTEN) --out build/draft
+	$(BIN)/draftproof train medusa $(BUNDLED) $(WRITTEN) --layers 4 --out build/heads
+	for part in draft heads; do cp build/$$part/*.* src/draftproof/demo/models/$$part; done
 
 lint: setup
 	$(BIN)/ruff check
@@ -52,11 +52,11 @@ $(BIN)/python:
 
 # dev includes runtime; runtime alone is enough for the demo.
 .venv/dev.stamp: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
-	@echo "installing foretoken and its development tools into .venv"
+	@echo "installing draftproof and its development tools into .venv"
 	@$(INSTALL) -e '.[dev]'
 	@touch .venv/runtime.stamp $@
 
 .venv/runtime.stamp: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
-	@echo "installing foretoken into .venv (a minute or so, once)"
+	@echo "installing draftproof into .venv (a minute or so, once)"
 	@$(INSTALL) -e .
 	@touch $@

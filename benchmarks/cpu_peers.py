@@ -1,8 +1,8 @@
-"""foretoken's native runner beside its peers on the CPU: `python benchmarks/cpu_peers.py --help`.
+"""draftproof's native runner beside its peers on the CPU: `python benchmarks/cpu_peers.py --help`.
 
 transformers, OpenVINO and llama.cpp on the same weights, threads and prompts, in one run, each in a
 process of its own that sleeps while another is measured. `setup_peers.sh` makes the peers'
-environment. Not `foretoken bench`, which compares methods inside one process.
+environment. Not `draftproof bench`, which compares methods inside one process.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from transformers import AutoTokenizer
 
-from foretoken.bench import prompts as prompt_files
-from foretoken.bench import timing
+from draftproof.bench import prompts as prompt_files
+from draftproof.bench import timing
 
 PARTS = ("passes", "plain", "speculative", "prompts")
 PASSES = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 BEHIND = 128  # tokens of context under a pass
-SIDES = ("foretoken", "transformers", "openvino", "llama.cpp")
+SIDES = ("draftproof", "transformers", "openvino", "llama.cpp")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _starts(models: Models, options: Options, peers: Path) -> dict[str, Callable
         return start("llama.cpp", env / "bin" / "python", "worker_llama.py", made, more)
 
     return {
-        "foretoken": lambda: start("foretoken", own, "worker_foretoken.py", folders()),
+        "draftproof": lambda: start("draftproof", own, "worker_draftproof.py", folders()),
         "transformers": lambda: start("transformers", own, "worker_transformers.py", folders()),
         "openvino": openvino,
         "llama.cpp": llama,

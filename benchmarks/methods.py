@@ -20,10 +20,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-import foretoken as ft
-from foretoken.bench import prompts as texts
-from foretoken.bench import timing
-from foretoken.demo import located
+import draftproof as dp
+from draftproof.bench import prompts as texts
+from draftproof.bench import timing
+from draftproof.demo import located
 
 TRIED = 3  # prompts on which settings are tried
 Made = Callable[[], Any]
@@ -37,26 +37,26 @@ def candidates(
     return {
         "none": {"": lambda: None},
         "n-gram": {
-            f"{n} tokens, {b} branches": lambda n=n, b=b: ft.NGram(n, branches=b)
+            f"{n} tokens, {b} branches": lambda n=n, b=b: dp.NGram(n, branches=b)
             for n in (4, 8)
             for b in (1, 2)
         },
         "suffix": {
-            f"{n} nodes, share {s}": lambda n=n, s=s: ft.SuffixAutomaton(n, min_share=s, corpus=0)
+            f"{n} nodes, share {s}": lambda n=n, s=s: dp.SuffixAutomaton(n, min_share=s, corpus=0)
             for n in (6, 10)
             for s in (0.1, 0.3)
         },
         "lookahead": {
-            f"W {w}, N {n}, G {g}": lambda w=w, n=n, g=g: ft.Lookahead(w, n, g)
+            f"W {w}, N {n}, G {g}": lambda w=w, n=n, g=g: dp.Lookahead(w, n, g)
             for w, n, g in ((2, 3, 3), (3, 3, 3), (2, 4, 2), (4, 3, 4), (5, 4, 5))
         },
         "early exit": {
-            f"{k} layers, {n} tokens": lambda k=k, n=n: ft.EarlyExit(k, n)
+            f"{k} layers, {n} tokens": lambda k=k, n=n: dp.EarlyExit(k, n)
             for k in exits
             for n in (1, 3)
         },
         "early exit, head": {
-            f"{n} tokens, branch {b}": lambda n=n, b=b: ft.EarlyExit(
+            f"{n} tokens, branch {b}": lambda n=n, b=b: dp.EarlyExit(
                 num_draft_tokens=n, branch=b, heads=exit
             )
             for n in (2, 3, 5)
@@ -64,39 +64,39 @@ def candidates(
             if exit
         },
         "draft": {
-            f"{n} tokens, branch {b}": lambda n=n, b=b: ft.DraftModel(draft, n, branch=b)
+            f"{n} tokens, branch {b}": lambda n=n, b=b: dp.DraftModel(draft, n, branch=b)
             for n in (2, 3, 5, 7)
             for b in (1, 2)
         },
         "draft, int8": {
-            f"{n} tokens": lambda n=n: ft.DraftModel(draft, n, quantize="int8") for n in (3, 5)
+            f"{n} tokens": lambda n=n: dp.DraftModel(draft, n, quantize="int8") for n in (3, 5)
         },
-        "draft, tree": {"fitted": lambda: ft.DraftModel(draft, tree="auto")},
+        "draft, tree": {"fitted": lambda: dp.DraftModel(draft, tree="auto")},
         "SpecInfer": {
-            str(e): lambda e=e: ft.SpecInfer([draft], expansion=e)
+            str(e): lambda e=e: dp.SpecInfer([draft], expansion=e)
             for e in ((2, 1, 1), (2, 2, 1), (3, 1, 1, 1), (1, 1, 3, 1, 1))
         },
         "SpecInfer, two drafts": {
-            str(e): lambda e=e: ft.SpecInfer([draft, second], expansion=e)
+            str(e): lambda e=e: dp.SpecInfer([draft, second], expansion=e)
             for e in ((1, 1, 1), (1, 1, 1, 1, 1), (2, 1, 1))
             if second
         },
         "Medusa": {
-            f"{n} nodes, {tree}": lambda n=n, tree=tree: ft.Medusa(heads, tree, nodes=n)
+            f"{n} nodes, {tree}": lambda n=n, tree=tree: dp.Medusa(heads, tree, nodes=n)
             for n in (4, 8, 11, 20)
             for tree in ("calibrated", "grown")
         }
-        | {"its own tree": lambda: ft.Medusa(heads)},
+        | {"its own tree": lambda: dp.Medusa(heads)},
         "staged": {
-            f"{n} tokens, branch {b}, over n-grams": lambda n=n, b=b: ft.Staged(
-                draft, ft.NGram(4, branches=1), n, branch=b
+            f"{n} tokens, branch {b}, over n-grams": lambda n=n, b=b: dp.Staged(
+                draft, dp.NGram(4, branches=1), n, branch=b
             )
             for n in (3, 5, 7)
             for b in (1, 2)
         },
         "hybrid": {
-            f"n-gram + draft of {n}, {m} nodes": lambda n=n, m=m: ft.Hybrid(
-                [ft.NGram(), ft.DraftModel(draft, n)], m
+            f"n-gram + draft of {n}, {m} nodes": lambda n=n, m=m: dp.Hybrid(
+                [dp.NGram(), dp.DraftModel(draft, n)], m
             )
             for n in (3, 5)
             for m in (8, 12)
@@ -107,12 +107,12 @@ def candidates(
 class Side:
     """One method with its settings."""
 
-    def __init__(self, base: ft.LLM, settings: str, made: Made) -> None:
-        self.settings, self.llm = settings, ft.LLM(base, speculate=made())
+    def __init__(self, base: dp.LLM, settings: str, made: Made) -> None:
+        self.settings, self.llm = settings, dp.LLM(base, speculate=made())
         self.seconds: list[float] = []  # by round
         self.stats: list[Any] = []
 
-    def write(self, ids: list[int], params: ft.SamplingParams) -> tuple[float, Any]:
+    def write(self, ids: list[int], params: dp.SamplingParams) -> tuple[float, Any]:
         began = time.perf_counter()
         (done,) = self.llm.generate([ids], params)
         seconds = time.perf_counter() - began
@@ -140,12 +140,12 @@ def main(
     out: Path = Path("bench-results"),
 ) -> None:
     """Measure, and write JSON and a table in Markdown."""
-    base = ft.LLM(located(target, "target"), runner=runner, dtype=dtype)
+    base = dp.LLM(located(target, "target"), runner=runner, dtype=dtype)
     ids = [p.ids(base.tokenizer, ()) for p in texts.held_out(base.tokenizer, count)]
     load = timing.load()
 
-    def params(number: int) -> ft.SamplingParams:
-        return ft.SamplingParams(
+    def params(number: int) -> dp.SamplingParams:
+        return dp.SamplingParams(
             temperature=temperature, max_tokens=max_tokens, seed=number, ignore_eos=True
         )
 

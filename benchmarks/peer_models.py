@@ -18,9 +18,9 @@ from peer_sides import HERE, Failed
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from foretoken.bench.inflation import SHAPES, inflate
-from foretoken.bench.suite import DRAFT_SHARE
-from foretoken.demo import bundled
+from draftproof.bench.inflation import SHAPES, inflate
+from draftproof.bench.suite import DRAFT_SHARE
+from draftproof.demo import bundled
 
 INFLATED_LIKE = "Qwen3-0.6B"
 POSITIONS = 4096  # of random weights

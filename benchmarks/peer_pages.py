@@ -23,7 +23,7 @@ environment): the same weights, precision, threads and prompts, each side in a p
 that sleeps while another is measured, sides in turn, medians of the rounds. A pass gives the logits
 of all its tokens, behind 128 tokens of context. `x`: that pass in passes over one token. `length`:
 the draft length at which a side was fastest on the first two prompts. `differ`: prompts on which a
-side's text is not foretoken's plain one (in bf16 engines round differently, so near-ties fall
+side's text is not draftproof's plain one (in bf16 engines round differently, so near-ties fall
 differently). What the machine can do at best is measured in the same run by the same kernels.
 """
 
@@ -65,7 +65,7 @@ def section(path: Path, folder: str) -> str:
         f"load {about['load_before']} before, {about['cores_busy_with_others']} "
         "cores busy with other programs meanwhile. "
         f"{', '.join(dict.fromkeys(versions))}. "
-        f"The machine: {about['versions']['foretoken']['limits']}.",
+        f"The machine: {about['versions']['draftproof']['limits']}.",
     ]
     for table in tables(found, options["prompts"]):
         lines += markdown(table)

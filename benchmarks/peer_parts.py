@@ -13,7 +13,7 @@ from typing import Any
 
 from peer_sides import Failed, Side
 
-REFERENCE = "foretoken"
+REFERENCE = "draftproof"
 EACH = 3  # passes per turn, of which the median counts
 METHODS = ("draft", "lookup", "merged")
 SHORT = 16  # tokens written to get warm
@@ -30,7 +30,7 @@ class Case:
     tried: dict[int, float] = field(default_factory=dict)  # tokens/s by draft length
     seconds: list[list[float]] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
-    differing: int | None = None  # prompts whose text is not foretoken's plain one
+    differing: int | None = None  # prompts whose text is not draftproof's plain one
 
     def rates(self) -> list[float]:
         """Tokens per second of each round."""
@@ -50,7 +50,7 @@ class Found:
 
 @dataclass
 class Written:
-    """A prompt as every side gets it, and foretoken's plain answer to it."""
+    """A prompt as every side gets it, and draftproof's plain answer to it."""
 
     ids: list[int]
     text: str

@@ -126,7 +126,7 @@ class LlamaCpp:
             if method != "lookup":
                 arguments += ["-md", str(own.draft), "--spec-draft-n-max", str(length)]
             if method != "draft":
-                size = str(length) if method == "lookup" else "8"  # foretoken's default in merged
+                size = str(length) if method == "lookup" else "8"  # draftproof's default in merged
                 arguments += ["--spec-ngram-simple-size-n", str(MATCH)]
                 arguments += ["--spec-ngram-simple-size-m", size]
             done = subprocess.run(arguments, capture_output=True, timeout=600)

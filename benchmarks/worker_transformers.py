@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 from worker_loop import NotOffered, Options, serve, some_ids, timed, written
 
-from foretoken.bench import sides
-from foretoken.bench.sides import How, Side
+from draftproof.bench import sides
+from draftproof.bench.sides import How, Side
 
 
 class Transformers:

@@ -4,15 +4,15 @@ A drafted token costs half a pass here, which eats the gain: this pays for model
 to exit early, after fewer layers.
 """
 
-import foretoken as ft
-from foretoken.demo import bundled
+import draftproof as dp
+from draftproof.demo import bundled
 
 prompt = "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test"
-params = ft.SamplingParams(max_tokens=64)
-llm = ft.LLM(bundled("target"), dtype="float32")
+params = dp.SamplingParams(max_tokens=64)
+llm = dp.LLM(bundled("target"), dtype="float32")
 (plain,) = llm.generate(prompt, params)
 layers = llm.runner.layers // 2
-llm.use(ft.EarlyExit(layers, min_confidence=0.0))
+llm.use(dp.EarlyExit(layers, min_confidence=0.0))
 (out,) = llm.generate(prompt, params)
 print(out.text)
 print("identical:", out.token_ids == plain.token_ids)

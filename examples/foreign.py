@@ -5,9 +5,9 @@ import json
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-import foretoken as ft
-from foretoken.demo import bundled
-from foretoken.demo.prompts import PROMPTS
+import draftproof as dp
+from draftproof.demo import bundled
+from draftproof.demo.prompts import PROMPTS
 
 ours = AutoTokenizer.from_pretrained(bundled("target"))
 spec = json.loads(ours.backend_tokenizer.to_str())
@@ -15,11 +15,11 @@ spec["model"]["merges"] = spec["model"]["merges"][: len(spec["model"]["merges"])
 coarse = Tokenizer.from_str(json.dumps(spec))
 theirs = PreTrainedTokenizerFast(tokenizer_object=coarse, bos_token=ours.bos_token)
 
-llm = ft.LLM(bundled("target"), dtype="float32")
-params = ft.SamplingParams(temperature=0.7, seed=1, max_tokens=96)
+llm = dp.LLM(bundled("target"), dtype="float32")
+params = dp.SamplingParams(temperature=0.7, seed=1, max_tokens=96)
 (plain,) = llm.generate(PROMPTS[0], params)
 
-draft = ft.ForeignDraft(bundled("draft"), tokenizer=theirs, target_tokenizer=ours)
+draft = dp.ForeignDraft(bundled("draft"), tokenizer=theirs, target_tokenizer=ours)
 llm.use(draft)
 (fast,) = llm.generate(PROMPTS[0], params)
 print(fast.text)

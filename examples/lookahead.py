@@ -1,13 +1,13 @@
 """Lookahead decoding: the model itself guesses n-grams beside what it verifies."""
 
-import foretoken as ft
-from foretoken.demo import bundled
+import draftproof as dp
+from draftproof.demo import bundled
 
 prompt = "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test"
-params = ft.SamplingParams(seed=1, max_tokens=64)
-llm = ft.LLM(bundled("target"), dtype="float32")
+params = dp.SamplingParams(seed=1, max_tokens=64)
+llm = dp.LLM(bundled("target"), dtype="float32")
 (plain,) = llm.generate(prompt, params)
-lookahead = ft.Lookahead(window=5, ngram=4, guesses=5)
+lookahead = dp.Lookahead(window=5, ngram=4, guesses=5)
 llm.use(lookahead)
 (out,) = llm.generate(prompt, params)
 print(out.text)

@@ -1,14 +1,14 @@
-"""Medusa heads on the bundled target; `foretoken train medusa` makes some for yours."""
+"""Medusa heads on the bundled target; `draftproof train medusa` makes some for yours."""
 
-import foretoken as ft
-from foretoken.demo import bundled
-from foretoken.demo.prompts import PROMPTS
+import draftproof as dp
+from draftproof.demo import bundled
+from draftproof.demo.prompts import PROMPTS
 
-llm = ft.LLM(bundled("target"), dtype="float32")
-params = ft.SamplingParams(max_tokens=96)
+llm = dp.LLM(bundled("target"), dtype="float32")
+params = dp.SamplingParams(max_tokens=96)
 (plain,) = llm.generate(PROMPTS[0], params)
 
-llm.use(ft.Medusa(bundled("heads")))
+llm.use(dp.Medusa(bundled("heads")))
 (fast,) = llm.generate(PROMPTS[0], params)
 print(fast.text)
 print("identical:", fast.token_ids == plain.token_ids)

@@ -1,12 +1,12 @@
 """N-gram lookup: no second model; pays where the answer repeats the prompt."""
 
-import foretoken as ft
-from foretoken.demo import bundled
+import draftproof as dp
+from draftproof.demo import bundled
 
-llm = ft.LLM(bundled("target"), dtype="float32", speculate=ft.NGram(num_draft_tokens=8))
+llm = dp.LLM(bundled("target"), dtype="float32", speculate=dp.NGram(num_draft_tokens=8))
 (out,) = llm.generate(
     "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test",
-    ft.SamplingParams(max_tokens=64),
+    dp.SamplingParams(max_tokens=64),
 )
 print(out.text)
 print(f"{out.stats.tokens_per_step:.2f} tokens per pass of the model")

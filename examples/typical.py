@@ -1,13 +1,13 @@
 """Typical acceptance: faster at high temperature, and lossy."""
 
-import foretoken as ft
-from foretoken.demo import bundled
-from foretoken.demo.prompts import PROMPTS
+import draftproof as dp
+from draftproof.demo import bundled
+from draftproof.demo.prompts import PROMPTS
 
-params = ft.SamplingParams(temperature=1.0, seed=1, max_tokens=96)
-for rule in ("coupled", ft.Typical(epsilon=0.09, delta=0.3)):
-    draft = ft.DraftModel(bundled("draft"))
-    llm = ft.LLM(bundled("target"), dtype="float32", speculate=draft, rule=rule)
+params = dp.SamplingParams(temperature=1.0, seed=1, max_tokens=96)
+for rule in ("coupled", dp.Typical(epsilon=0.09, delta=0.3)):
+    draft = dp.DraftModel(bundled("draft"))
+    llm = dp.LLM(bundled("target"), dtype="float32", speculate=draft, rule=rule)
     (out,) = llm.generate(PROMPTS[0], params)
     print("lossy" if out.stats.lossy else "exact")
     print(out.text)

@@ -15,7 +15,7 @@ from random import Random
 import torch
 from hypothesis import strategies as st
 
-from foretoken.tree import TokenTree
+from draftproof.tree import TokenTree
 
 Law = Sequence[float]
 Model = Sequence[Law]

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken import certify as certificates
-from foretoken import engine, request, sampling
-from foretoken import verify as verification
-from foretoken.certify import Certificate
-from foretoken.proposers.growing import Growth
-from foretoken.proposers.specinfer import SpecInfer
-from foretoken.runners.attention import Segment
-from foretoken.runners.base import Output, Work
-from foretoken.runners.committed import Committed
-from foretoken.runners.torch import TorchRunner
-from foretoken.tree import TokenTree
+from draftproof import certify as certificates
+from draftproof import engine, request, sampling
+from draftproof import verify as verification
+from draftproof.certify import Certificate
+from draftproof.proposers.growing import Growth
+from draftproof.proposers.specinfer import SpecInfer
+from draftproof.runners.attention import Segment
+from draftproof.runners.base import Output, Work
+from draftproof.runners.committed import Committed
+from draftproof.runners.torch import TorchRunner
+from draftproof.tree import TokenTree
 
 RNG = Random(0)
 PROMPTS = [[RNG.randrange(3, 97) for _ in range(5 + 6 * i)] for i in range(4)]
@@ -46,12 +46,12 @@ def draft() -> PreTrainedModel:
 
 
 def methods() -> dict[str, Callable[[], Any]]:
-    return {"draft": lambda: ft.DraftModel(draft(), 5, min_confidence=0.0)}
+    return {"draft": lambda: dp.DraftModel(draft(), 5, min_confidence=0.0)}
 
 
-def certify(llm: ft.LLM | None = None, **options: Any) -> Certificate:
+def certify(llm: dp.LLM | None = None, **options: Any) -> Certificate:
     options = {"max_tokens": 24, "runs": 40, "contexts": 1, **options}
-    return certificates.certify(llm or ft.LLM(target()), methods(), PROMPTS[:3], **options)
+    return certificates.certify(llm or dp.LLM(target()), methods(), PROMPTS[:3], **options)
 
 
 def wrong_residual(patch: pytest.MonkeyPatch) -> None:

@@ -11,16 +11,16 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken.certify import certify
+from draftproof.certify import certify
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding_a_method.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 PROMPTS = [[7, 8, 9, 7, 8, 9, 7, 8], [11 + i for i in range(21)], [5]]
 SETTINGS = {
-    "greedy": ft.SamplingParams(max_tokens=40, seed=3, ignore_eos=True),
-    "sampled": ft.SamplingParams(
+    "greedy": dp.SamplingParams(max_tokens=40, seed=3, ignore_eos=True),
+    "sampled": dp.SamplingParams(
         max_tokens=80, seed=3, ignore_eos=True, temperature=0.7, frequency_penalty=0.1
     ),
 }
@@ -38,7 +38,7 @@ def method() -> Any:
     return space["Bigrams"]
 
 
-def written(llm: ft.LLM, params: ft.SamplingParams) -> list[ft.Completion]:
+def written(llm: dp.LLM, params: dp.SamplingParams) -> list[dp.Completion]:
     done = llm.generate(PROMPTS, params)
     assert not any(one.warnings or one.error for one in done)
     return done
@@ -60,9 +60,9 @@ def test_the_page_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_tokens_are_those_of_plain_decoding(setting: str) -> None:
     proposer, params = method()(), SETTINGS[setting]
-    with ft.LLM(target()) as llm:
+    with dp.LLM(target()) as llm:
         plain = [one for prompt in PROMPTS for one in llm.generate([prompt], params)]
-    with ft.LLM(target(), speculate=proposer) as llm:
+    with dp.LLM(target(), speculate=proposer) as llm:
         done = written(llm, params)
     assert [one.token_ids for one in done] == [one.token_ids for one in plain]
     assert sum(one.stats.drafted for one in done) and sum(one.stats.accepted for one in done)
@@ -71,16 +71,16 @@ def test_the_tokens_are_those_of_plain_decoding(setting: str) -> None:
 
 def test_it_works_beside_others_and_under_the_other_rule() -> None:
     params = SETTINGS["greedy"]
-    with ft.LLM(target()) as llm:
+    with dp.LLM(target()) as llm:
         plain = [one.token_ids for one in llm.generate(PROMPTS, params)]
-    with ft.LLM(target(), speculate=[method()(), ft.NGram(min_ngram=1)]) as llm:
+    with dp.LLM(target(), speculate=[method()(), dp.NGram(min_ngram=1)]) as llm:
         assert [one.token_ids for one in written(llm, params)] == plain
-    with ft.LLM(target(), speculate=method()(), rule="rejection") as llm:
+    with dp.LLM(target(), speculate=method()(), rule="rejection") as llm:
         assert [one.token_ids for one in written(llm, params)] == plain
 
 
 def test_it_is_certified() -> None:
-    with ft.LLM(target()) as llm:
+    with dp.LLM(target()) as llm:
         begun = llm.generate(PROMPTS, SETTINGS["greedy"])  # short answers repeat only what is there
         prompts = [one.prompt_token_ids + one.token_ids for one in begun]
         found = certify(llm, {"bigrams": method()}, prompts, rules=["coupled"], max_tokens=16)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.analysis import (
+from draftproof.analysis import (
     acceptance,
     best_length,
     expected_tokens,
@@ -22,7 +22,7 @@ from foretoken.analysis import (
     predict,
     speedup,
 )
-from foretoken.request import Stats
+from draftproof.request import Stats
 
 alphas = st.floats(0, 1)
 lengths = st.integers(0, 12)

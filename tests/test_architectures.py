@@ -17,13 +17,13 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
-import foretoken as ft
+import draftproof as dp
 import tiny
 import zoo
-from foretoken.runners.base import Work
-from foretoken.runners.loading import Refused
-from foretoken.runners.torch import TorchRunner
-from foretoken.tree import TokenTree
+from draftproof.runners.base import Work
+from draftproof.runners.loading import Refused
+from draftproof.runners.torch import TorchRunner
+from draftproof.tree import TokenTree
 
 pytestmark = [
     pytest.mark.slow,
@@ -173,9 +173,9 @@ def greedy(model: PreTrainedModel) -> tuple[list[list[int]], list[list[int]], in
         for _ in range(TOKENS):
             tokens.append(int(plain(model, tokens)[-1].argmax()))
         expected.append(tokens[len(prompt) :])
-    draft = ft.DraftModel(tiny.relative(model), 4, min_confidence=0.0, branch=2)
-    params = ft.SamplingParams(max_tokens=TOKENS, ignore_eos=True)
-    with ft.LLM(model, speculate=[ft.NGram(min_ngram=1), draft], max_batch=2) as llm:
+    draft = dp.DraftModel(tiny.relative(model), 4, min_confidence=0.0, branch=2)
+    params = dp.SamplingParams(max_tokens=TOKENS, ignore_eos=True)
+    with dp.LLM(model, speculate=[dp.NGram(min_ngram=1), draft], max_batch=2) as llm:
         outs = llm.generate(PROMPTS, params)
     return [o.token_ids for o in outs], expected, sum(o.stats.accepted for o in outs)
 

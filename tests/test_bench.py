@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken.bench import bundled, pages, report, sides, suite
-from foretoken.bench import prompts as prompt_files
-from foretoken.bench.compare import Answer, Comparison, Result, Spread, best_assistant, judge
-from foretoken.bench.prompts import Prompt
-from foretoken.bench.sides import How, Side, Written
-from foretoken.demo import corpus
+from draftproof.bench import bundled, pages, report, sides, suite
+from draftproof.bench import prompts as prompt_files
+from draftproof.bench.compare import Answer, Comparison, Result, Spread, best_assistant, judge
+from draftproof.bench.prompts import Prompt
+from draftproof.bench.sides import How, Side, Written
+from draftproof.demo import corpus
 from test_cli import pair, run  # noqa: F401  (fixtures)
 from test_llm import model, tokenizer
 
@@ -113,12 +113,12 @@ def test_held_out_prompts_are_beginnings_of_held_out_statements() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_all_sides_write_the_same_greedily(temperature: float, ignore_eos: bool) -> None:
     draft, how = tiny.relative(model()), How(temperature, 12, 3, ignore_eos)
-    plain = ft.LLM(model())
+    plain = dp.LLM(model())
     ends = plain.end_ids
     everyone = [
         sides.ours("none", plain),
-        sides.ours("ngram", ft.LLM(model(), speculate="ngram")),
-        sides.ours("draft", ft.LLM(model(), speculate=ft.DraftModel(draft))),
+        sides.ours("ngram", dp.LLM(model(), speculate="ngram")),
+        sides.ours("draft", dp.LLM(model(), speculate=dp.DraftModel(draft))),
         sides.transformers("", model(), ends),
         sides.transformers("lookup", model(), ends, batches=False, prompt_lookup_num_tokens=3),
         sides.assisted(model(), draft, ends, None),
@@ -146,7 +146,7 @@ def test_steps_are_told_apart() -> None:
 
 
 def test_the_clock_counts_what_was_drafted() -> None:
-    llm = ft.LLM(model(), speculate=ft.DraftModel(tiny.relative(model()), 3, branch=2))
+    llm = dp.LLM(model(), speculate=dp.DraftModel(tiny.relative(model()), 3, branch=2))
     side = sides.ours("draft", llm)
     assert side.clock is not None
     (written,) = side.write(IDS[:1], HOW)
@@ -223,11 +223,11 @@ def test_a_prompt_that_does_not_fit_is_named() -> None:
 
 
 def test_the_passes_of_the_target_are_counted() -> None:
-    llm = ft.LLM(model(), speculate=ft.DraftModel(tiny.relative(model(), 0.001), 3))
+    llm = dp.LLM(model(), speculate=dp.DraftModel(tiny.relative(model(), 0.001), 3))
     it = comparison(sides.ours("draft", llm), sides.transformers("", model(), llm.end_ids))
     results = it.warm_up(model())
     assert results["transformers"].tokens_per_step == 1.0
-    ours = results["foretoken draft"].tokens_per_step
+    ours = results["draftproof draft"].tokens_per_step
     assert ours is not None and 2 < ours <= 4
 
 
@@ -259,7 +259,7 @@ def test_ratios_are_those_of_the_same_round() -> None:
 def test_judgement() -> None:
     prompt = Prompt("0", ("ab",))
     mine = [
-        Result("foretoken none", 0.0, 1, [10.0, 12.0, 11.0], 1.0),
+        Result("draftproof none", 0.0, 1, [10.0, 12.0, 11.0], 1.0),
         Result("transformers", 0.0, 1, [5.0, 6.0, 11.0], 1.0),
     ]
     mine[0].answers = [Answer(prompt, [Written([1, 2])]), Answer(prompt, [Written([3])])]
@@ -286,7 +286,7 @@ def test_the_command_from_end_to_end(run: Any, tmp_path: Path) -> None:  # noqa:
         *("--against", "transformers,vllm", "--methods", "none,ngram,draft,ngram+draft"),
     )
     assert result.code == 0, result.err
-    assert "foretoken ngram+draft" in result.out and "vllm: not known here" in result.out
+    assert "draftproof ngram+draft" in result.out and "vllm: not known here" in result.out
     (file,) = out.glob("*.json")
     found = json.loads(file.read_text())
     assert found["prompts"] == 2 and found["environment"]["torch"]
@@ -296,16 +296,16 @@ def test_the_command_from_end_to_end(run: Any, tmp_path: Path) -> None:  # noqa:
         sampled_peer = each["temperature"] and each["side"].startswith("transformers")
         assert each["differing"] == (None if sampled_peer else 0)
         assert each["of_plain"]["low"] <= each["of_plain"]["median"] <= each["of_plain"]["high"]
-        if each["side"] == "foretoken draft":
+        if each["side"] == "draftproof draft":
             assert each["predicted"]["speedup"] > 0 and "plain steps" in each["why"]
             assert 0 < each["acceptance"]["alpha"] <= 1
     assert (out / f"{file.stem}.png").read_bytes().startswith(b"\x89PNG")
-    lines = (out / f"{file.stem}-foretoken-draft-T0-batch1.jsonl").read_text().splitlines()
+    lines = (out / f"{file.stem}-draftproof-draft-T0-batch1.jsonl").read_text().splitlines()
     (choice,) = json.loads(lines[0])["choices"]
     assert choice["new_tokens"] == [8] and sum(choice["accept_lengths"]) == 8
     assert choice["decoding_steps"] == [len(choice["accept_lengths"])] and len(lines) == 2
     text = pages.page([("a-run", found)])
-    assert "## a run" in text and text.count("| foretoken draft |") == 2
+    assert "## a run" in text and text.count("| draftproof draft |") == 2
 
 
 def test_batches_leave_out_who_takes_one_prompt(run: Any, tmp_path: Path) -> None:  # noqa: F811
@@ -314,7 +314,7 @@ def test_batches_leave_out_who_takes_one_prompt(run: Any, tmp_path: Path) -> Non
     assert result.code == 0 and "they take one prompt at once" in " ".join(result.out.split())
     (file,) = tmp_path.glob("*.json")
     names = [each["side"] for each in json.loads(file.read_text())["results"]]
-    assert names == ["foretoken none", "foretoken ngram", "foretoken draft", "transformers"]
+    assert names == ["draftproof none", "draftproof ngram", "draftproof draft", "transformers"]
 
 
 def test_without_matplotlib_there_is_no_picture(
@@ -324,7 +324,7 @@ def test_without_matplotlib_there_is_no_picture(
 ) -> None:
     monkeypatch.setattr(report, "draw", lambda *_: False)
     result = run("bench", "T", *ALONE, "--out", str(tmp_path))
-    assert result.code == 0 and "foretoken[bench]" in result.err
+    assert result.code == 0 and "draftproof[bench]" in result.err
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -335,7 +335,7 @@ def test_results_that_cannot_be_written_still_print_the_table(
     (tmp_path / "file").write_text("")
     result = run("bench", "T", *ALONE, "--out", str(tmp_path / "file" / "below"))
     assert result.code == 2 and "cannot write results" in result.err
-    assert "foretoken none" in result.out
+    assert "draftproof none" in result.out
 
 
 @pytest.mark.parametrize(

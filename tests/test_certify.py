@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken import certify as certificates
-from foretoken import native
-from foretoken.certify import Certificate, identity, law, report
-from foretoken.certify.identity import OTHER_LOGITS, Bound, Outcome, Reference
-from foretoken.request import Request
-from foretoken.sampling import History, SamplingParams, pick
+from draftproof import certify as certificates
+from draftproof import native
+from draftproof.certify import Certificate, identity, law, report
+from draftproof.certify.identity import OTHER_LOGITS, Bound, Outcome, Reference
+from draftproof.request import Request
+from draftproof.sampling import History, SamplingParams, pick
 from planted import (
     PROMPTS,
     certify,
@@ -62,8 +62,8 @@ def test_a_sound_engine_is_identical() -> None:
 @pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 def test_on_the_native_runner_not_a_bit_may_differ() -> None:
     model = tiny.model("llama", dtype=torch.bfloat16, head_dim=16)
-    llm = ft.LLM(model, runner="native")
-    made = {"ngram": lambda: ft.NGram(min_ngram=1), **methods()}
+    llm = dp.LLM(model, runner="native")
+    made = {"ngram": lambda: dp.NGram(min_ngram=1), **methods()}
     found = certificates.certify(llm, made, PROMPTS[1:3], max_tokens=16, runs=20, contexts=1)
     assert found.code == certificates.IDENTICAL
     assert found.bound == Bound(0.0, 0.0, None, 0.0)
@@ -74,9 +74,9 @@ def test_on_the_native_runner_not_a_bit_may_differ() -> None:
 def test_near_ties_are_counted_and_nothing_hides_behind_them() -> None:
     """A runner in bfloat16 rounds otherwise for one row and for many."""
     model = tiny.model("llama", vocab_size=4000, dtype=torch.bfloat16)
-    made = {"draft": lambda: ft.DraftModel(model, 5, min_confidence=0.0)}
+    made = {"draft": lambda: dp.DraftModel(model, 5, min_confidence=0.0)}
     prompts = [[7 * i + 3, *p] for i, p in enumerate(PROMPTS)]
-    found = certificates.certify(ft.LLM(model), made, prompts, rules=["coupled"], max_tokens=24)
+    found = certificates.certify(dp.LLM(model), made, prompts, rules=["coupled"], max_tokens=24)
     assert found.code == certificates.NEAR_TIES and found.near_ties
     assert found.verdict.startswith(f"NEAR-TIES: {found.near_ties} tokens differ by rounding")
     # Each prompt is compared to its end, whatever came before: twice, alone and in the batch.
@@ -87,14 +87,14 @@ def test_near_ties_are_counted_and_nothing_hides_behind_them() -> None:
 
 def test_a_method_is_made_once_for_both_rules() -> None:
     """Besides the one for its law: a draft that is given by name is loaded each time."""
-    made: list[ft.DraftModel] = []
+    made: list[dp.DraftModel] = []
 
-    def make() -> ft.DraftModel:
+    def make() -> dp.DraftModel:
         made.append(methods()["draft"]())
         return made[-1]
 
     options: dict[str, Any] = {"max_tokens": 4, "runs": 1, "contexts": 1}
-    certificates.certify(ft.LLM(target()), {"draft": make}, PROMPTS[:1], **options)
+    certificates.certify(dp.LLM(target()), {"draft": make}, PROMPTS[:1], **options)
     assert len(made) == 2
 
 
@@ -134,13 +134,13 @@ def test_logits_that_differ_without_a_token_are_a_defect(monkeypatch: pytest.Mon
 def test_what_was_measured_is_no_excuse_beyond_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = torch.Generator().manual_seed(0)
     off_rows(monkeypatch, lambda rows: rows + torch.randn(rows.shape, generator=noise))
-    llm = ft.LLM(target())
+    llm = dp.LLM(target())
     made = identity.references(llm, PROMPTS[:1], [SamplingParams(max_tokens=20)], lambda: None)
     bound = identity.calibrate(llm, made)
     largest = max(float(row.abs().max()) for row in made[0].rows)
     assert bound.blocks > 1
     assert bound.value == bound.cap == 16 * torch.finfo(torch.float32).eps * largest
-    drafting = ft.LLM(llm, speculate=methods()["draft"]())
+    drafting = dp.LLM(llm, speculate=methods()["draft"]())
     found = identity.examine(drafting, made, bound).defects
     assert {finding.cause for finding in found} >= {OTHER_LOGITS}
 
@@ -189,4 +189,4 @@ def test_a_difference_that_is_no_number_is_infinite() -> None:
 
 def test_none_is_not_certified() -> None:
     with pytest.raises(ValueError, match="what everything is compared with"):
-        certificates.certify(ft.LLM(target()), {"none": lambda: None}, PROMPTS)
+        certificates.certify(dp.LLM(target()), {"none": lambda: None}, PROMPTS)

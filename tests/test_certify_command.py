@@ -1,4 +1,4 @@
-"""`foretoken certify`: its table, its exit codes, what it refuses, the scripts that it writes."""
+"""`draftproof certify`: its table, its exit codes, what it refuses, the scripts that it writes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import foretoken as ft
-from foretoken import certify as certificates
-from foretoken import cli, methods
-from foretoken.certify import law, script
+import draftproof as dp
+from draftproof import certify as certificates
+from draftproof import cli, methods
+from draftproof.certify import law, script
 from planted import PROMPTS, draft, not_rolled_back, off_rows, target, wrong_residual, wrong_row
 
 SMALL = ("--num-prompts", "2", "--max-tokens", "12", "--runs", "20")
@@ -98,7 +98,7 @@ def test_a_script_shows_the_defect(
         plant(patch)
         assert run(*BUNDLED, *arguments, "--threads", "1", "--device", "cpu") == 1
         path = json.loads(capsys.readouterr().out)["script"]
-        assert [path] == [str(one) for one in tmp_path.glob("foretoken-defect-*.py")]
+        assert [path] == [str(one) for one in tmp_path.glob("draftproof-defect-*.py")]
         runpy.run_path(path)
         assert "DIFFERENT" in (shown := capsys.readouterr().out) and "off by" in shown
     assert "'threads': 1" in Path(path).read_text() and "'device': 'cpu'" in Path(path).read_text()
@@ -118,7 +118,7 @@ def test_a_script_shows_a_false_law(
     with monkeypatch.context() as patch:
         wrong_residual(patch)
         found = certificates.certify(
-            ft.LLM(paths["target"], **options),
+            dp.LLM(paths["target"], **options),
             {"draft": lambda: methods.named("draft", sources)},
             PROMPTS[:1],
             rules=["rejection"],

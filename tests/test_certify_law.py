@@ -16,13 +16,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken import certify as certificates
-from foretoken import sampling
-from foretoken.certify import Certificate, identity, law, report, sampled
-from foretoken.certify.identity import OTHER_LOGITS, Bound, Reference
-from foretoken.sampling import SamplingParams
+from draftproof import certify as certificates
+from draftproof import sampling
+from draftproof.certify import Certificate, identity, law, report, sampled
+from draftproof.certify.identity import OTHER_LOGITS, Bound, Reference
+from draftproof.sampling import SamplingParams
 from planted import (
     PROMPTS,
     end_in_the_middle,
@@ -44,7 +44,7 @@ def tried(
     speculate: Any, runs: int, setting: str = "top_k=4", model: Any = None, off: float = 0.0
 ) -> law.Test:
     options: dict[str, Any] = {"max_batch": law.BATCH, "prefix_cache": True, "rule": "rejection"}
-    with ft.LLM(model or target(), speculate=speculate, **options) as llm:
+    with dp.LLM(model or target(), speculate=speculate, **options) as llm:
         return law.test(llm, 0, IDS, setting, range(runs), off)
 
 
@@ -54,19 +54,19 @@ def similar() -> PreTrainedModel:
     return tiny.relative(target(), 0.05)
 
 
-def drafting() -> ft.DraftModel:
-    return ft.DraftModel(similar(), 3, min_confidence=0.0)
+def drafting() -> dp.DraftModel:
+    return dp.DraftModel(similar(), 3, min_confidence=0.0)
 
 
 def rejected(methods: dict[str, Any], **options: Any) -> Certificate:
     """A small certificate of the rejection rule alone."""
     options = {"max_tokens": 4, "runs": 10, "contexts": 1, **options}
-    llm = ft.LLM(target())
+    llm = dp.LLM(target())
     return certificates.certify(llm, methods, PROMPTS[:2], rules=["rejection"], **options)
 
 
-def bushy() -> ft.SpecInfer:
-    return ft.SpecInfer([similar()], (1, 1, 3))  # its default, as far as the test looks
+def bushy() -> dp.SpecInfer:
+    return dp.SpecInfer([similar()], (1, 1, 3))  # its default, as far as the test looks
 
 
 # --- the law --------------------------------------------------------------------------------------
@@ -78,14 +78,14 @@ def bushy() -> ft.SpecInfer:
         (drafting, "top_k=4", 1000),
         (drafting, "penalties, top_k=4", 400),
         (bushy, "top_k=4", 1000),
-        (ft.Lookahead, "top_k=4", 200),
+        (dp.Lookahead, "top_k=4", 200),
     ],
 )
 def test_a_sound_law_passes(made: Callable[[], Any], setting: str, runs: int) -> None:
     test = tried(made(), runs, setting)
     assert test.runs == runs and test.bins > 5 and test.p > 1e-3 and not test.impossible
     assert test.drafted > 3 * runs and test.idle is None and not test.fails(TESTS)
-    assert made is ft.Lookahead or test.accepted > runs / 2
+    assert made is dp.Lookahead or test.accepted > runs / 2
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_drafter_that_fails_is_a_failed_test(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_test_without_drafts_says_so() -> None:
-    found = rejected({"ngram": lambda: ft.NGram(min_ngram=20, max_ngram=20)})
+    found = rejected({"ngram": lambda: dp.NGram(min_ngram=20, max_ngram=20)})
     assert [test.idle for test in found.cases[0].laws] == ["nothing was drafted"] * 2
     assert report.idle(found) == [
         "ngram, rejection: 2 of 2 tests of law not exercised: nothing was drafted"
@@ -147,13 +147,13 @@ def test_rounding_is_no_false_law() -> None:
     impossible = 0
     for seed in range(4):
         model = tiny.model("llama", seed, torch.bfloat16, vocab_size=1000, initializer_range=0.1)
-        llm = ft.LLM(model)
+        llm = dp.LLM(model)
         made = identity.references(llm, [IDS], [SamplingParams(max_tokens=20)], lambda: None)
         bound = identity.calibrate(llm, made, certificates._wider(llm))
         near = tiny.relative(model, 0.1)
-        test = tried(ft.DraftModel(near, 3), 150, model=model, off=bound.value)
+        test = tried(dp.DraftModel(near, 3), 150, model=model, off=bound.value)
         assert not test.fails(TESTS) and test.drafted
-        impossible += tried(ft.DraftModel(near, 3), 150, model=model).impossible
+        impossible += tried(dp.DraftModel(near, 3), 150, model=model).impossible
     assert impossible  # which is what the band is for
 
 
@@ -189,8 +189,8 @@ def test_logits_are_compared_where_tokens_differ_by_right(monkeypatch: pytest.Mo
 
 
 def examined(params: SamplingParams) -> set[str]:
-    llm = ft.LLM(target())
-    engine = ft.LLM(llm, speculate=drafting(), rule="rejection")
+    llm = dp.LLM(target())
+    engine = dp.LLM(llm, speculate=drafting(), rule="rejection")
     made = [Reference(i, ids, params, [], None, []) for i, ids in enumerate(PROMPTS)]
     outcome = sampled.examine(llm, engine, made, Bound(1e-4, 0.0, None, 0.0))
     return {finding.cause for finding in outcome.defects}
@@ -211,7 +211,7 @@ def test_a_draw_ends_where_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_prompts_are_replayed_in_slices() -> None:
-    llm = ft.LLM(target())
+    llm = dp.LLM(target())
     llm.engine.scheduler.prompt_budget = 4
     (ref,) = identity.references(llm, PROMPTS[2:3], [SamplingParams(max_tokens=6)], lambda: None)
     rows = sampled.replay(llm, ref.prompt, ref.tokens)
@@ -222,7 +222,7 @@ def test_long_prompts_are_replayed_in_slices() -> None:
 
 
 def test_the_exact_law_is_what_plain_decoding_follows() -> None:
-    llm, params = ft.LLM(target(), rule="rejection"), law.SETTINGS["penalties, top_k=4"]
+    llm, params = dp.LLM(target(), rule="rejection"), law.SETTINGS["penalties, top_k=4"]
     want = law.exact(llm, IDS, params, 0.0).shares
     assert math.isclose(sum(want.values()), 1.0) and len(want) == 4**3
     (triple, share) = max(want.items(), key=lambda pair: pair[1])

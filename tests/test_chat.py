@@ -1,4 +1,4 @@
-"""`foretoken chat`: turns, commands, interrupts; the answers are the library's."""
+"""`draftproof chat`: turns, commands, interrupts; the answers are the library's."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken import checkpoints, cli
-from foretoken.cli.chat import Conversation
-from foretoken.engine import Engine
-from foretoken.heads import Heads
-from foretoken.runners.torch import TorchRunner
-from foretoken.sampling import NoCandidate
+from draftproof import checkpoints, cli
+from draftproof.cli.chat import Conversation
+from draftproof.engine import Engine
+from draftproof.heads import Heads
+from draftproof.runners.torch import TorchRunner
+from draftproof.sampling import NoCandidate
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}"
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`foretoken chat` with these options and these lines on standard input."""
+    """`draftproof chat` with these options and these lines on standard input."""
 
     def run(*arguments: str, lines: Sequence[str] = (), model: str = "T", tty: bool = False) -> Any:
         words = [str(folder / word) if word in ("T", "D", "N") else word for word in arguments]
@@ -84,13 +84,13 @@ def run(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], str]]:
     """What the model is given: prompts, and the class of what drafts."""
     seen: list[tuple[list[int], str]] = []
-    real = ft.LLM.submit
+    real = dp.LLM.submit
 
-    def spy(self: ft.LLM, prompt: Any, params: Any = None) -> Any:
+    def spy(self: dp.LLM, prompt: Any, params: Any = None) -> Any:
         seen.append((list(prompt), type(self.engine.proposer).__name__))
         return real(self, prompt, params)
 
-    monkeypatch.setattr(ft.LLM, "submit", spy)
+    monkeypatch.setattr(dp.LLM, "submit", spy)
     return seen
 
 
@@ -98,10 +98,10 @@ def talk(folder: Path, contents: Sequence[str], system: str = "", **options: Any
     """The answers of the library, without any cache between turns."""
     messages = [{"role": "system", "content": system}] if system else []
     answers = []
-    with ft.LLM(folder / "T") as llm:
+    with dp.LLM(folder / "T") as llm:
         for content in contents:
             messages.append({"role": "user", "content": content})
-            params = ft.SamplingParams(**{"max_tokens": 20, **options})
+            params = dp.SamplingParams(**{"max_tokens": 20, **options})
             answers.append(llm.chat(messages, params)[0].text)
             messages.append({"role": "assistant", "content": answers[-1]})
     return answers
@@ -160,17 +160,17 @@ def test_a_head_that_reads_a_layer_comes_with_early_exit(
 ) -> None:
     weights, used = torch.zeros(1, 1, 48, 48), []
     checkpoints.save(tmp_path, Heads(weights, vocab_size=len(tokenizer()), exit=2))
-    real = ft.LLM.use
+    real = dp.LLM.use
 
-    def spy(self: ft.LLM, speculate: Any) -> None:
+    def spy(self: dp.LLM, speculate: Any) -> None:
         real(self, speculate)
         used.append(self.engine.proposer)
 
-    monkeypatch.setattr(ft.LLM, "use", spy)
+    monkeypatch.setattr(dp.LLM, "use", spy)
     lines = ["/method ngram", "/method early-exit", "hello", "/method"]
     code, _, err = run(*SHORT, "--heads", str(tmp_path), lines=lines)
     assert code == 0 and err.endswith("method: early-exit\n"), err
-    assert isinstance(used[-1], ft.EarlyExit) and used[-1].exit == 2 and used[-1].heads is not None
+    assert isinstance(used[-1], dp.EarlyExit) and used[-1].exit == 2 and used[-1].heads is not None
 
 
 def test_methods_are_switched_between_turns(run: Any, folder: Path, asked: Any) -> None:
@@ -321,7 +321,7 @@ def test_a_terminal_is_prompted_on_stderr(run: Any) -> None:
 def test_an_answer_that_fails_is_told_and_forgotten(
     run: Any, asked: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picks, real = [0], ft.sampling.pick
+    picks, real = [0], dp.sampling.pick
 
     def pick(*args: Any) -> int:
         picks[0] += 1
@@ -330,7 +330,7 @@ def test_an_answer_that_fails_is_told_and_forgotten(
         return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr("foretoken.sampling.pick", pick)
+        patch.setattr("draftproof.sampling.pick", pick)
         code, out, err = run(*SHORT, lines=["oops", "hello"])
     _, answer = out.splitlines()
     assert (code, answer) == (0, talk(folder, ["hello"])[0])

@@ -16,11 +16,11 @@ import pytest
 import torch
 from transformers import AutoTokenizer, T5Config
 
-import foretoken
+import draftproof
 import tiny
-from foretoken import cli, demo, native
-from foretoken.engine import Engine
-from foretoken.sampling import NoCandidate
+from draftproof import cli, demo, native
+from draftproof.engine import Engine
+from draftproof.sampling import NoCandidate
 
 TOKENIZER = demo.TARGET
 PROMPT = "def main():\n    parser ="
@@ -53,7 +53,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(pair: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`foretoken` with these arguments; T and D are the random target and draft."""
+    """`draftproof` with these arguments; T and D are the random target and draft."""
     monkeypatch.setattr(demo, "MODELS", pair)
     stand_ins = {"T": str(pair / "target"), "D": str(pair / "draft")}
 
@@ -72,11 +72,14 @@ def run(pair: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
 def test_every_sampling_parameter_has_an_option() -> None:
     options = inspect.signature(cli.generate).parameters
-    assert {field.name for field in fields(foretoken.SamplingParams)} <= options.keys()
+    assert {field.name for field in fields(draftproof.SamplingParams)} <= options.keys()
 
 
 def test_version_and_help(run: Any) -> None:
-    assert run("--version") == (0, f"foretoken {foretoken.__version__}\n", "")
+    code, out, err = run("--version")
+    assert (code, err) == (0, "") and out.startswith(f"draftproof {draftproof.__version__} (")
+    for part in (f"torch {torch.__version__}", "transformers 5.", "kernels: "):
+        assert part in out
     code, out, err = run()
     assert (code, err) == (0, "") and "generate" in out and "demo" in out
     assert [
@@ -94,8 +97,8 @@ def test_version_and_help(run: Any) -> None:
 
 
 def test_the_text_of_the_library_from_every_source(run: Any, pair: Path, tmp_path: Path) -> None:
-    llm = foretoken.LLM(pair / "target")
-    (wanted,) = llm.generate(PROMPT, foretoken.SamplingParams(max_tokens=12))
+    llm = draftproof.LLM(pair / "target")
+    (wanted,) = llm.generate(PROMPT, draftproof.SamplingParams(max_tokens=12))
     file = tmp_path / "prompt.py"
     file.write_text(PROMPT)
     short = ("--max-tokens", "12")
@@ -125,13 +128,13 @@ def test_methods_write_the_same(run: Any, temperature: str) -> None:
 
 def test_the_dtype_of_the_bundled_target(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
-    real = foretoken.LLM.__init__
+    real = draftproof.LLM.__init__
 
     def spy(self: Any, model: Any, **options: Any) -> None:
         given.append(options["dtype"])
         real(self, model, **options)
 
-    monkeypatch.setattr(foretoken.LLM, "__init__", spy)
+    monkeypatch.setattr(draftproof.LLM, "__init__", spy)
     torch_only = ("--runner", "torch")
     for model, more in (
         ("bundled", ()),
@@ -175,14 +178,14 @@ def test_several_completions_and_the_table(run: Any) -> None:
 
 
 def test_all_the_sampling_options_arrive(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[foretoken.SamplingParams] = []
-    real = foretoken.LLM.submit
+    seen: list[draftproof.SamplingParams] = []
+    real = draftproof.LLM.submit
 
     def spy(self: Any, prompt: Any, params: Any) -> Any:
         seen.append(params)
         return real(self, prompt, params)
 
-    monkeypatch.setattr(foretoken.LLM, "submit", spy)
+    monkeypatch.setattr(draftproof.LLM, "submit", spy)
     options = (
         "--temperature 0.5 --top-k 9 --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 "
         "--presence-penalty 0.2 --frequency-penalty -0.3 --logit-bias 5=-1.5 --logit-bias 6=2 "
@@ -191,7 +194,7 @@ def test_all_the_sampling_options_arrive(run: Any, monkeypatch: pytest.MonkeyPat
     )
     assert run("generate", "T", PROMPT, *options.split()).code == 0
     assert seen == [
-        foretoken.SamplingParams(
+        draftproof.SamplingParams(
             temperature=0.5,
             top_k=9,
             top_p=0.9,
@@ -310,7 +313,7 @@ def test_the_draft_fails_in_the_middle(run: Any, monkeypatch: pytest.MonkeyPatch
         calls.append(1)
         raise RuntimeError("the draft\nhas lost its mind")
 
-    monkeypatch.setattr(foretoken.DraftModel, "propose", fail)
+    monkeypatch.setattr(draftproof.DraftModel, "propose", fail)
     code, out, err = run("generate", "T", PROMPT, "--max-tokens", "12", "--draft", "D")
     assert (code, out) == (0, plain.out) and len(calls) == 1
     assert err.startswith("warning: drafting stopped") and err.count("\n") == 1
@@ -320,7 +323,7 @@ def test_no_candidate_left_ends_with_an_error(run: Any, monkeypatch: pytest.Monk
     def nothing(*_: Any) -> int:
         raise NoCandidate("no token can be picked, the logits are NaN")
 
-    monkeypatch.setattr("foretoken.sampling.pick", nothing)
+    monkeypatch.setattr("draftproof.sampling.pick", nothing)
     assert run("generate", "T", PROMPT) == (
         2,
         "\n",
@@ -332,7 +335,7 @@ def test_too_little_memory_is_one_sentence(run: Any, monkeypatch: pytest.MonkeyP
     def full(self: Any, work: Any, taps: Any = ()) -> Any:
         raise MemoryError("keys take 9 bytes and 8 are free:\nlower max_length")
 
-    monkeypatch.setattr("foretoken.runners.torch.TorchRunner.forward", full)
+    monkeypatch.setattr("draftproof.runners.torch.TorchRunner.forward", full)
     code, _, err = run("generate", "T", PROMPT)
     assert (code, err) == (2, "error: keys take 9 bytes and 8 are free: lower max_length\n")
 
@@ -365,7 +368,7 @@ def test_an_interrupt_prints_what_is_there(
 
 
 def test_a_closed_pipe_is_quiet(pair: Path) -> None:
-    program = "import sys; from foretoken.cli import main; main(sys.argv[1:])"
+    program = "import sys; from draftproof.cli import main; main(sys.argv[1:])"
     words = ["generate", str(pair / "target"), PROMPT, "--max-tokens", "60"]
     process = subprocess.Popen(
         [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE

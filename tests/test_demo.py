@@ -16,12 +16,12 @@ from rich.cells import cell_len
 from rich.console import Console
 from safetensors.torch import load_file
 
-from foretoken import LLM, DraftModel, demo, native
-from foretoken.demo import show, train
-from foretoken.demo.prompts import PROMPTS
-from foretoken.demo.race import Race, Writer
-from foretoken.engine import Engine
-from foretoken.training import trainer
+from draftproof import LLM, DraftModel, demo, native
+from draftproof.demo import show, train
+from draftproof.demo.prompts import PROMPTS
+from draftproof.demo.race import Race, Writer
+from draftproof.engine import Engine
+from draftproof.training import trainer
 from test_cli import Result, pair, run  # noqa: F401  (fixtures)
 
 SHORT = ("demo", "--max-tokens", "8", "--prompts", "2")
@@ -126,14 +126,14 @@ def test_who_moves_next(together: bool, order: int, expected: str) -> None:
 
 
 def test_pieces_make_the_text(pair: Path) -> None:  # noqa: F811
-    import foretoken
+    import draftproof
 
-    llm = foretoken.LLM(pair / "target", dtype="float32")
+    llm = draftproof.LLM(pair / "target", dtype="float32")
     writer = Writer(
         "plain",
         llm,
         "é = '",
-        foretoken.SamplingParams(max_tokens=60, temperature=2.0, ignore_eos=True),
+        draftproof.SamplingParams(max_tokens=60, temperature=2.0, ignore_eos=True),
     )
     while not writer.finished:
         writer.step()

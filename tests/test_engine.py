@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken.engine import Engine
-from foretoken.request import Request
-from foretoken.runners.base import Output, Work
-from foretoken.scheduler import Scheduler
-from foretoken.tree import TokenTree
+from draftproof.engine import Engine
+from draftproof.request import Request
+from draftproof.runners.base import Output, Work
+from draftproof.scheduler import Scheduler
+from draftproof.tree import TokenTree
 
 V = 13
 
@@ -115,7 +115,7 @@ class Wild:
 
 def request(key: int, prompt: Sequence[int], seed: int = 0, **options: Any) -> Request:
     extra = {name: options.pop(name) for name in ("end_ids", "max_length") if name in options}
-    params = ft.SamplingParams(**{"max_tokens": 20, **options})
+    params = dp.SamplingParams(**{"max_tokens": 20, **options})
     return Request(key, prompt, params, seed=seed, **extra)
 
 
@@ -475,7 +475,7 @@ def test_nan_under_either_rule(rule: str, temperature: float) -> None:
         Request(
             key,
             [1],
-            ft.SamplingParams(temperature=temperature, max_tokens=9),
+            dp.SamplingParams(temperature=temperature, max_tokens=9),
             seed=key,
             rule=rule,
         )
@@ -596,9 +596,9 @@ def test_feedback_tells_what_the_last_step_did() -> None:
 # --- the same on a real model ---
 
 
-def real(**options: Any) -> ft.LLM:
+def real(**options: Any) -> dp.LLM:
     model = tiny.model("qwen3", dtype=torch.float64, max_position_embeddings=2048)
-    return ft.LLM(model, **options)
+    return dp.LLM(model, **options)
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft"])
@@ -606,13 +606,13 @@ def test_requests_that_come_and_go_write_what_they_write_alone(method: str) -> N
     rng = Random(0)
     relative = tiny.relative(tiny.model("qwen3", dtype=torch.float64, max_position_embeddings=2048))
     made = {
-        "ngram": ft.NGram(min_ngram=1),
-        "draft": ft.DraftModel(relative, 4, min_confidence=0.0, branch=2),
+        "ngram": dp.NGram(min_ngram=1),
+        "draft": dp.DraftModel(relative, 4, min_confidence=0.0, branch=2),
     }
     prompts = [[rng.randrange(3, 97) for _ in range(rng.choice([1, 4, 20, 60]))] for _ in range(9)]
     prompts[4] = [rng.randrange(3, 97) for _ in range(700)]
     params = [
-        ft.SamplingParams(
+        dp.SamplingParams(
             temperature=rng.choice([0.0, 1.0]),
             max_tokens=rng.choice([3, 12, 20]),
             seed=i,
@@ -648,9 +648,9 @@ def test_a_prompt_of_1100_tokens_while_another_request_writes() -> None:
     long = [rng.randrange(3, 97) for _ in range(1100)]
     with real(max_batch=2, speculate="ngram") as llm:
         plain = real(max_batch=1)
-        (writer,) = llm.submit([5, 6, 7], ft.SamplingParams(max_tokens=40, ignore_eos=True))
+        (writer,) = llm.submit([5, 6, 7], dp.SamplingParams(max_tokens=40, ignore_eos=True))
         llm.engine.step()
-        (reader,) = llm.submit(long, ft.SamplingParams(max_tokens=5, ignore_eos=True))
+        (reader,) = llm.submit(long, dp.SamplingParams(max_tokens=5, ignore_eos=True))
         steps = 0
         while not reader.output:
             before = len(writer.output)

@@ -19,10 +19,10 @@ import torch
 from transformers import PreTrainedModel
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken.sampling import mix, noise
-from foretoken.tree import TokenTree
+from draftproof.sampling import mix, noise
+from draftproof.tree import TokenTree
 from oracles import chi_square_p
 
 METHODS = ("none", "ngram", "draft", "branches", "both")
@@ -48,16 +48,16 @@ def draft(name: str, dtype: torch.dtype) -> PreTrainedModel:
 
 def speculate(method: str, name: str, dtype: torch.dtype) -> Any:
     """What `LLM(speculate=)` is given for a method of METHODS."""
-    ngram = ft.NGram(min_ngram=1)
+    ngram = dp.NGram(min_ngram=1)
     if method in ("none", "ngram"):
         return {"none": None, "ngram": ngram}[method]
     options = {"branch": 3 if method == "branches" else 1}
-    model = ft.DraftModel(draft(name, dtype), 5, min_confidence=0.0, **options)
+    model = dp.DraftModel(draft(name, dtype), 5, min_confidence=0.0, **options)
     return [ngram, model] if method == "both" else model
 
 
-def engine(method: str, name: str, dtype: torch.dtype = torch.float64, **options: Any) -> ft.LLM:
-    return ft.LLM(target(name, dtype), speculate=speculate(method, name, dtype), **options)
+def engine(method: str, name: str, dtype: torch.dtype = torch.float64, **options: Any) -> dp.LLM:
+    return dp.LLM(target(name, dtype), speculate=speculate(method, name, dtype), **options)
 
 
 # --- greedy: transformers' own words ---
@@ -81,7 +81,7 @@ def generated(name: str, dtype: torch.dtype) -> list[list[int]]:
 
 def check_greedy(name: str, method: str, dtype: torch.dtype, max_batch: int) -> None:
     with engine(method, name, dtype, max_batch=max_batch) as llm:
-        outs = llm.generate(PROMPTS, ft.SamplingParams(max_tokens=TOKENS))
+        outs = llm.generate(PROMPTS, dp.SamplingParams(max_tokens=TOKENS))
     assert [out.token_ids for out in outs] == generated(name, dtype)
     ends = {True: "stop", False: "length"}
     for out, prompt in zip(outs, PROMPTS, strict=True):
@@ -149,11 +149,11 @@ SAMPLED: dict[str, dict[str, Any]] = {
 }
 
 
-def params_of(case: str, seed: int = 7, **changes: Any) -> ft.SamplingParams:
-    return ft.SamplingParams(**{"max_tokens": TOKENS, "seed": seed, **SAMPLED[case], **changes})
+def params_of(case: str, seed: int = 7, **changes: Any) -> dp.SamplingParams:
+    return dp.SamplingParams(**{"max_tokens": TOKENS, "seed": seed, **SAMPLED[case], **changes})
 
 
-def slow_law(row: list[float], params: ft.SamplingParams, prompt: list[int], output: list[int]):
+def slow_law(row: list[float], params: dp.SamplingParams, prompt: list[int], output: list[int]):
     """Adjusted and truncated logits over the temperature: {token: logit}; vLLM's order."""
     for t in range(len(row)):
         if t in prompt or t in output:
@@ -187,7 +187,7 @@ def slow_law(row: list[float], params: ft.SamplingParams, prompt: list[int], out
     return {t: left[t] for t in kept}
 
 
-def slow_decoding(model: PreTrainedModel, prompt: list[int], params: ft.SamplingParams, seed: int):
+def slow_decoding(model: PreTrainedModel, prompt: list[int], params: dp.SamplingParams, seed: int):
     """One token after the other: the model's whole forward pass, then the chain above."""
     output: list[int] = []
     while len(output) < params.max_tokens:
@@ -307,7 +307,7 @@ def small(seed: int, layers: int = 1) -> PreTrainedModel:
         return LlamaForCausalLM(config).double().eval()
 
 
-def exact_law(model: PreTrainedModel, params: ft.SamplingParams, prompt: list[int], length: int):
+def exact_law(model: PreTrainedModel, params: dp.SamplingParams, prompt: list[int], length: int):
     """The joint law of the first tokens, by the model's own passes over all sequences."""
     law = {}
     sequences = list(itertools.product(range(V), repeat=length))
@@ -335,12 +335,12 @@ def check_law(
     **options: Any,
 ) -> None:
     target = target or small(0)
-    params = ft.SamplingParams(
+    params = dp.SamplingParams(
         **{"temperature": 1.0, "max_tokens": max_tokens, "ignore_eos": True, **options}
     )
     prompt = [1, 3]
-    seeds = [ft.SamplingParams(**{**vars_of(params), "seed": 1000 + seed}) for seed in range(runs)]
-    with ft.LLM(target, speculate=proposer, rule=rule, max_batch=100) as llm:
+    seeds = [dp.SamplingParams(**{**vars_of(params), "seed": 1000 + seed}) for seed in range(runs)]
+    with dp.LLM(target, speculate=proposer, rule=rule, max_batch=100) as llm:
         outs = llm.generate([prompt] * runs, seeds)
     counts = Counter(tuple(out.token_ids[:length]) for out in outs)
     assert chi_square_p(counts, exact_law(target, params, prompt, length)) > 1e-5
@@ -349,12 +349,12 @@ def check_law(
         assert 0 < sum(out.stats.accepted for out in outs) < drafted  # both branches were taken
 
 
-def vars_of(params: ft.SamplingParams) -> dict[str, Any]:
+def vars_of(params: dp.SamplingParams) -> dict[str, Any]:
     return {name: getattr(params, name) for name in params.__dataclass_fields__}
 
 
-def draft_of_small(branch: int = 1, length: int = 3) -> ft.DraftModel:
-    return ft.DraftModel(small(1), length, min_confidence=0.0, branch=branch)
+def draft_of_small(branch: int = 1, length: int = 3) -> dp.DraftModel:
+    return dp.DraftModel(small(1), length, min_confidence=0.0, branch=branch)
 
 
 WARPED = {"temperature": 0.7, "top_k": 3, "frequency_penalty": 0.6}
@@ -370,7 +370,7 @@ def test_law_of_the_rejection_rule_with_warped_laws() -> None:
 
 
 def test_law_of_the_rejection_rule_without_laws() -> None:
-    proposer = [ft.NGram(min_ngram=1), draft_of_small(2)]
+    proposer = [dp.NGram(min_ngram=1), draft_of_small(2)]
     check_law("rejection", proposer, 1500)
 
 
@@ -379,9 +379,9 @@ def test_law_of_coupled_sampling() -> None:
 
 
 BREAKING = {
-    "chain": lambda model: ft.DraftModel(model, 2, min_confidence=0.0, branch=1),
-    "shaped": lambda model: ft.DraftModel(model, tree=[(0,), (0, 0)]),
-    "staged": lambda model: ft.Staged(model, Silent(), 2, min_confidence=0.0, branch=1),
+    "chain": lambda model: dp.DraftModel(model, 2, min_confidence=0.0, branch=1),
+    "shaped": lambda model: dp.DraftModel(model, tree=[(0,), (0, 0)]),
+    "staged": lambda model: dp.Staged(model, Silent(), 2, min_confidence=0.0, branch=1),
 }
 
 
@@ -406,9 +406,9 @@ def test_law_when_the_draft_breaks_after_some_tokens(kind: str) -> None:
     armed: list[bool] = []
     breaking.register_forward_pre_hook(explode, with_kwargs=True)
     proposer = BREAKING[kind](breaking)
-    params = ft.SamplingParams(temperature=1.0, max_tokens=4, ignore_eos=True)
-    seeds = [ft.SamplingParams(**{**vars_of(params), "seed": seed}) for seed in range(700)]
-    with ft.LLM(small(0), speculate=proposer, rule="rejection", max_batch=1) as llm:
+    params = dp.SamplingParams(temperature=1.0, max_tokens=4, ignore_eos=True)
+    seeds = [dp.SamplingParams(**{**vars_of(params), "seed": seed}) for seed in range(700)]
+    with dp.LLM(small(0), speculate=proposer, rule="rejection", max_batch=1) as llm:
         armed.append(True)
         outs = llm.generate([[3, 1]] * len(seeds), seeds)
     assert any(out.warnings for out in outs) and not all(out.warnings for out in outs)
@@ -423,7 +423,7 @@ def test_law_when_the_draft_breaks_after_some_tokens(kind: str) -> None:
 def test_law_of_the_rejection_rule_at_length(
     branch: int, confidence: float, options: dict[str, Any]
 ) -> None:
-    proposer = ft.DraftModel(small(1), 3, min_confidence=confidence, branch=branch)
+    proposer = dp.DraftModel(small(1), 3, min_confidence=confidence, branch=branch)
     check_law("rejection", proposer, 12000, max_tokens=5, length=4, **options)
 
 
@@ -434,14 +434,14 @@ def test_law_of_the_rejection_rule_at_length(
 def test_laws_of_other_methods_at_length(
     rule: str, proposer: str | None, options: dict[str, Any]
 ) -> None:
-    made = [ft.NGram(min_ngram=1), draft_of_small(3)] if proposer == "both" else proposer
+    made = [dp.NGram(min_ngram=1), draft_of_small(3)] if proposer == "both" else proposer
     if made == "ngram":
-        made = ft.NGram(min_ngram=1)
+        made = dp.NGram(min_ngram=1)
     check_law(rule, made, 12000, max_tokens=4, length=4, **options)
 
 
 def test_rejection_at_temperature_0_is_greedy() -> None:
-    params = ft.SamplingParams(max_tokens=TOKENS)
+    params = dp.SamplingParams(max_tokens=TOKENS)
     llm = engine("branches", "llama", torch.float32, rule="rejection", max_batch=4)
     with llm:
         outs = llm.generate(PROMPTS, params)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import foretoken as ft
+import draftproof as dp
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -24,14 +24,14 @@ def test_example(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 METHODS = [
     name
-    for name in ft.__all__
-    if hasattr(getattr(ft, name), "propose") or getattr(ft, name) is ft.Typical
+    for name in dp.__all__
+    if hasattr(getattr(dp, name), "propose") or getattr(dp, name) is dp.Typical
 ]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_its_example(name: str) -> None:
-    assert any(f"ft.{name}(" in path.read_text() for path in EXAMPLES)
+    assert any(f"dp.{name}(" in path.read_text() for path in EXAMPLES)
 
 
 SECTIONS = re.split("\n## ", (ROOT / "docs" / "methods.md").read_text())

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from foretoken.proposers.bush import Ranks
-from foretoken.proposers.fitting import EVERY, FIRST, Fit, widths
-from foretoken.request import Feedback, Request
-from foretoken.sampling import SamplingParams
-from foretoken.shapes import choices_to_parents
-from foretoken.tree import TokenTree, merge
+from draftproof.proposers.bush import Ranks
+from draftproof.proposers.fitting import EVERY, FIRST, Fit, widths
+from draftproof.request import Feedback, Request
+from draftproof.sampling import SamplingParams
+from draftproof.shapes import choices_to_parents
+from draftproof.tree import TokenTree, merge
 
 
 class Still:

@@ -18,16 +18,16 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as Fast
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken.proposers.foreign import ForeignDraft
-from foretoken.request import Request
-from foretoken.runners.base import Output, Work
-from foretoken.tree import TokenTree
+from draftproof.proposers.foreign import ForeignDraft
+from draftproof.request import Request
+from draftproof.runners.base import Output, Work
+from draftproof.tree import TokenTree
 from test_exactness import check_law, small
 from test_methods import NATIVE, check_counters
 
-BUNDLED = Path(ft.__file__).parent / "demo" / "models"
+BUNDLED = Path(dp.__file__).parent / "demo" / "models"
 LINES = [
     "the quick brown fox jumps over the lazy dog and the other dog",
     "der müde Bär schläft, die Füchse grüßen: schön, größer, am größten",
@@ -188,8 +188,8 @@ ALL = {
 }
 
 
-def params(**options: Any) -> ft.SamplingParams:
-    return ft.SamplingParams(**{"max_tokens": 18, "ignore_eos": True, **options})
+def params(**options: Any) -> dp.SamplingParams:
+    return dp.SamplingParams(**{"max_tokens": 18, "ignore_eos": True, **options})
 
 
 def guarded(runner: Any) -> list[Sequence[Work]]:
@@ -211,7 +211,7 @@ def guarded(runner: Any) -> list[Sequence[Work]]:
 
 def written(proposer: Any, batch: int, rule: str = "coupled", **options: Any) -> Any:
     """Completions of the last `batch` of PROMPTS; every pass of target and draft is guarded."""
-    with ft.LLM(
+    with dp.LLM(
         target(), tokenizer=bytewise(), speculate=proposer, rule=rule, max_batch=min(batch, 3)
     ) as llm:
         guarded(llm.runner)
@@ -257,9 +257,9 @@ def test_tokens_on_other_targets(name: str, kind: str) -> None:
         min_confidence=0.0,
     )
     options = params(bad_token_ids=ASCII, **ALL[kind])
-    base = ft.LLM(model, tokenizer=bytewise(), runner="native" if native else "torch", max_batch=1)
+    base = dp.LLM(model, tokenizer=bytewise(), runner="native" if native else "torch", max_batch=1)
     want = [out.token_ids for out in base.generate(PROMPTS, options)]
-    with ft.LLM(base, speculate=proposer, max_batch=3) as llm:
+    with dp.LLM(base, speculate=proposer, max_batch=3) as llm:
         outs = llm.generate(PROMPTS, options)
     assert [out.token_ids for out in outs] == want and sum(out.stats.drafted for out in outs)
 
@@ -279,8 +279,8 @@ def test_two_turns_of_a_chat_with_a_prefix_cache(kind: str) -> None:
     options = params(bad_token_ids=ASCII, **ALL[kind])
     proposer = foreign("merges")
     with (
-        ft.LLM(target(), tokenizer=bytewise()) as alone,
-        ft.LLM(
+        dp.LLM(target(), tokenizer=bytewise()) as alone,
+        dp.LLM(
             target(), tokenizer=bytewise(), speculate=proposer, prefix_cache=True, max_batch=1
         ) as llm,
     ):
@@ -342,7 +342,7 @@ def test_the_target_behind_other_ids_is_always_right(kind: str, rule: str) -> No
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_counters_are_those_of_the_trace(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"tokenizer": bytewise(), "speculate": behind_other_ids(), "rule": rule}
-    with ft.LLM(target(), max_batch=3, **options) as llm:
+    with dp.LLM(target(), max_batch=3, **options) as llm:
         some = [params(bad_token_ids=ASCII), params(temperature=0.9, seed=3, bad_token_ids=ASCII)]
         check_counters(monkeypatch, llm, PROMPTS, some)
 
@@ -368,7 +368,7 @@ def test_a_trained_pair_with_two_tokenizers(temperature: float) -> None:
     (model, tokenizer), (small, own) = bundled("target"), bundled("draft")
     order = permutation(8192)
     proposers = [
-        ft.DraftModel(small, branch=1, min_confidence=0.0),
+        dp.DraftModel(small, branch=1, min_confidence=0.0),
         ForeignDraft(
             shuffled(small, order),
             tokenizer=Shuffled(own, order),
@@ -385,9 +385,9 @@ def test_a_trained_pair_with_two_tokenizers(temperature: float) -> None:
     texts = ["def read(self, size=-1):\n    ", "import os\nimport sys\n\nclass Größe:\n"]
     results = []
     for proposer in proposers:
-        with ft.LLM(model, tokenizer=tokenizer, speculate=proposer) as llm:
+        with dp.LLM(model, tokenizer=tokenizer, speculate=proposer) as llm:
             outs = llm.generate(
-                texts, ft.SamplingParams(temperature=temperature, max_tokens=48, seed=1)
+                texts, dp.SamplingParams(temperature=temperature, max_tokens=48, seed=1)
             )
         results.append(sum(out.stats.accepted for out in outs))
     own_tokens, permuted, halves = results
@@ -699,7 +699,7 @@ def test_doubt_ends_a_draft() -> None:
 
 def test_a_draft_that_fails_stops_drafting_and_says_so() -> None:
     proposer = foreign("merges")
-    with ft.LLM(target(), tokenizer=bytewise(), speculate=proposer) as llm:
+    with dp.LLM(target(), tokenizer=bytewise(), speculate=proposer) as llm:
 
         def broken(*args: Any) -> list[Output]:
             raise RuntimeError("out of order")

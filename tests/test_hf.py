@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken.tree import TokenTree
+from draftproof.tree import TokenTree
 from oracles import chi_square_p
 
 NEW = 12  # tokens written, if nothing ends them earlier
@@ -40,8 +40,8 @@ def model(name: str = "llama") -> PreTrainedModel:
 
 
 def method(kind: str, name: str = "llama") -> Any:
-    made = ft.DraftModel(tiny.relative(model(name)), branch=1 if kind == "chain" else 2)
-    return {"plain": None, "ngram": ft.NGram(), "both": [ft.NGram(), made]}.get(kind, made)
+    made = dp.DraftModel(tiny.relative(model(name)), branch=1 if kind == "chain" else 2)
+    return {"plain": None, "ngram": dp.NGram(), "both": [dp.NGram(), made]}.get(kind, made)
 
 
 def inputs(batch: int = 1) -> dict[str, Tensor]:
@@ -64,7 +64,7 @@ def whole(batch: int = 1, name: str = "llama") -> Tensor:
 
 
 def ours(target: PreTrainedModel, speculate: Any = None, batch: int = 1, **options: Any) -> Any:
-    made = ft.custom_generate(speculate, seed=options.pop("seed", None))
+    made = dp.custom_generate(speculate, seed=options.pop("seed", None))
     return theirs(target, batch, custom_generate=made, **options)
 
 
@@ -173,7 +173,7 @@ def test_an_error_in_a_processor_is_raised_and_forgotten() -> None:
     def broken(batch_id: int, ids: Tensor) -> list[int]:
         return [5, 6] if len(ids) < WIDTH + 4 else {}["mine"]
 
-    made = ft.custom_generate("ngram")
+    made = dp.custom_generate("ngram")
     with pytest.raises(KeyError, match="mine"):
         theirs(model(), custom_generate=made, prefix_allowed_tokens_fn=broken)
     with pytest.raises(ValueError, match="banned"):
@@ -272,9 +272,9 @@ def law(length: int, **options: Any) -> dict[tuple[int, ...], float]:
 
 @pytest.mark.parametrize(("rule", "length", "options"), CASES)
 def test_the_law_is_that_of_transformers(rule: Any, length: int, options: dict[str, Any]) -> None:
-    drafts = ft.DraftModel(tiny.relative(tiny.model(**SMALL), 0.5)) if length > 1 else None
+    drafts = dp.DraftModel(tiny.relative(tiny.model(**SMALL), 0.5)) if length > 1 else None
     more = {"max_new_tokens": length, "num_return_sequences": 2000 // length, **options}
-    made = ft.custom_generate(drafts, rule=rule, seed=4, max_batch=128)
+    made = dp.custom_generate(drafts, rule=rule, seed=4, max_batch=128)
     out = sampled([[5, 6, 7]], custom_generate=made, **more)
     counts = Counter(tuple(row[3:]) for row in out.tolist())
     assert chi_square_p(counts, law(length, **options)) > 1e-5
@@ -351,21 +351,21 @@ def test_what_cannot_be_honoured_is_refused_by_name(word: str) -> None:
 def test_bad_options_are_refused() -> None:
     for speculate in ("eagle", 5.5, ["ngram", "eagle"]):
         with pytest.raises(ValueError, match="eagle|float"):
-            ft.custom_generate(speculate)  # before any call
+            dp.custom_generate(speculate)  # before any call
     for name, value in (("rule", "greedy"), ("max_batch", 0)):
         with pytest.raises(ValueError, match=name):
-            theirs(model(), custom_generate=ft.custom_generate(**{name: value}))
+            theirs(model(), custom_generate=dp.custom_generate(**{name: value}))
 
 
 def test_one_object_serves_several_models() -> None:
-    made = ft.custom_generate(ft.NGram(), seed=1, max_batch=2)
+    made = dp.custom_generate(dp.NGram(), seed=1, max_batch=2)
     for name, batch in (("llama", 1), ("qwen3", 3), ("gpt2", 1), ("gpt2", 3), ("llama", 3)):
         same(theirs(model(name), batch, custom_generate=made), whole(batch, name))
 
 
 def test_a_converted_or_trained_model_is_followed() -> None:
     target = copy.deepcopy(model())
-    made = ft.custom_generate(method("draft"))
+    made = dp.custom_generate(method("draft"))
     for dtype in (torch.float32, torch.float64, torch.float32):
         target.to(dtype)
         same(theirs(target, 3, custom_generate=made), theirs(target, 3))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -16,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-import foretoken
+import draftproof
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SOURCE = REPOSITORY / "src" / "foretoken"
+SOURCE = REPOSITORY / "src" / "draftproof"
 
-# Modules are named without the leading "foretoken."; the package itself is "foretoken".
+# Modules are named without the leading "draftproof."; the package itself is "draftproof".
 # Every module is ruled by the first row that names it; "!" excludes. After the bar: what may come
 # from outside besides the standard library (no bar: anything). The last two rows are leaves of
 # which the design says nothing; heads lie with their proposers, beside the checkpoints.
@@ -55,11 +56,11 @@ hf                      <- llm methods request sampling
 certify certify.*       <- llm tree sampling request runners.* analysis certify certify.*
 bench bench.*           <- * !server !server.* !cli !training !training.*
 demo.train              <- demo demo.* training.*
-demo demo.*             <- llm analysis methods demo demo.* foretoken
+demo demo.*             <- llm analysis methods demo demo.* draftproof
 training.data training.entries training.rows <- training.entries training.rows
 training.run* training.prepare training.served <- * !server !server.* !cli !cli.*
 training training.*     <- runners runners.* heads checkpoints analysis demo training.*
-server server.* cli cli.* foretoken __main__ <- *
+server server.* cli cli.* draftproof __main__ <- *
 native native.* text     <- native native.*
 heads                   <-  | torch
 checkpoints             <- heads
@@ -94,7 +95,7 @@ def modules() -> dict[str, tuple[Path, str]]:
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or "foretoken"
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or "draftproof"
         found[name] = (path, path.read_text(encoding="utf-8"))
     return found
 
@@ -113,7 +114,7 @@ def matches(name: str, patterns: str) -> bool:
 
 def imports(module: str, source: str, is_package: bool, known: set[str]) -> Iterator[str]:
     """Full dotted names of all modules imported anywhere in the file, for type checking too."""
-    here = ["foretoken"] if module == "foretoken" else ["foretoken", *module.split(".")]
+    here = ["draftproof"] if module == "draftproof" else ["draftproof", *module.split(".")]
     package = here if is_package else here[:-1]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -123,7 +124,7 @@ def imports(module: str, source: str, is_package: bool, known: set[str]) -> Iter
             base = ".".join([*above, *([node.module] if node.module else [])])
             for alias in node.names:
                 name = f"{base}.{alias.name}"
-                yield name if name.removeprefix("foretoken.") in known else base
+                yield name if name.removeprefix("draftproof.") in known else base
 
 
 def forbidden_imports(
@@ -137,8 +138,8 @@ def forbidden_imports(
     complaints = []
     for name in imports(module, source, is_package, set(MODULES) if known is None else known):
         top = name.split(".")[0]
-        if top == "foretoken":
-            allowed = matches(name.removeprefix("foretoken."), house)
+        if top == "draftproof":
+            allowed = matches(name.removeprefix("draftproof."), house)
         else:
             allowed = not bar or top in outside.split() or top in sys.stdlib_module_names
         if not allowed:
@@ -242,10 +243,10 @@ def test_files_are_short_and_say_what_they_are() -> None:
 
 
 def test_public_names() -> None:
-    public = foretoken.__all__
+    public = draftproof.__all__
     assert list(public) == sorted(set(public))
-    assert [name for name in public if not hasattr(foretoken, name)] == []
-    own = {n for n, v in vars(foretoken).items() if not isinstance(v, types.ModuleType)}
+    assert [name for name in public if not hasattr(draftproof, name)] == []
+    own = {n for n, v in vars(draftproof).items() if not isinstance(v, types.ModuleType)}
     leaked = {n for n in own if not n.startswith("_")} - {*public, "annotations"}
     assert leaked == set()
 
@@ -258,6 +259,30 @@ def test_documents_speak_to_readers() -> None:
             assert "/work/" not in line and "session" not in line.lower(), (path.name, line)
 
 
+def test_the_former_name_is_gone() -> None:
+    """Only the reader of old files, its test, this line, and history still know it."""
+    former = "fore" + "token"
+    may = {"CHANGELOG.md", "docs/log.md", "src/draftproof/checkpoints.py", "tests/test_medusa.py"}
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=False,
+    )
+    paths = [Path(name) for name in listed.stdout.decode().split("\0") if name]
+    if listed.returncode:  # a source distribution
+        folders = ("src", "tests", "docs", "examples")
+        paths = [p.relative_to(REPOSITORY) for f in folders for p in (REPOSITORY / f).rglob("*")]
+    assert len(paths) > 200
+    found = []
+    for path in paths:
+        file = REPOSITORY / path
+        text = file.read_bytes().decode(errors="ignore") if file.is_file() else ""
+        if former in f"{path} {text}".lower():
+            found.append(str(path))
+    assert [path for path in found if path not in may and "__pycache__" not in path] == []
+
+
 KNOWN = {"tree", "engine", "llm", "hf", "verify", "cli", "demo.corpus"}
 KNOWN |= {"proposers.medusa", "runners.base", "training.heads"}
 
@@ -268,27 +293,27 @@ KNOWN |= {"proposers.medusa", "runners.base", "training.heads"}
         ("tree", "import torch, math\nfrom torch.nn import functional", False),
         ("tree", "import numpy", True),
         ("sampling", "from .tree import TokenTree", True),
-        ("verify", "from foretoken.tree import A\nfrom . import tree", False),
-        ("verify", "def late():\n    import foretoken.engine", True),
+        ("verify", "from draftproof.tree import A\nfrom . import tree", False),
+        ("verify", "def late():\n    import draftproof.engine", True),
         ("runners.torch", "import transformers\nfrom . import base\nfrom ..tree import A", False),
         ("runners.torch", "from .. import verify", True),
         ("proposers.ngram", "from .base import Proposer\nfrom ..runners import base", False),
         ("proposers.ngram", "from . import medusa", True),
-        ("proposers.ngram", "from foretoken.runners.torch import TorchRunner", True),
+        ("proposers.ngram", "from draftproof.runners.torch import TorchRunner", True),
         ("proposers.ngram", "if TYPE_CHECKING:\n    from ..engine import Engine", True),
         ("proposers", "from .medusa import Medusa", False),
         ("proposers", "from ..engine import Engine", True),
         ("engine", "from .verify import verify\nimport numpy", False),
-        ("engine", "from foretoken.training import heads", True),
-        ("llm", "from foretoken import engine\nfrom .hf import generate", False),
+        ("engine", "from draftproof.training import heads", True),
+        ("llm", "from draftproof import engine\nfrom .hf import generate", False),
         ("llm", "from . import cli", True),
         (
             "demo.train",
-            "from foretoken.demo import corpus\nimport foretoken.training.heads, typer",
+            "from draftproof.demo import corpus\nimport draftproof.training.heads, typer",
             False,
         ),
-        ("demo.train", "from foretoken.engine import Engine", True),
-        ("cli", "import foretoken.training.heads, foretoken", False),
+        ("demo.train", "from draftproof.engine import Engine", True),
+        ("cli", "import draftproof.training.heads, draftproof", False),
         ("novelty", "import math", True),  # no row of the table
     ],
 )

@@ -14,12 +14,12 @@ from transformers.models.llama import LlamaConfig
 from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
 
-import foretoken as ft
-import foretoken.bench
+import draftproof as dp
+import draftproof.bench
 import tiny
-from foretoken.bench import inflate
-from foretoken.bench.inflation import SHAPES, cost_bytes, shape_like
-from foretoken.demo import bundled
+from draftproof.bench import inflate
+from draftproof.bench.inflation import SHAPES, cost_bytes, shape_like
+from draftproof.demo import bundled
 
 LIKE: dict[str, Any] = {  # groups of two; twice the layers; narrower heads than the model's
     "vocab_size": 200,
@@ -117,8 +117,8 @@ def test_the_text_stays(case):
     ]
     assert texts[0] == texts[1]
     for temperature in (0.0, 1.0):
-        params = ft.SamplingParams(max_tokens=24, temperature=temperature, seed=3)
-        with ft.LLM(model) as own, ft.LLM(big, speculate=ft.DraftModel(model, 4)) as drafted:
+        params = dp.SamplingParams(max_tokens=24, temperature=temperature, seed=3)
+        with dp.LLM(model) as own, dp.LLM(big, speculate=dp.DraftModel(model, 4)) as drafted:
             (plain,), (fast,) = own.generate(prompt, params), drafted.generate(prompt, params)
         assert fast.token_ids == plain.token_ids
         assert temperature or plain.token_ids == texts[0]
@@ -208,14 +208,14 @@ def test_an_inflated_model_can_be_saved(case, tmp_path):
 
 
 def test_names_of_folders_and_of_the_package(tmp_path):
-    assert foretoken.bench.inflate is inflate
+    assert draftproof.bench.inflate is inflate
     LlamaConfig(**LIKE).save_pretrained(tmp_path)
     model = made("grouped")
     assert shape_like(model.config, tmp_path).intermediate_size == (
         shape_like(model.config, LlamaConfig(**LIKE)).intermediate_size
     )
     with pytest.raises(AttributeError, match="no attribute 'deflate'"):
-        foretoken.bench.deflate  # noqa: B018
+        draftproof.bench.deflate  # noqa: B018
 
 
 def changed(model: PreTrainedModel) -> PreTrainedModel:

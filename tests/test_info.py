@@ -1,4 +1,4 @@
-"""What the program tells about itself: `foretoken info`, and completion for shells."""
+"""What the program tells about itself: `draftproof info`, and completion for shells."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import shellingham
 import torch
 import transformers
 
-import foretoken
-from foretoken import cli, demo, native
-from foretoken.methods import GIVEN, METHODS
+import draftproof
+from draftproof import cli, demo, native
+from draftproof.methods import GIVEN, METHODS
 
-INFO: Any = importlib.import_module("foretoken.cli.info")  # `cli.info` is the command
+INFO: Any = importlib.import_module("draftproof.cli.info")  # `cli.info` is the command
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_json(run: Any) -> None:
     assert set(found) == {
         *("versions", "machine", "kernels", "devices", "runners", "methods", "optional", "bundled")
     }
-    assert found["versions"]["foretoken"] == foretoken.__version__
+    assert found["versions"]["draftproof"] == draftproof.__version__
     assert found["versions"]["torch"] == torch.__version__
     assert found["versions"]["transformers"] == transformers.__version__
     assert found["machine"]["threads"] == torch.get_num_threads()
@@ -75,7 +75,7 @@ def test_the_table(run: Any) -> None:
     code, out, err = run("info")
     assert (code, err) == (0, "")
     for line in (
-        f"foretoken {foretoken.__version__}",
+        f"draftproof {draftproof.__version__}",
         f"torch {torch.__version__}",
         "device cpu yes",
         "runner native " + ("no: " if native.found() is None else native.kernels()),
@@ -133,7 +133,7 @@ def test_completion_is_shown(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for shell in ("bash", "zsh", "fish"):
         monkeypatch.setattr(shellingham, "detect_shell", lambda shell=shell: (shell, shell))
         code, out, err = run("--show-completion")
-        assert (code, err) == (0, "") and f"_FORETOKEN_COMPLETE=complete_{shell}" in out
+        assert (code, err) == (0, "") and f"_DRAFTPROOF_COMPLETE=complete_{shell}" in out
 
 
 def test_completion_is_installed(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_completion_is_installed(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(shellingham, "detect_shell", lambda: ("bash", "/bin/bash"))
     code, out, err = run("--install-completion")
     assert (code, err) == (0, "") and "bash completion installed" in out
-    assert "complete" in (tmp_path / ".bash_completions" / "foretoken.sh").read_text()
+    assert "complete" in (tmp_path / ".bash_completions" / "draftproof.sh").read_text()
 
 
 def test_a_shell_without_completion_is_one_sentence(
@@ -159,11 +159,11 @@ def test_a_shell_without_completion_is_one_sentence(
 
 
 def test_commands_are_completed() -> None:
-    program = "from foretoken.cli import main; main()"
-    line = {"COMP_WORDS": "foretoken in", "COMP_CWORD": "1"}
+    program = "from draftproof.cli import main; main()"
+    line = {"COMP_WORDS": "draftproof in", "COMP_CWORD": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, **line, "_FORETOKEN_COMPLETE": "complete_bash"},
+        env={**os.environ, **line, "_DRAFTPROOF_COMPLETE": "complete_bash"},
         capture_output=True,
         text=True,
     )

@@ -15,10 +15,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken.text import TextStream
-from foretoken.tree import TokenTree
+from draftproof.text import TextStream
+from draftproof.tree import TokenTree
 
 MAX = 96  # context of the model below
 TEXT = "def f(x):\n    return x\n"
@@ -48,25 +48,25 @@ def model() -> PreTrainedModel:
     return tiny.model("llama", vocab_size=len(tokenizer()), max_position_embeddings=MAX)
 
 
-def llm(**options: Any) -> ft.LLM:
-    return ft.LLM(model(), **{"tokenizer": tokenizer(), **options})
+def llm(**options: Any) -> dp.LLM:
+    return dp.LLM(model(), **{"tokenizer": tokenizer(), **options})
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[ft.LLM]:
+def plain() -> Iterator[dp.LLM]:
     with llm() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def drafted() -> Iterator[ft.LLM]:
+def drafted() -> Iterator[dp.LLM]:
     """Drafts that are always right: the target itself."""
-    with llm(speculate=ft.DraftModel(model(), 7, min_confidence=0.0), max_batch=3) as made:
+    with llm(speculate=dp.DraftModel(model(), 7, min_confidence=0.0), max_batch=3) as made:
         yield made
 
 
-def params(**options: Any) -> ft.SamplingParams:
-    return ft.SamplingParams(**{"temperature": 1.0, "max_tokens": 30, "seed": 3, **options})
+def params(**options: Any) -> dp.SamplingParams:
+    return dp.SamplingParams(**{"temperature": 1.0, "max_tokens": 30, "seed": 3, **options})
 
 
 def decoded(prompt: list[int], tokens: list[int]) -> str:
@@ -79,7 +79,7 @@ def decoded(prompt: list[int], tokens: list[int]) -> str:
 # --- shapes of the question and of the answer ---
 
 
-def test_prompts_of_every_kind(plain: ft.LLM) -> None:
+def test_prompts_of_every_kind(plain: dp.LLM) -> None:
     ids = tokenizer()(TEXT)["input_ids"]
     assert tokenizer().decode(ids) == TEXT
     one = plain.generate(TEXT, params())
@@ -93,14 +93,14 @@ def test_prompts_of_every_kind(plain: ft.LLM) -> None:
     assert plain.generate([], params()) == []
 
 
-def test_prompts_of_numpy_integers(plain: ft.LLM) -> None:
+def test_prompts_of_numpy_integers(plain: dp.LLM) -> None:
     ids = [5, 6, 7]
     want = plain.generate(ids, params())[0].token_ids
     assert plain.generate(list(np.array(ids)), params())[0].token_ids == want
     assert plain.generate(np.array([ids, ids]), params())[1].token_ids == want
 
 
-def test_answers_in_prompt_order_with_params_each(drafted: ft.LLM, plain: ft.LLM) -> None:
+def test_answers_in_prompt_order_with_params_each(drafted: dp.LLM, plain: dp.LLM) -> None:
     prompts = [[5 + i] * (i + 1) for i in range(9)]
     each = [params(seed=i, max_tokens=30 - 3 * i) for i in range(9)]
     outs = drafted.generate(prompts, each)
@@ -109,7 +109,7 @@ def test_answers_in_prompt_order_with_params_each(drafted: ft.LLM, plain: ft.LLM
         assert out.token_ids == plain.generate(prompt, one)[0].token_ids
 
 
-def test_n_completions_are_flat_indexed_and_reproducible(drafted: ft.LLM) -> None:
+def test_n_completions_are_flat_indexed_and_reproducible(drafted: dp.LLM) -> None:
     outs = drafted.generate([TEXT, "x"], params(n=3))
     assert [out.index for out in outs] == [0, 1, 2, 0, 1, 2]
     assert len({tuple(out.token_ids) for out in outs}) == 6
@@ -122,7 +122,7 @@ def test_n_completions_are_flat_indexed_and_reproducible(drafted: ft.LLM) -> Non
         assert alone[0].token_ids == out.token_ids
 
 
-def test_without_a_seed_one_is_drawn_and_reported(plain: ft.LLM) -> None:
+def test_without_a_seed_one_is_drawn_and_reported(plain: dp.LLM) -> None:
     outs = plain.generate(["x"] * 4, params(seed=None, n=2))
     assert len({out.seed for out in outs}) == 8
     assert len({tuple(out.token_ids) for out in outs}) == 8
@@ -131,7 +131,7 @@ def test_without_a_seed_one_is_drawn_and_reported(plain: ft.LLM) -> None:
         assert again.token_ids == out.token_ids and again.seed == out.seed
 
 
-def test_the_global_generators_are_not_touched(drafted: ft.LLM) -> None:
+def test_the_global_generators_are_not_touched(drafted: dp.LLM) -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     first = drafted.generate("x", params())[0].token_ids
@@ -140,7 +140,7 @@ def test_the_global_generators_are_not_touched(drafted: ft.LLM) -> None:
     assert drafted.generate("x", params())[0].token_ids == first
 
 
-def test_default_parameters_are_greedy(plain: ft.LLM) -> None:
+def test_default_parameters_are_greedy(plain: dp.LLM) -> None:
     a, b = plain.generate(["x", "x"])
     assert a.token_ids == b.token_ids and len(a.token_ids) <= 256
     assert a.finish_reason in ("stop", "length")
@@ -150,7 +150,7 @@ def test_default_parameters_are_greedy(plain: ft.LLM) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
-def test_text_is_what_the_tokens_decode_to(drafted: ft.LLM, temperature: float) -> None:
+def test_text_is_what_the_tokens_decode_to(drafted: dp.LLM, temperature: float) -> None:
     for prompt in (TEXT, "x", "\u00e9\u4e16\U0001f600"):
         for seed in range(4):
             one = params(temperature=temperature, seed=seed, max_tokens=50)
@@ -160,7 +160,7 @@ def test_text_is_what_the_tokens_decode_to(drafted: ft.LLM, temperature: float) 
 
 
 def test_without_a_tokenizer_text_is_empty() -> None:
-    with ft.LLM(model()) as bare:
+    with dp.LLM(model()) as bare:
         (out,) = bare.generate([5, 6], params())
         assert out.text == "" and len(out.token_ids) == 30
         assert "".join(chunk.text for chunk in bare.stream([5, 6], params())) == ""
@@ -186,7 +186,7 @@ def test_an_emoji_split_over_tokens_is_never_streamed_by_halves() -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_stop_strings_cut_the_text_inside_a_draft(
-    drafted: ft.LLM, plain: ft.LLM, width: int
+    drafted: dp.LLM, plain: dp.LLM, width: int
 ) -> None:
     whole = plain.generate("x", params(bad_token_ids=tuple(range(100, 259)), max_tokens=40))[0]
     for at in (0, 3, 11, 20):
@@ -201,7 +201,7 @@ def test_stop_strings_cut_the_text_inside_a_draft(
         assert stop in decoded([5], a.token_ids) and stop not in decoded([5], a.token_ids[:-1])
 
 
-def test_the_first_of_several_stop_strings_wins(drafted: ft.LLM) -> None:
+def test_the_first_of_several_stop_strings_wins(drafted: dp.LLM) -> None:
     bans = tuple(range(100, 259))
     whole = drafted.generate("x", params(bad_token_ids=bans))[0].text
     stops = (whole[9:11], whole[4:6], "never there")
@@ -213,7 +213,7 @@ def test_the_first_of_several_stop_strings_wins(drafted: ft.LLM) -> None:
     assert streamed == out.text
 
 
-def test_a_stop_string_that_also_starts_in_the_prompt_does_not_count(plain: ft.LLM) -> None:
+def test_a_stop_string_that_also_starts_in_the_prompt_does_not_count(plain: dp.LLM) -> None:
     whole = plain.generate("xyz", params(bad_token_ids=tuple(range(100, 259))))[0].text
     out = plain.generate(
         "xyz", params(stop=("xyz", "z" + whole[0]), bad_token_ids=tuple(range(100, 259)))
@@ -221,7 +221,7 @@ def test_a_stop_string_that_also_starts_in_the_prompt_does_not_count(plain: ft.L
     assert out.text == whole
 
 
-def test_end_of_text_is_a_token_and_no_text(drafted: ft.LLM, plain: ft.LLM) -> None:
+def test_end_of_text_is_a_token_and_no_text(drafted: dp.LLM, plain: dp.LLM) -> None:
     one = params(logit_bias={2: 9.0}, max_tokens=40, seed=1)
     a, b = drafted.generate("x", one)[0], plain.generate("x", one)[0]
     assert a.token_ids == b.token_ids and a.token_ids[-1] == 2 and len(a.token_ids) < 40
@@ -230,7 +230,7 @@ def test_end_of_text_is_a_token_and_no_text(drafted: ft.LLM, plain: ft.LLM) -> N
     assert on[0].token_ids[: len(a.token_ids)] == a.token_ids and len(on[0].token_ids) == 40
 
 
-def test_stop_token_ids(drafted: ft.LLM) -> None:
+def test_stop_token_ids(drafted: dp.LLM) -> None:
     whole = drafted.generate("x", params(ignore_eos=True))[0].token_ids
     end = whole[8]
     for ignore in (False, True):
@@ -239,12 +239,12 @@ def test_stop_token_ids(drafted: ft.LLM) -> None:
         assert out.text == decoded(out.prompt_token_ids, out.token_ids[:-1])
 
 
-def test_min_tokens_delays_every_end(drafted: ft.LLM) -> None:
+def test_min_tokens_delays_every_end(drafted: dp.LLM) -> None:
     out = drafted.generate("x", params(logit_bias={2: 80.0}, min_tokens=6))[0]
     assert out.token_ids.index(2) == 6 and len(out.token_ids) == 7
 
 
-def test_a_stop_string_before_min_tokens_is_not_cut_out_of_the_text(plain: ft.LLM) -> None:
+def test_a_stop_string_before_min_tokens_is_not_cut_out_of_the_text(plain: dp.LLM) -> None:
     """As in vLLM: stop strings are looked for in what follows the first min_tokens."""
     bans = tuple(range(100, 259))
     whole = plain.generate("x", params(bad_token_ids=bans))[0]
@@ -258,7 +258,7 @@ def test_a_stop_string_before_min_tokens_is_not_cut_out_of_the_text(plain: ft.LL
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1, 2, 5])
-def test_max_tokens_below_a_draft(drafted: ft.LLM, plain: ft.LLM, max_tokens: int) -> None:
+def test_max_tokens_below_a_draft(drafted: dp.LLM, plain: dp.LLM, max_tokens: int) -> None:
     whole = plain.generate(TEXT, params())[0].token_ids
     out = drafted.generate(TEXT, params(max_tokens=max_tokens))[0]
     assert out.token_ids == whole[:max_tokens] and out.finish_reason == "length"
@@ -277,7 +277,7 @@ def test_max_length_is_reached_exactly(
     assert len(out.token_ids) == left and out.finish_reason == "length"
 
 
-def test_prompts_that_do_not_fit(plain: ft.LLM) -> None:
+def test_prompts_that_do_not_fit(plain: dp.LLM) -> None:
     assert plain.max_length == MAX
     for size in (MAX, MAX + 1, 5000):
         with pytest.raises(ValueError, match=str(size)):
@@ -293,7 +293,7 @@ def test_prompts_that_do_not_fit(plain: ft.LLM) -> None:
             llm(max_length=bad)
 
 
-def test_a_refused_prompt_stops_nothing_else(plain: ft.LLM) -> None:
+def test_a_refused_prompt_stops_nothing_else(plain: dp.LLM) -> None:
     with pytest.raises(ValueError):
         plain.generate([[5], []], params())
     assert not plain.engine.scheduler.running and not plain.engine.scheduler.waiting
@@ -322,24 +322,24 @@ def refused(call: Any, *words: str) -> None:
         ([[5, 10**12]], [str(10**12)]),
     ],
 )
-def test_bad_prompts(plain: ft.LLM, prompt: Any, words: list[str]) -> None:
+def test_bad_prompts(plain: dp.LLM, prompt: Any, words: list[str]) -> None:
     refused(lambda: plain.generate(prompt, params()), *words)
 
 
 @pytest.mark.parametrize(
     "prompt", [5, None, [None], [1.5], [[1.5, 2]], [["a"]], {"text": "x"}, [["a", 5]], [5, "x"]]
 )
-def test_prompts_of_the_wrong_kind(plain: ft.LLM, prompt: Any) -> None:
+def test_prompts_of_the_wrong_kind(plain: dp.LLM, prompt: Any) -> None:
     refused(lambda: plain.generate(prompt, params()))
 
 
-def test_bad_ids_in_parameters(plain: ft.LLM) -> None:
+def test_bad_ids_in_parameters(plain: dp.LLM) -> None:
     refused(lambda: plain.generate("x", params(logit_bias={259: 1.0})), "logit_bias", "259")
     refused(lambda: plain.generate("x", params(bad_token_ids=(300,))), "bad_token_ids", "300")
     refused(lambda: plain.generate("x", params(stop_token_ids=(300,))), "stop_token_ids", "300")
 
 
-def test_params_of_the_wrong_number_or_kind(plain: ft.LLM) -> None:
+def test_params_of_the_wrong_number_or_kind(plain: dp.LLM) -> None:
     refused(lambda: plain.generate(["a", "b", "c"], [params()] * 2), "2", "3")
     refused(lambda: plain.generate(["a"], {"temperature": 1.0}))
     refused(lambda: plain.generate(["a"], 0.7))
@@ -377,20 +377,20 @@ def test_a_loaded_model_is_not_converted_behind_the_users_back() -> None:
 
 
 def test_unknown_models(tmp_path: Path) -> None:
-    refused(lambda: ft.LLM(str(tmp_path / "nothing")), "nothing")
-    refused(lambda: ft.LLM(str(tmp_path)), tmp_path.name)
+    refused(lambda: dp.LLM(str(tmp_path / "nothing")), "nothing")
+    refused(lambda: dp.LLM(str(tmp_path)), tmp_path.name)
     model().config.save_pretrained(tmp_path)
-    refused(lambda: ft.LLM(str(tmp_path)), tmp_path.name)  # a folder without weights
-    refused(lambda: ft.LLM("nobody/has-this-model"), "nobody/has-this-model")
-    refused(lambda: ft.LLM(torch.nn.Linear(2, 2)), "Linear")
-    refused(lambda: ft.LLM(None))
-    refused(lambda: ft.LLM(3))
+    refused(lambda: dp.LLM(str(tmp_path)), tmp_path.name)  # a folder without weights
+    refused(lambda: dp.LLM("nobody/has-this-model"), "nobody/has-this-model")
+    refused(lambda: dp.LLM(torch.nn.Linear(2, 2)), "Linear")
+    refused(lambda: dp.LLM(None))
+    refused(lambda: dp.LLM(3))
 
 
 def test_a_broken_checkpoint(tmp_path: Path) -> None:
     model().save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"this is no checkpoint")
-    refused(lambda: ft.LLM(tmp_path), tmp_path.name)
+    refused(lambda: dp.LLM(tmp_path), tmp_path.name)
 
 
 def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
     model().config.__class__(
         **{**tiny.COMMON, "hidden_size": 32, "vocab_size": 259}
     ).save_pretrained(tmp_path)
-    refused(lambda: ft.LLM(tmp_path), tmp_path.name)
+    refused(lambda: dp.LLM(tmp_path), tmp_path.name)
 
 
 def test_a_checkpoint_with_weights_missing(tmp_path: Path) -> None:
@@ -407,28 +407,28 @@ def test_a_checkpoint_with_weights_missing(tmp_path: Path) -> None:
     config = model().config.__class__(**{**tiny.COMMON, "vocab_size": len(tokenizer())})
     config.num_hidden_layers = 5
     config.save_pretrained(tmp_path)
-    refused(lambda: ft.LLM(tmp_path))
+    refused(lambda: dp.LLM(tmp_path))
 
 
-def test_a_folder_of_weights_and_tokenizer(tmp_path: Path, plain: ft.LLM) -> None:
+def test_a_folder_of_weights_and_tokenizer(tmp_path: Path, plain: dp.LLM) -> None:
     model().save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     for name in (tmp_path, str(tmp_path)):
-        with ft.LLM(name, speculate=ft.DraftModel(str(tmp_path), 4)) as made:
+        with dp.LLM(name, speculate=dp.DraftModel(str(tmp_path), 4)) as made:
             assert made.runner.dtype == torch.float32
             out = made.generate(TEXT, params())[0]
     want = plain.generate(TEXT, params())[0]
     assert out.token_ids == want.token_ids and out.text == want.text
-    with ft.LLM(tmp_path, dtype="float64") as made:
+    with dp.LLM(tmp_path, dtype="float64") as made:
         assert made.runner.dtype == torch.float64
-    with ft.LLM(tmp_path, dtype=torch.bfloat16) as made:
+    with dp.LLM(tmp_path, dtype=torch.bfloat16) as made:
         assert made.runner.dtype == torch.bfloat16
         assert len(made.generate(TEXT, params(ignore_eos=True))[0].token_ids) == 30
 
 
 def test_a_folder_without_tokenizer(tmp_path: Path) -> None:
     model().save_pretrained(tmp_path)
-    with ft.LLM(tmp_path) as made:
+    with dp.LLM(tmp_path) as made:
         assert len(made.generate([5, 6], params(ignore_eos=True))[0].token_ids) == 30
         refused(lambda: made.generate("x"), "tokenizer")
 
@@ -454,13 +454,13 @@ def test_a_stream_is_what_generate_writes(
             assert len(chunks) >= len(want.token_ids)
 
 
-def test_a_stream_of_nothing_ends_with_a_reason(plain: ft.LLM) -> None:
+def test_a_stream_of_nothing_ends_with_a_reason(plain: dp.LLM) -> None:
     chunks = list(plain.stream(TEXT, params(max_tokens=0)))
     assert "".join(chunk.text for chunk in chunks) == ""
     assert chunks and chunks[-1].finish_reason == "length"
 
 
-def test_closing_a_stream_aborts_and_frees_its_row(drafted: ft.LLM) -> None:
+def test_closing_a_stream_aborts_and_frees_its_row(drafted: dp.LLM) -> None:
     for begun in (0, 1, 2):
         stream = drafted.stream(TEXT, params())
         for _ in range(begun):
@@ -478,7 +478,7 @@ def test_closing_a_stream_aborts_and_frees_its_row(drafted: ft.LLM) -> None:
     assert len(drafted.generate(TEXT, params(ignore_eos=True))[0].token_ids) == 30
 
 
-def test_interleaved_streams(drafted: ft.LLM, plain: ft.LLM) -> None:
+def test_interleaved_streams(drafted: dp.LLM, plain: dp.LLM) -> None:
     rng = Random(0)
     want = {seed: plain.generate(TEXT, params(seed=seed))[0] for seed in range(5)}
     streams = {seed: drafted.stream(TEXT, params(seed=seed)) for seed in range(5)}
@@ -498,7 +498,7 @@ def test_interleaved_streams(drafted: ft.LLM, plain: ft.LLM) -> None:
     assert tokens == {seed: out.token_ids for seed, out in want.items()}
 
 
-def test_a_stream_refuses_at_once(plain: ft.LLM) -> None:
+def test_a_stream_refuses_at_once(plain: dp.LLM) -> None:
     refused(lambda: plain.stream("", params()), "empty")
     refused(lambda: plain.stream("x", params(n=2)), "n=2")
 
@@ -506,7 +506,7 @@ def test_a_stream_refuses_at_once(plain: ft.LLM) -> None:
 # --- chat ---
 
 
-def test_chat(plain: ft.LLM) -> None:
+def test_chat(plain: dp.LLM) -> None:
     conversation = [{"role": "user", "content": "hi"}]
     prompt = "[user]hi\n[assistant]"
     want = plain.generate(prompt, params())[0]
@@ -522,7 +522,7 @@ def test_chat(plain: ft.LLM) -> None:
 
 
 @pytest.mark.parametrize("top", [0, 1, 4])
-def test_logprobs_are_the_models_own(drafted: ft.LLM, top: int) -> None:
+def test_logprobs_are_the_models_own(drafted: dp.LLM, top: int) -> None:
     one = params(logprobs=top, repetition_penalty=1.3, temperature=0.8, top_k=9)
     (out,) = drafted.generate(TEXT, one)
     ids = torch.tensor([[*out.prompt_token_ids, *out.token_ids]])
@@ -539,7 +539,7 @@ def test_logprobs_are_the_models_own(drafted: ft.LLM, top: int) -> None:
 
 
 def test_logprobs_are_the_same_with_drafts_and_end_with_the_output(
-    drafted: ft.LLM, plain: ft.LLM
+    drafted: dp.LLM, plain: dp.LLM
 ) -> None:
     one = params(logprobs=2, logit_bias={2: 9.0}, seed=1, stop="e")
     a, b = drafted.generate(TEXT, one)[0], plain.generate(TEXT, one)[0]
@@ -581,7 +581,7 @@ def test_an_interrupt_leaves_nothing_running() -> None:
         assert len(made.generate("x", params(ignore_eos=True))[0].token_ids) == 30
 
 
-def test_a_proposer_needs_only_taps_and_propose(plain: ft.LLM) -> None:
+def test_a_proposer_needs_only_taps_and_propose(plain: dp.LLM) -> None:
     class Bare:
         taps: tuple[int, ...] = ()
 
@@ -593,7 +593,7 @@ def test_a_proposer_needs_only_taps_and_propose(plain: ft.LLM) -> None:
     assert got == plain.generate("x", params())[0].token_ids
 
 
-def test_all_tokens_banned_ends_one_request_with_an_error(drafted: ft.LLM) -> None:
+def test_all_tokens_banned_ends_one_request_with_an_error(drafted: dp.LLM) -> None:
     outs = drafted.generate(
         ["x", "y"], [params(bad_token_ids=tuple(range(259))), params(ignore_eos=True)]
     )
@@ -636,4 +636,4 @@ def test_all_tokens_banned_ends_one_request_with_an_error(drafted: ft.LLM) -> No
     ],
 )
 def test_parameters_out_of_range(bad: dict[str, Any]) -> None:
-    refused(lambda: ft.SamplingParams(**bad))
+    refused(lambda: dp.SamplingParams(**bad))

@@ -18,17 +18,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken import checkpoints, demo
-from foretoken.demo import prompts
-from foretoken.heads import Heads
-from foretoken.proposers.heads import Placed
-from foretoken.proposers.medusa import Medusa
-from foretoken.request import Feedback, Request
-from foretoken.sampling import noise
-from foretoken.shapes import best_first
-from foretoken.tree import TokenTree
+from draftproof import checkpoints, demo
+from draftproof.demo import prompts
+from draftproof.heads import Heads
+from draftproof.proposers.heads import Placed
+from draftproof.proposers.medusa import Medusa
+from draftproof.request import Feedback, Request
+from draftproof.sampling import noise
+from draftproof.shapes import best_first
+from draftproof.tree import TokenTree
 from test_exactness import PROMPTS, SAMPLED, check_law, small
 from test_methods import NATIVE, check_counters
 
@@ -38,8 +38,8 @@ STATIC = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1)]
 TENSORS = "model.safetensors"
 
 
-def params(**options: Any) -> ft.SamplingParams:
-    return ft.SamplingParams(**{"max_tokens": 24, "seed": 7, "ignore_eos": True, **options})
+def params(**options: Any) -> dp.SamplingParams:
+    return dp.SamplingParams(**{"max_tokens": 24, "seed": 7, "ignore_eos": True, **options})
 
 
 def random(*shape: int, seed: int = 0, scale: float = 0.1) -> Tensor:
@@ -55,11 +55,11 @@ def random_heads(heads: int = K, layers: int = 1, bias: bool = True, own: bool =
     )
 
 
-def accepted(outs: Sequence[ft.Completion]) -> int:
+def accepted(outs: Sequence[dp.Completion]) -> int:
     return sum(out.stats.accepted for out in outs)
 
 
-def tokens_of(outs: Sequence[ft.Completion]) -> list[list[int]]:
+def tokens_of(outs: Sequence[dp.Completion]) -> list[list[int]]:
     assert all(out.warnings == [] and out.error is None for out in outs)
     return [out.token_ids for out in outs]
 
@@ -78,8 +78,8 @@ def sizes(dtype: torch.dtype) -> dict[str, Any]:
     return {"head_dim": 16} if dtype == torch.bfloat16 else {}
 
 
-def llm_of(name: str, heads: Any = None, dtype: torch.dtype = torch.float64, **more: Any) -> ft.LLM:
-    return ft.LLM(target(name, dtype), speculate=heads, **more)
+def llm_of(name: str, heads: Any = None, dtype: torch.dtype = torch.float64, **more: Any) -> dp.LLM:
+    return dp.LLM(target(name, dtype), speculate=heads, **more)
 
 
 @cache
@@ -171,7 +171,7 @@ def test_the_law_of_the_rejection_rule() -> None:
 
 
 def test_among_other_methods() -> None:
-    parts = [ft.NGram(min_ngram=1), Medusa(fitted("llama"), nodes=6)]
+    parts = [dp.NGram(min_ngram=1), Medusa(fitted("llama"), nodes=6)]
     outs = check("llama", "one", parts, max_batch=4)
     with llm_of("llama", parts[0]) as llm:
         alone = llm.generate(PROMPTS, params(**case_of("one")))
@@ -196,9 +196,9 @@ def state_of(model: Any) -> Tensor:
     return model.model.norm(model.model.embed_tokens.weight).detach()
 
 
-def always_right(model: Any, heads: Heads, **options: Any) -> list[ft.Completion]:
+def always_right(model: Any, heads: Heads, **options: Any) -> list[dp.Completion]:
     """Whatever is drafted is accepted, and three tokens are drafted in every step but the first."""
-    with ft.LLM(model, speculate=Medusa(heads, CHAIN), max_batch=2, **options) as llm:
+    with dp.LLM(model, speculate=Medusa(heads, CHAIN), max_batch=2, **options) as llm:
         outs = llm.generate(PROMPTS, params(max_tokens=1 + 4 * 5, temperature=1.0))
     tokens_of(outs)
     for out in outs:
@@ -246,7 +246,7 @@ def test_head_k_guesses_the_kth_token_after_the_next(runner: str, dtype: torch.d
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_heads_for_another_place_are_never_right(shift: int) -> None:
     model, heads = permuted(shift, torch.float64)
-    with ft.LLM(model, speculate=Medusa(heads, CHAIN)) as llm:
+    with dp.LLM(model, speculate=Medusa(heads, CHAIN)) as llm:
         outs = llm.generate(PROMPTS, params())
     assert accepted(outs) == 0 < sum(out.stats.drafted for out in outs)
 
@@ -522,8 +522,15 @@ def test_our_layout_keeps_the_notes(tmp_path: Path) -> None:
     read = checkpoints.load(str(tmp_path))
     assert (read.target, read.tree, read.accuracies) == ("some/model", heads.tree, heads.accuracies)
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["format"] == "foretoken-medusa" and config["shared_head"] is False
+    assert config["format"] == "draftproof-medusa" and config["shared_head"] is False
     assert Medusa(tmp_path).paths == heads.tree
+    for name, known in (("foretoken-medusa", True), ("other", False)):
+        (tmp_path / "config.json").write_text(json.dumps(config | {"format": name}))
+        if known:  # the project's former name
+            assert checkpoints.load(tmp_path).tree == heads.tree
+        else:
+            with pytest.raises(ValueError, match="config.json says format: 'other'"):
+                checkpoints.load(tmp_path)
 
 
 def test_the_original_names(tmp_path: Path) -> None:
@@ -779,9 +786,9 @@ def test_heads_of_another_target(runner: str, dtype: torch.dtype, own: bool) -> 
 
 
 def test_the_bundled_heads_draft_for_the_bundled_target() -> None:
-    heads = ft.Medusa(demo.bundled("heads"))
-    params = ft.SamplingParams(max_tokens=64)
-    with ft.LLM(demo.bundled("target"), dtype="float32", runner="torch") as llm:
+    heads = dp.Medusa(demo.bundled("heads"))
+    params = dp.SamplingParams(max_tokens=64)
+    with dp.LLM(demo.bundled("target"), dtype="float32", runner="torch") as llm:
         plain = llm.generate(prompts.PROMPTS, params)
         llm.use(heads)
         fast = llm.generate(prompts.PROMPTS, params)

@@ -24,16 +24,16 @@ from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-import foretoken as ft
+import draftproof as dp
 import oracles
 import tiny
-from foretoken import checkpoints, methods, native
-from foretoken.heads import Heads
-from foretoken.proposers import bush, growing, specinfer
-from foretoken.proposers.automaton import Automaton
-from foretoken.request import Feedback, Request
-from foretoken.tree import TokenTree, merge
-from foretoken.verify import verify_typical
+from draftproof import checkpoints, methods, native
+from draftproof.heads import Heads
+from draftproof.proposers import bush, growing, specinfer
+from draftproof.proposers.automaton import Automaton
+from draftproof.request import Feedback, Request
+from draftproof.tree import TokenTree, merge
+from draftproof.verify import verify_typical
 from test_exactness import WARPED, check_law, small
 
 NAMES = ("llama", "qwen3", "gemma3")
@@ -45,8 +45,8 @@ PROMPTS = [
     [5],
     [20, 21, 22, 23, 24] * 3,
 ]
-GREEDY = ft.SamplingParams(max_tokens=40)
-SAMPLED = ft.SamplingParams(
+GREEDY = dp.SamplingParams(max_tokens=40)
+SAMPLED = dp.SamplingParams(
     temperature=0.9,
     top_k=30,
     repetition_penalty=1.2,
@@ -84,39 +84,39 @@ def lm_heads(name: str) -> Heads:
 
 
 METHODS: dict[str, Callable[..., Any]] = {
-    "ngram": lambda name, **_: ft.NGram(min_ngram=1),
-    "suffix": lambda name, **_: ft.SuffixAutomaton(min_match=1),
-    "lookahead": lambda name, **_: ft.Lookahead(4, 3, 3),
-    "early exit": lambda name, **_: ft.EarlyExit(2, 4, min_confidence=0.0),
-    "exit head": lambda name, **_: ft.EarlyExit(
+    "ngram": lambda name, **_: dp.NGram(min_ngram=1),
+    "suffix": lambda name, **_: dp.SuffixAutomaton(min_match=1),
+    "lookahead": lambda name, **_: dp.Lookahead(4, 3, 3),
+    "early exit": lambda name, **_: dp.EarlyExit(2, 4, min_confidence=0.0),
+    "exit head": lambda name, **_: dp.EarlyExit(
         num_draft_tokens=4, min_confidence=0.0, heads=exit_head(name)
     ),
-    "draft": lambda name, **o: ft.DraftModel(draft(name, **o), 5, min_confidence=0.0),
-    "shaped draft": lambda name, **o: ft.DraftModel(
+    "draft": lambda name, **o: dp.DraftModel(draft(name, **o), 5, min_confidence=0.0),
+    "shaped draft": lambda name, **o: dp.DraftModel(
         draft(name, **o), tree=[(0,), (1,), (2,), (0, 0), (1, 0), (1, 1), (1, 1, 0)]
     ),
-    "fitted draft": lambda name, **o: ft.DraftModel(draft(name, **o), tree="auto"),
-    "specinfer": lambda name, **o: ft.SpecInfer(
+    "fitted draft": lambda name, **o: dp.DraftModel(draft(name, **o), tree="auto"),
+    "specinfer": lambda name, **o: dp.SpecInfer(
         [draft(name, **o), draft(name, 0.2, **o)], expansion=(1, 3, 1, 1)
     ),
-    "staged": lambda name, **o: ft.Staged(
-        draft(name, **o), ft.NGram(min_ngram=1), 6, min_confidence=0.0
+    "staged": lambda name, **o: dp.Staged(
+        draft(name, **o), dp.NGram(min_ngram=1), 6, min_confidence=0.0
     ),
-    "staged twice": lambda name, **o: ft.Staged(
+    "staged twice": lambda name, **o: dp.Staged(
         draft(name, **o),
-        ft.Staged(draft(name, 0.15, **o), ft.DraftModel(draft(name, 0.2, **o), 2), 4),
+        dp.Staged(draft(name, 0.15, **o), dp.DraftModel(draft(name, 0.2, **o), 2), 4),
         6,
         min_confidence=0.0,
     ),
-    "hybrid": lambda name, **o: ft.Hybrid(
-        [ft.NGram(min_ngram=1), ft.Lookahead(3, 3, 3), ft.DraftModel(draft(name, **o), 4)], 9
+    "hybrid": lambda name, **o: dp.Hybrid(
+        [dp.NGram(min_ngram=1), dp.Lookahead(3, 3, 3), dp.DraftModel(draft(name, **o), 4)], 9
     ),
-    "medusa": lambda name, **_: ft.Medusa(lm_heads(name), nodes=12),
+    "medusa": lambda name, **_: dp.Medusa(lm_heads(name), nodes=12),
 }
 OFTEN = [pytest.param(name, marks=() if name == "llama" else pytest.mark.slow) for name in NAMES]
 
 
-def written(llm: ft.LLM, params: ft.SamplingParams, together: bool = True) -> list[ft.Completion]:
+def written(llm: dp.LLM, params: dp.SamplingParams, together: bool = True) -> list[dp.Completion]:
     if together:
         done = llm.generate(PROMPTS, params)
     else:
@@ -125,28 +125,28 @@ def written(llm: ft.LLM, params: ft.SamplingParams, together: bool = True) -> li
     return done
 
 
-def told(done: Sequence[ft.Completion]) -> list[tuple[list[int], str]]:
+def told(done: Sequence[dp.Completion]) -> list[tuple[list[int], str]]:
     return [(one.token_ids, one.finish_reason) for one in done]
 
 
 def texts(
-    llm: ft.LLM, params: ft.SamplingParams, together: bool = True
+    llm: dp.LLM, params: dp.SamplingParams, together: bool = True
 ) -> list[tuple[list[int], str]]:
     return told(written(llm, params, together))
 
 
 @cache
-def plain(name: str, params: ft.SamplingParams) -> list[tuple[list[int], str]]:
-    return texts(ft.LLM(target(name)), params, together=False)
+def plain(name: str, params: dp.SamplingParams) -> list[tuple[list[int], str]]:
+    return texts(dp.LLM(target(name)), params, together=False)
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", NAMES)
 def test_tokens_are_those_of_plain_decoding(
-    name: str, method: str, params: ft.SamplingParams
+    name: str, method: str, params: dp.SamplingParams
 ) -> None:
-    with ft.LLM(target(name), speculate=METHODS[method](name)) as llm:
+    with dp.LLM(target(name), speculate=METHODS[method](name)) as llm:
         for together in (False, True):
             done = written(llm, params, together)
             assert told(done) == plain(name, params)
@@ -157,21 +157,21 @@ def test_tokens_are_those_of_plain_decoding(
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", OFTEN[:2])  # Gemma3 it does not take
-def test_bits_of_the_native_runner(name: str, method: str, params: ft.SamplingParams) -> None:
+def test_bits_of_the_native_runner(name: str, method: str, params: dp.SamplingParams) -> None:
     model = tiny.model(name, dtype=torch.bfloat16, head_dim=16)
     other = tiny.relative(model, 0.05)
     made: dict[str, Any] = {
-        "draft": ft.DraftModel(other, 5, min_confidence=0.0),
-        "shaped draft": ft.DraftModel(other, tree=[(0,), (1,), (0, 0), (1, 0), (1, 1)]),
-        "fitted draft": ft.DraftModel(other, tree="auto"),
-        "specinfer": ft.SpecInfer([other, tiny.relative(model, 0.1)], expansion=(1, 3, 1)),
-        "staged": ft.Staged(other, ft.NGram(min_ngram=1), 6, min_confidence=0.0),
-        "staged twice": ft.Staged(other, ft.DraftModel(tiny.relative(model, 0.1), 2), 6),
-        "hybrid": ft.Hybrid([ft.NGram(min_ngram=1), ft.Lookahead(3, 3, 3)], 9),
+        "draft": dp.DraftModel(other, 5, min_confidence=0.0),
+        "shaped draft": dp.DraftModel(other, tree=[(0,), (1,), (0, 0), (1, 0), (1, 1)]),
+        "fitted draft": dp.DraftModel(other, tree="auto"),
+        "specinfer": dp.SpecInfer([other, tiny.relative(model, 0.1)], expansion=(1, 3, 1)),
+        "staged": dp.Staged(other, dp.NGram(min_ngram=1), 6, min_confidence=0.0),
+        "staged twice": dp.Staged(other, dp.DraftModel(tiny.relative(model, 0.1), 2), 6),
+        "hybrid": dp.Hybrid([dp.NGram(min_ngram=1), dp.Lookahead(3, 3, 3)], 9),
     }
-    base = ft.LLM(model, runner="native")
+    base = dp.LLM(model, runner="native")
     want = texts(base, params, together=False)
-    with ft.LLM(base, speculate=made.get(method) or METHODS[method](name)) as llm:
+    with dp.LLM(base, speculate=made.get(method) or METHODS[method](name)) as llm:
         for together in (False, True):
             done = written(llm, params, together)
             assert told(done) == want
@@ -182,19 +182,19 @@ def test_bits_of_the_native_runner(name: str, method: str, params: ft.SamplingPa
 def test_a_quantised_draft() -> None:
     """The target itself in int8 drafts for a target on torch, and for one on the native runner."""
     model = tiny.model("llama", dtype=torch.bfloat16, head_dim=16)
-    on_torch = ft.LLM(copy.deepcopy(model).float())
-    for base in (on_torch, ft.LLM(model, runner="native")):
+    on_torch = dp.LLM(copy.deepcopy(model).float())
+    for base in (on_torch, dp.LLM(model, runner="native")):
         want = texts(base, SAMPLED)
-        quantised = ft.DraftModel(model, 4, quantize="int8", min_confidence=0.0)
-        with ft.LLM(base, speculate=quantised) as llm:
+        quantised = dp.DraftModel(model, 4, quantize="int8", min_confidence=0.0)
+        with dp.LLM(base, speculate=quantised) as llm:
             assert texts(llm, SAMPLED) == want
             (one,) = llm.generate([PROMPTS[1]], SAMPLED)
         assert quantised.beside.runner.precision == "int8"
         assert one.stats.accepted > one.stats.steps
         with pytest.raises(ValueError, match="native|quantised"):
-            ft.LLM(base, speculate=ft.DraftModel(tiny.model("gemma3"), quantize="int8"))
+            dp.LLM(base, speculate=dp.DraftModel(tiny.model("gemma3"), quantize="int8"))
     with pytest.raises(ValueError, match="quantize='int4' is unknown"):
-        ft.DraftModel(model, quantize="int4")
+        dp.DraftModel(model, quantize="int4")
 
 
 # --- ends ---
@@ -221,7 +221,7 @@ def test_an_end_at_every_position(name: str, method: str, kind: str) -> None:
     assert kind == "repeating" or len(set(whole[:24])) == 24
     cut = [replace(params, max_tokens=n) for n in range(1, 25)]
     stops = [replace(params, stop_token_ids=[whole[n - 1]]) for n in range(1, 25)]
-    with ft.LLM(target(name), speculate=METHODS[method](name), max_batch=24) as llm:
+    with dp.LLM(target(name), speculate=METHODS[method](name), max_batch=24) as llm:
         for n, one in enumerate(llm.generate([prompt] * 24, cut), 1):
             assert (one.token_ids, one.finish_reason) == (whole[:n], "length")
         for n, one in enumerate(llm.generate([prompt] * 24, stops), 1):
@@ -229,7 +229,7 @@ def test_an_end_at_every_position(name: str, method: str, kind: str) -> None:
             assert (one.token_ids, one.finish_reason) == (whole[:first], "stop")
     limit = len(prompt) + 20
     made = METHODS[method](name)
-    with ft.LLM(target(name), speculate=made, max_length=limit) as llm:
+    with dp.LLM(target(name), speculate=made, max_length=limit) as llm:
         (one,) = llm.generate([prompt], params)
         assert (one.token_ids, one.finish_reason) == (whole[:20], "length")
 
@@ -252,7 +252,7 @@ def test_a_stop_string_across_tokens(name: str, method: str) -> None:
     ends = [text.index(stop) for stop in stops]
     each = [replace(SAMPLED, stop=[stop]) for stop in stops]
     made = METHODS[method](name)
-    with ft.LLM(target(name), tokenizer=two_letters(), speculate=made, max_batch=24) as llm:
+    with dp.LLM(target(name), tokenizer=two_letters(), speculate=made, max_batch=24) as llm:
         for end, one in zip(ends, llm.generate([prompt] * 24, each), strict=True):
             assert (one.text, one.finish_reason) == (text[:end], "stop")
             assert len(one.token_ids) == (end + 3 + 1) // 2
@@ -261,23 +261,23 @@ def test_a_stop_string_across_tokens(name: str, method: str) -> None:
 # --- laws under the rejection rule ---
 
 DRAWN = {
-    "early exit": lambda: ft.EarlyExit(1, 3, min_confidence=0.0),
-    "early exit, in doubt": lambda: ft.EarlyExit(1, 3, min_confidence=0.3, branch=1),
-    "fitted": lambda: ft.DraftModel(small(1), tree="auto"),
-    "specinfer": lambda: ft.SpecInfer([small(1), small(2)], expansion=(2, 1)),
-    "specinfer, each": lambda: ft.SpecInfer([small(1), small(2)], expansion=[(1, 2), (3,)]),
-    "shaped": lambda: ft.DraftModel(small(1), tree=[(0,), (1,), (0, 0), (1, 0), (1, 1)]),
-    "staged": lambda: ft.Staged(small(1), ft.NGram(min_ngram=1), 3, min_confidence=0.0),
-    "staged, a draft's laws": lambda: ft.Staged(
-        small(1), ft.DraftModel(small(2), 2, min_confidence=0.0), 3, min_confidence=0.0
+    "early exit": lambda: dp.EarlyExit(1, 3, min_confidence=0.0),
+    "early exit, in doubt": lambda: dp.EarlyExit(1, 3, min_confidence=0.3, branch=1),
+    "fitted": lambda: dp.DraftModel(small(1), tree="auto"),
+    "specinfer": lambda: dp.SpecInfer([small(1), small(2)], expansion=(2, 1)),
+    "specinfer, each": lambda: dp.SpecInfer([small(1), small(2)], expansion=[(1, 2), (3,)]),
+    "shaped": lambda: dp.DraftModel(small(1), tree=[(0,), (1,), (0, 0), (1, 0), (1, 1)]),
+    "staged": lambda: dp.Staged(small(1), dp.NGram(min_ngram=1), 3, min_confidence=0.0),
+    "staged, a draft's laws": lambda: dp.Staged(
+        small(1), dp.DraftModel(small(2), 2, min_confidence=0.0), 3, min_confidence=0.0
     ),
-    "staged, in doubt": lambda: ft.Staged(
-        small(1), ft.DraftModel(small(2), 2, branch=1), 3, min_confidence=0.4
+    "staged, in doubt": lambda: dp.Staged(
+        small(1), dp.DraftModel(small(2), 2, branch=1), 3, min_confidence=0.4
     ),
-    "hybrid": lambda: ft.Hybrid(
-        [ft.SuffixAutomaton(min_match=1), ft.DraftModel(small(1), 3, branch=3)], 4
+    "hybrid": lambda: dp.Hybrid(
+        [dp.SuffixAutomaton(min_match=1), dp.DraftModel(small(1), 3, branch=3)], 4
     ),
-    "lookahead": lambda: ft.Lookahead(3, 3, 3),
+    "lookahead": lambda: dp.Lookahead(3, 3, 3),
 }
 
 
@@ -320,7 +320,7 @@ def test_typical_acceptance_is_that_of_the_paper(tree: TokenTree, data: st.DataO
     rows = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3)
     p = torch.tensor([data.draw(rows) for _ in range(len(tree))], dtype=torch.float64)
     p /= p.sum(-1, keepdim=True)
-    rule = ft.Typical(data.draw(st.floats(0.05, 0.9)), data.draw(st.floats(0.05, 2.0)))
+    rule = dp.Typical(data.draw(st.floats(0.05, 0.9)), data.draw(st.floats(0.05, 2.0)))
     paths = []
     for node in range(len(tree)):  # every candidate whose tokens all are typical
         path = tree.path(node)
@@ -343,9 +343,9 @@ def test_typical_acceptance_is_that_of_the_paper(tree: TokenTree, data: st.DataO
 
 def check_counters(
     monkeypatch: pytest.MonkeyPatch,
-    llm: ft.LLM,
+    llm: dp.LLM,
     prompts: Sequence[Any],
-    params: Sequence[ft.SamplingParams],
+    params: Sequence[dp.SamplingParams],
 ) -> None:
     """That the stats of requests are what can be counted in what each step verified and wrote."""
     traces: dict[int, list[Any]] = {}
@@ -389,7 +389,7 @@ def test_counters_are_those_of_the_trace(
     method: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = [GREEDY, replace(SAMPLED, temperature=0.4, stop_token_ids=(30, 31, 32))]
-    with ft.LLM(target("llama"), speculate=METHODS[method]("llama"), rule=rule) as llm:
+    with dp.LLM(target("llama"), speculate=METHODS[method]("llama"), rule=rule) as llm:
         check_counters(monkeypatch, llm, PROMPTS, some)
 
 
@@ -401,8 +401,8 @@ def test_an_exit_head_that_repeats_the_lm_head_drafts_what_the_bare_exit_drafts(
     heads = Heads(torch.zeros(1, 1, 48, 48), vocab_size=tiny.VOCABULARY, exit=2)
     seen = []
     for kind in ({"layers": 2}, {"heads": heads}):
-        made = ft.EarlyExit(num_draft_tokens=4, min_confidence=0.0, **kind)
-        with ft.LLM(model, speculate=made, runner=runner, max_batch=3) as llm:
+        made = dp.EarlyExit(num_draft_tokens=4, min_confidence=0.0, **kind)
+        with dp.LLM(model, speculate=made, runner=runner, max_batch=3) as llm:
             done = llm.generate(PROMPTS, SAMPLED)
         seen.append([(one.token_ids, one.stats.drafted, one.stats.accepted) for one in done])
     assert seen[0] == seen[1] and any(accepted for *_, accepted in seen[0])
@@ -418,18 +418,18 @@ def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
     assert methods.chosen(["ngram"], middle) == ["ngram", "early-exit"]
     assert "medusa" in methods.possible(end) and "medusa" not in methods.possible(middle)
     made = methods.named("early-exit", middle)
-    assert isinstance(made, ft.EarlyExit) and made.layers == 3 and made.heads is not None
+    assert isinstance(made, dp.EarlyExit) and made.layers == 3 and made.heads is not None
     assert methods.named("early-exit", end).heads is None
     with pytest.raises(ValueError, match="these heads read layer 3: use them with EarlyExit"):
         methods.named("medusa", middle)
     with pytest.raises(ValueError, match="these heads read the last layer: use them with Medusa"):
-        ft.EarlyExit(heads=last)
+        dp.EarlyExit(heads=last)
     with pytest.raises(ValueError, match="the head reads layer 3, not 2: drop layers"):
-        ft.EarlyExit(2, heads=exit_head("llama"))
+        dp.EarlyExit(2, heads=exit_head("llama"))
     with pytest.raises(ValueError, match="exit=2 is of one head"):
         Heads(torch.zeros(2, 1, 48, 48), vocab_size=tiny.VOCABULARY, exit=2)
     with pytest.raises(ValueError, match="these heads read the last layer: use them with Medusa"):
-        ft.EarlyExit(2, heads=last)
+        dp.EarlyExit(2, heads=last)
     own = Heads(torch.zeros(1, 1, 48, 48), None, torch.zeros(1, 97, 48), vocab_size=97, exit=3)
     for write in (checkpoints.export_vllm, checkpoints.export_original):
         with pytest.raises(ValueError, match="is no Medusa head"):
@@ -439,23 +439,23 @@ def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
         methods.chosen([], end)
     with (
         pytest.raises(ValueError, match="use heads of this target"),
-        ft.LLM(target("llama")) as llm,
+        dp.LLM(target("llama")) as llm,
     ):
-        llm.use(ft.EarlyExit(heads=Heads(torch.zeros(1, 1, 32, 32), vocab_size=97, exit=2)))
+        llm.use(dp.EarlyExit(heads=Heads(torch.zeros(1, 1, 32, 32), vocab_size=97, exit=2)))
 
 
 def test_typical_acceptance_is_lossy_and_says_so() -> None:
     made = METHODS["draft"]("llama")
-    with ft.LLM(target("llama"), speculate=made, rule=ft.Typical(0.01, 0.1)) as llm:
+    with dp.LLM(target("llama"), speculate=made, rule=dp.Typical(0.01, 0.1)) as llm:
         assert texts(llm, GREEDY) == plain("llama", GREEDY)  # greedy stays greedy
         (lossy,) = llm.generate([PROMPTS[0]], replace(SAMPLED, temperature=2.0))
         assert lossy.stats.lossy and lossy.stats.accepted
-    with ft.LLM(target("llama"), speculate=made) as llm:
+    with dp.LLM(target("llama"), speculate=made) as llm:
         (exact,) = llm.generate([PROMPTS[0]], replace(SAMPLED, temperature=2.0))
         assert not exact.stats.lossy and exact.stats.accepted < lossy.stats.accepted
     for wrong in ({"epsilon": 0.0}, {"epsilon": 1.5}, {"delta": 0.0}, {"delta": math.inf}):
         with pytest.raises(ValueError, match="must be in"):
-            ft.Typical(**wrong)
+            dp.Typical(**wrong)
 
 
 # --- the automaton, the window, the budget ---
@@ -484,12 +484,12 @@ def test_the_automaton_knows_every_substring(text: list[int], query: list[int]) 
 
 
 def request(tokens: list[int], key: int = 0, **options: Any) -> Request:
-    params = ft.SamplingParams(max_tokens=500, **options)
+    params = dp.SamplingParams(max_tokens=500, **options)
     return Request(key, tokens, params, seed=0, max_length=10_000)
 
 
 def test_a_suffix_tree_is_weighted_by_frequency() -> None:
-    proposer = ft.SuffixAutomaton(4, min_match=1, min_share=0.3)
+    proposer = dp.SuffixAutomaton(4, min_match=1, min_share=0.3)
     proposer.bind(None)  # type: ignore[arg-type]
     text = [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 4, 8, 1, 2, 3, 8, 5, 1, 2]
     (tree,) = proposer.propose([request(text)])
@@ -500,7 +500,7 @@ def test_a_suffix_tree_is_weighted_by_frequency() -> None:
 
 
 def test_what_earlier_requests_wrote_is_remembered_within_bounds() -> None:
-    proposer = ft.SuffixAutomaton(4, corpus=60)
+    proposer = dp.SuffixAutomaton(4, corpus=60)
     proposer.bind(None)  # type: ignore[arg-type]
     first = request([1, 2])
     first.tokens += [10, 11, 12, 13, 14]
@@ -520,7 +520,7 @@ def test_what_earlier_requests_wrote_is_remembered_within_bounds() -> None:
 
 def test_the_window_is_the_comb_of_the_paper() -> None:
     """W 5, N 4, G 2: 21 tokens, 78 visible pairs (formulae of the release)."""
-    proposer = ft.Lookahead(5, 4, 2, from_text=False)
+    proposer = dp.Lookahead(5, 4, 2, from_text=False)
     one = request([3, 4, 5, 6])
     for step in range(4):
         (tree,) = proposer.propose([one])
@@ -538,7 +538,7 @@ def test_the_window_is_the_comb_of_the_paper() -> None:
 
 def test_guesses_with_one_beginning_share_its_nodes() -> None:
     """Else the rejection rule, having accepted one of them, would lose the others."""
-    proposer = ft.Lookahead(1, 4, 3, from_text=False)
+    proposer = dp.Lookahead(1, 4, 3, from_text=False)
     one = request([3, 4, 5, 6])
     proposer.propose([one])
     guesses = [(1, 2, 3), (1, 2, 7), (8, 2, 3)]
@@ -561,7 +561,7 @@ def test_nodes_are_found_again_in_a_merged_tree() -> None:
 
 
 def test_lookahead_finds_what_repeats_without_reading_the_text() -> None:
-    with ft.LLM(target("llama"), speculate=ft.Lookahead(6, 3, 4, from_text=False)) as llm:
+    with dp.LLM(target("llama"), speculate=dp.Lookahead(6, 3, 4, from_text=False)) as llm:
         done = llm.generate(PROMPTS, replace(GREEDY, max_tokens=90))
     assert sum(one.stats.accepted for one in done) > 20
 
@@ -581,7 +581,7 @@ def test_a_budget_keeps_the_best_connected_nodes(tree: TokenTree, count: int, rn
 def held(thing: Any, seen: set[int] | None = None) -> int:
     """Entries of every container by request that a proposer and its parts hold."""
     seen = set() if seen is None else seen
-    if id(thing) in seen or not type(thing).__module__.startswith("foretoken.proposers"):
+    if id(thing) in seen or not type(thing).__module__.startswith("draftproof.proposers"):
         return 0
     seen.add(id(thing))
     size = 0
@@ -597,10 +597,10 @@ def held(thing: Any, seen: set[int] | None = None) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_20000_tokens_stay_bounded_and_acceptance_does_not_decay(method: str) -> None:
-    suffix = ft.SuffixAutomaton(min_match=1, corpus=5000)
+    suffix = dp.SuffixAutomaton(min_match=1, corpus=5000)
     made = suffix if method == "suffix" else METHODS[method]("llama")
-    params = ft.SamplingParams(temperature=0.8, max_tokens=500, ignore_eos=True)
-    with ft.LLM(target("llama"), speculate=made, max_batch=4) as llm:
+    params = dp.SamplingParams(temperature=0.8, max_tokens=500, ignore_eos=True)
+    with dp.LLM(target("llama"), speculate=made, max_batch=4) as llm:
         done = []
         for begin in range(0, 40, 4):
             each = [replace(params, seed=seed % 4) for seed in range(begin, begin + 4)]

@@ -28,16 +28,16 @@ from transformers.models.mistral import MistralConfig
 from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken import demo, methods, native
-from foretoken.demo import corpus
-from foretoken.runners import choice, packing
-from foretoken.runners.base import Output, Work
-from foretoken.runners.native import NativeRunner
-from foretoken.runners.team import Linear, Team
-from foretoken.runners.torch import TorchRunner
-from foretoken.tree import TokenTree
+from draftproof import demo, methods, native
+from draftproof.demo import corpus
+from draftproof.runners import choice, packing
+from draftproof.runners.base import Output, Work
+from draftproof.runners.native import NativeRunner
+from draftproof.runners.team import Linear, Team
+from draftproof.runners.torch import TorchRunner
+from draftproof.tree import TokenTree
 
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 
@@ -88,7 +88,7 @@ FAR: dict[str, Any] = {
 
 def sets() -> list[str]:
     """The instruction sets that this machine has."""
-    return [name for name in SETS if native.library().ft_kernels(name.encode())]
+    return [name for name in SETS if native.library().dp_kernels(name.encode())]
 
 
 @cache
@@ -275,7 +275,7 @@ def test_a_cache_that_grows_keeps_what_it_holds(monkeypatch: pytest.MonkeyPatch)
     ids = tokens(5, 100)
     (output,) = runner("qwen3").forward([Work(0, [], TokenTree.chain(ids))])
     want = output.logits.clone()
-    monkeypatch.setattr("foretoken.runners.kv.FIRST_SLOTS", 16)
+    monkeypatch.setattr("draftproof.runners.kv.FIRST_SLOTS", 16)
     made = runner("qwen3")
     for at in range(0, 96, 12):
         made.forward([Work(0, ids[at : at + 12], None)])
@@ -303,21 +303,21 @@ def test_every_set_is_near_the_portable_one(seed: int, name: str, precision: str
 
 METHODS: dict[str, Any] = {
     "ngram": lambda: "ngram",
-    "draft": lambda: ft.DraftModel(tiny.relative(model("llama")), num_draft_tokens=4),
-    "branches": lambda: ft.DraftModel(tiny.relative(model("llama")), branch=3),
-    "both": lambda: ["ngram", ft.DraftModel(tiny.relative(model("llama"), 0.3))],
+    "draft": lambda: dp.DraftModel(tiny.relative(model("llama")), num_draft_tokens=4),
+    "branches": lambda: dp.DraftModel(tiny.relative(model("llama")), branch=3),
+    "both": lambda: ["ngram", dp.DraftModel(tiny.relative(model("llama"), 0.3))],
 }
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("method", METHODS)
 def test_speculation_changes_no_token(method: str, precision: str) -> None:
-    plain = ft.LLM(model("llama"), runner="native", dtype=as_dtype(precision), max_batch=4)
-    llm = ft.LLM(plain, speculate=METHODS[method](), max_batch=3)
+    plain = dp.LLM(model("llama"), runner="native", dtype=as_dtype(precision), max_batch=4)
+    llm = dp.LLM(plain, speculate=METHODS[method](), max_batch=3)
     prompts = [tokens(seed, 3 + seed % 20) * 2 for seed in range(8)]
     accepted = 0
     for temperature in (0.0, 1.0):
-        params = ft.SamplingParams(temperature=temperature, seed=5, max_tokens=40, ignore_eos=True)
+        params = dp.SamplingParams(temperature=temperature, seed=5, max_tokens=40, ignore_eos=True)
         want = [plain.generate([prompt], params)[0].token_ids for prompt in prompts]
         got = llm.generate(prompts, params)
         assert [one.token_ids for one in got] == want
@@ -334,9 +334,9 @@ def as_dtype(precision: str) -> str:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_penalties_logprobs_and_filters(temperature: float) -> None:
     """Whatever looks at a row gets the row; the rejection rule too."""
-    plain = ft.LLM(model("llama"), runner="native")
-    llm = ft.LLM(plain, speculate=METHODS["draft"]())
-    params = ft.SamplingParams(
+    plain = dp.LLM(model("llama"), runner="native")
+    llm = dp.LLM(plain, speculate=METHODS["draft"]())
+    params = dp.SamplingParams(
         temperature=temperature,
         top_p=0.9,
         repetition_penalty=1.2,
@@ -347,17 +347,17 @@ def test_penalties_logprobs_and_filters(temperature: float) -> None:
     )
     (a,), (b,) = plain.generate([tokens(1, 9)], params), llm.generate([tokens(1, 9)], params)
     assert a.token_ids == b.token_ids and a.logprobs == b.logprobs
-    rejection = ft.LLM(plain, speculate=METHODS["draft"](), rule="rejection")
+    rejection = dp.LLM(plain, speculate=METHODS["draft"](), rule="rejection")
     (c,) = rejection.generate([tokens(1, 9)], params)
     assert len(c.token_ids) == 24 and (temperature or c.token_ids == a.token_ids)
 
 
 def test_the_prefix_cache_changes_no_bit() -> None:
-    llm = ft.LLM(model("qwen3"), runner="native", prefix_cache=True)
-    params = ft.SamplingParams(max_tokens=8, ignore_eos=True)
+    llm = dp.LLM(model("qwen3"), runner="native", prefix_cache=True)
+    params = dp.SamplingParams(max_tokens=8, ignore_eos=True)
     first, prompt = llm.generate(tokens(1, 30), params)[0], tokens(1, 30)
     again = llm.generate([*prompt, *first.token_ids, 7], params)[0]
-    fresh = ft.LLM(model("qwen3"), runner="native").generate(
+    fresh = dp.LLM(model("qwen3"), runner="native").generate(
         [*prompt, *first.token_ids, 7], params
     )[0]
     assert again.token_ids == fresh.token_ids
@@ -374,25 +374,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_folder_in_bfloat16_runs_natively_and_holds_its_weights_once(folder: str) -> None:
-    llm = ft.LLM(folder)
+    llm = dp.LLM(folder)
     assert isinstance(llm.runner, NativeRunner) and llm.runner.precision == "bfloat16"
     assert sum(p.numel() for p in llm.runner.model.model.layers.parameters() if p.ndim > 1) == 0
-    want = ft.LLM(model("llama"), runner="native").generate(tokens(1, 5))[0].token_ids
+    want = dp.LLM(model("llama"), runner="native").generate(tokens(1, 5))[0].token_ids
     assert llm.generate(tokens(1, 5))[0].token_ids == want
-    assert ft.LLM(folder, dtype="int8").runner.precision == "int8"
+    assert dp.LLM(folder, dtype="int8").runner.precision == "int8"
     for options in ({"dtype": "float32"}, {"runner": "torch"}):
-        assert isinstance(ft.LLM(folder, **options).runner, TorchRunner)
-    assert isinstance(ft.LLM(model("llama")).runner, TorchRunner)  # its owner may change it
+        assert isinstance(dp.LLM(folder, **options).runner, TorchRunner)
+    assert isinstance(dp.LLM(model("llama")).runner, TorchRunner)  # its owner may change it
 
 
 def test_a_draft_of_another_shape_runs_on_torch(caplog: pytest.LogCaptureFixture) -> None:
     config = Gemma3TextConfig(**{**tiny.COMMON, "vocab_size": V}, query_pre_attn_scalar=12)
     draft = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     with caplog.at_level(logging.WARNING):
-        llm = ft.LLM(model("llama"), runner="native", speculate=ft.DraftModel(draft))
+        llm = dp.LLM(model("llama"), runner="native", speculate=dp.DraftModel(draft))
     assert "the draft runs on torch: Gemma3ForCausalLM" in caplog.text
-    plain = ft.LLM(model("llama"), runner="native")
-    prompt, params = tokens(3, 8), ft.SamplingParams(max_tokens=12, ignore_eos=True)
+    plain = dp.LLM(model("llama"), runner="native")
+    prompt, params = tokens(3, 8), dp.SamplingParams(max_tokens=12, ignore_eos=True)
     assert llm.generate(prompt, params)[0].token_ids == plain.generate(prompt, params)[0].token_ids
 
 
@@ -401,7 +401,7 @@ def test_what_auto_cannot_run_is_said_once(tmp_path: Any, caplog: pytest.LogCapt
     choice.say_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert isinstance(ft.LLM(str(tmp_path)).runner, TorchRunner)
+            assert isinstance(dp.LLM(str(tmp_path)).runner, TorchRunner)
     assert caplog.text.count("the torch runner is used: Gemma3ForCausalLM is not one of") == 1
 
 
@@ -414,11 +414,11 @@ def test_without_kernels_torch_is_used_and_native_refused(
     monkeypatch.setattr(native, "library", missing)
     choice.say_once.cache_clear()
     with caplog.at_level(logging.WARNING):
-        assert isinstance(ft.LLM(folder).runner, TorchRunner)
+        assert isinstance(dp.LLM(folder).runner, TorchRunner)
     assert "the torch runner is used: the native kernels were not built" in caplog.text
     for options in ({"runner": "native"}, {"dtype": "int8"}):
         with pytest.raises(ValueError, match="not built"):
-            ft.LLM(folder, **options)
+            dp.LLM(folder, **options)
 
 
 def damaged(path: str, value: float) -> PreTrainedModel:
@@ -450,7 +450,7 @@ def adapted() -> Any:
 )
 def test_refusals(made: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        ft.LLM(made(), **{"runner": "native", **options})
+        dp.LLM(made(), **{"runner": "native", **options})
 
 
 @pytest.mark.parametrize(
@@ -464,12 +464,12 @@ def test_refused_configurations(changes: dict[str, Any], words: str) -> None:
     config = LlamaConfig(**{**SIZES, **changes})
     made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     with pytest.raises(ValueError, match=words):
-        ft.LLM(made, runner="native")
+        dp.LLM(made, runner="native")
 
 
 def test_int8_is_not_torch_s() -> None:
     with pytest.raises(ValueError, match="torch runner has no int8"):
-        ft.LLM(model("llama"), runner="torch", dtype="int8")
+        dp.LLM(model("llama"), runner="torch", dtype="int8")
 
 
 def test_a_model_that_hides_something_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,7 +477,7 @@ def test_a_model_that_hides_something_is_found_out(monkeypatch: pytest.MonkeyPat
     made = copy.deepcopy(model("llama"))
     made.model.layers[1].register_forward_hook(lambda m, args, out: out * 1.5)
     with pytest.raises(ValueError, match="off those of transformers"):
-        ft.LLM(made, runner="native")
+        dp.LLM(made, runner="native")
 
 
 def test_too_little_memory_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,8 +491,8 @@ def test_more_threads_than_cores_work_and_are_told(caplog: pytest.LogCaptureFixt
     choice.say_once.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
-            llm = ft.LLM(model("llama"), runner="native", threads=16)
-        want = ft.LLM(model("llama"), runner="native", threads=1).generate(tokens(1, 5))[0]
+            llm = dp.LLM(model("llama"), runner="native", threads=16)
+        want = dp.LLM(model("llama"), runner="native", threads=1).generate(tokens(1, 5))[0]
         assert llm.generate(tokens(1, 5))[0].token_ids == want.token_ids
     finally:
         torch.set_num_threads(before)
@@ -500,14 +500,14 @@ def test_more_threads_than_cores_work_and_are_told(caplog: pytest.LogCaptureFixt
 
 
 def test_another_llm_is_shared_as_it_is() -> None:
-    first = ft.LLM(model("llama"), runner="native")
-    second = ft.LLM(first, speculate="ngram")
+    first = dp.LLM(model("llama"), runner="native")
+    second = dp.LLM(first, speculate="ngram")
     assert isinstance(second.runner, NativeRunner)
     assert second.runner.packed is first.runner.packed  # type: ignore[union-attr]
     first.close()
     assert second.generate(tokens(1, 5))[0].token_ids
     with pytest.raises(ValueError, match="as they are"):
-        ft.LLM(second, dtype="int8")
+        dp.LLM(second, dtype="int8")
 
 
 FORK = """
@@ -534,9 +534,9 @@ def test_a_forked_child_works_alone() -> None:
 
 def test_two_python_threads_share_weights() -> None:
     """A pass of one waits for the other's: they have one room to work in."""
-    params = ft.SamplingParams(max_tokens=60, ignore_eos=True)
-    first = ft.LLM(model("llama"), runner="native")
-    llms = [first, ft.LLM(first, speculate="ngram")]
+    params = dp.SamplingParams(max_tokens=60, ignore_eos=True)
+    first = dp.LLM(model("llama"), runner="native")
+    llms = [first, dp.LLM(first, speculate="ngram")]
     want = [first.generate([tokens(i, 9)], params)[0].token_ids for i in range(2)]
     with ThreadPoolExecutor(2) as pool:
         for _ in range(5):
@@ -562,8 +562,8 @@ def test_a_matrix_of_its_own(precision: str, outputs: int, inputs: int) -> None:
 
 def test_the_machine_has_limits() -> None:
     library, made = native.library(), team(2)
-    assert library.ft_read_rate(made.handle, 1 << 24, 1) > 1e7
-    assert library.ft_tile_rate(made.handle, native.INT8, 50) > 1e7
+    assert library.dp_read_rate(made.handle, 1 << 24, 1) > 1e7
+    assert library.dp_tile_rate(made.handle, native.INT8, 50) > 1e7
 
 
 # --- at length ------------------------------------------------------------------------------------
@@ -573,9 +573,9 @@ BUNDLED = {"draft": demo.DRAFT, "heads": demo.MODELS / "heads"}
 
 
 @cache
-def bundled_target(precision: str) -> ft.LLM:
+def bundled_target(precision: str) -> dp.LLM:
     dtype = "int8" if precision == "int8" else "bfloat16"
-    return ft.LLM(demo.bundled("target"), runner="native", dtype=dtype)
+    return dp.LLM(demo.bundled("target"), runner="native", dtype=dtype)
 
 
 @cache
@@ -593,8 +593,8 @@ def written_plainly(precision: str, temperature: float) -> tuple[list[list[int]]
     return prompts, [llm.generate([each], params)[0].token_ids for each in prompts]
 
 
-def long_params(temperature: float) -> ft.SamplingParams:
-    return ft.SamplingParams(temperature=temperature, max_tokens=256, seed=11, ignore_eos=True)
+def long_params(temperature: float) -> dp.SamplingParams:
+    return dp.SamplingParams(temperature=temperature, max_tokens=256, seed=11, ignore_eos=True)
 
 
 @pytest.mark.slow
@@ -605,7 +605,7 @@ def test_200_prompts_of_256_tokens(precision: str, temperature: float, method: s
     prompts, want = written_plainly(precision, temperature)
     names = ["ngram", "draft"] if method == "both" else [method]
     drafter = [methods.named(name, BUNDLED) for name in names]
-    with ft.LLM(bundled_target(precision), speculate=drafter, max_batch=5) as llm:
+    with dp.LLM(bundled_target(precision), speculate=drafter, max_batch=5) as llm:
         got = llm.generate(prompts, long_params(temperature))
     assert sum(len(one.token_ids) for one in got) == 200 * 256
     assert [one.token_ids for one in got] == want

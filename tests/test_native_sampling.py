@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretoken import native, noise, sampling
-from foretoken.native import sampling as fast
-from foretoken.params import SamplingParams
-from foretoken.sampling import History, Noise
+from draftproof import native, noise, sampling
+from draftproof.native import sampling as fast
+from draftproof.params import SamplingParams
+from draftproof.sampling import History, Noise
 
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 NOTHING = History([])

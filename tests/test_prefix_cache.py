@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken.request import Request
-from foretoken.runners.base import Output, Work
-from foretoken.runners.torch import TorchRunner
+from draftproof.request import Request
+from draftproof.runners.base import Output, Work
+from draftproof.runners.torch import TorchRunner
 
 KINDS = ["llama", "qwen3"]  # full attention, and a window of 6 in every other layer
 DEEPEST = 8  # what NGram drafts at most: so many accepted tokens may not be cached at the end
@@ -33,28 +33,28 @@ def draft(name: str = "llama") -> PreTrainedModel:
 
 METHODS: dict[str, Callable[[str], Any]] = {
     "plain": lambda name: None,
-    "ngram": lambda name: ft.NGram(DEEPEST, min_ngram=1),
-    "draft": lambda name: ft.DraftModel(draft(name), 4, min_confidence=0.0, branch=2),
+    "ngram": lambda name: dp.NGram(DEEPEST, min_ngram=1),
+    "draft": lambda name: dp.DraftModel(draft(name), 4, min_confidence=0.0, branch=2),
 }
 
 
-def llm(name: str = "llama", **options: Any) -> ft.LLM:
-    return ft.LLM(model(name), **options)
+def llm(name: str = "llama", **options: Any) -> dp.LLM:
+    return dp.LLM(model(name), **options)
 
 
 def some(rng: Random, count: int) -> list[int]:
     return [rng.randrange(3, tiny.VOCABULARY) for _ in range(count)]
 
 
-def params(**options: Any) -> ft.SamplingParams:
-    return ft.SamplingParams(**{"max_tokens": 12, "seed": 3, **options})
+def params(**options: Any) -> dp.SamplingParams:
+    return dp.SamplingParams(**{"max_tokens": 12, "seed": 3, **options})
 
 
-def tokens_of(llm: ft.LLM, prompt: Sequence[int], **options: Any) -> list[int]:
+def tokens_of(llm: dp.LLM, prompt: Sequence[int], **options: Any) -> list[int]:
     return llm.generate([*prompt], params(**options))[0].token_ids
 
 
-def reading(llm: ft.LLM) -> list[int]:
+def reading(llm: dp.LLM) -> list[int]:
     """Grows, with every pass of the target, by the committed tokens that it is given to read."""
     read, forward = [], llm.runner.forward
 
@@ -66,7 +66,7 @@ def reading(llm: ft.LLM) -> list[int]:
     return read
 
 
-def runners(llm: ft.LLM) -> list[TorchRunner]:
+def runners(llm: dp.LLM) -> list[TorchRunner]:
     """The target's, and the draft's if there is one."""
     beside = getattr(llm.engine.proposer, "beside", None)
     return [llm.runner, *([beside.runner] if beside else [])]
@@ -109,9 +109,9 @@ def test_turns_are_what_they_are_without_the_cache(
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_turns_under_the_rejection_rule(temperature: float) -> None:
     rng = Random(1)
-    options = {"speculate": ft.DraftModel(draft(), 4), "rule": "rejection", "max_batch": 1}
+    options = {"speculate": dp.DraftModel(draft(), 4), "rule": "rejection", "max_batch": 1}
     with llm(**options) as without:
-        options["speculate"] = ft.DraftModel(draft(), 4)
+        options["speculate"] = dp.DraftModel(draft(), 4)
         with llm(**options, prefix_cache=True) as cached:
             tokens = some(rng, 20)
             for _ in range(3):

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken.request import Request
-from foretoken.tree import TokenTree
+from draftproof.request import Request
+from draftproof.tree import TokenTree
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 9, 10, 9, 10], [11 + i for i in range(30)]]
 
@@ -32,28 +32,28 @@ def relative() -> PreTrainedModel:
     return tiny.relative(target())
 
 
-def params(**options: Any) -> ft.SamplingParams:
-    return ft.SamplingParams(
+def params(**options: Any) -> dp.SamplingParams:
+    return dp.SamplingParams(
         **{"temperature": 1.0, "seed": 1, "max_tokens": 30, "ignore_eos": True, **options}
     )
 
 
 @cache
 def plain(**options: Any) -> list[list[int]]:
-    with ft.LLM(target()) as llm:
+    with dp.LLM(target()) as llm:
         return [out.token_ids for out in llm.generate(PROMPTS, params(**options))]
 
 
-def written(proposer: Any, rule: str = "coupled", **options: Any) -> list[ft.Completion]:
-    with ft.LLM(target(), speculate=proposer, rule=rule, max_batch=3) as llm:
+def written(proposer: Any, rule: str = "coupled", **options: Any) -> list[dp.Completion]:
+    with dp.LLM(target(), speculate=proposer, rule=rule, max_batch=3) as llm:
         return llm.generate(PROMPTS, params(**options))
 
 
-def tokens_of(outs: Sequence[ft.Completion]) -> list[list[int]]:
+def tokens_of(outs: Sequence[dp.Completion]) -> list[list[int]]:
     return [out.token_ids for out in outs]
 
 
-def accepted(outs: Sequence[ft.Completion]) -> int:
+def accepted(outs: Sequence[dp.Completion]) -> int:
     return sum(out.stats.accepted for out in outs)
 
 
@@ -117,7 +117,7 @@ def test_ngram_equals_a_naive_search(
         "min_ngram": low,
         "branches": count,
     }
-    (tree,) = ft.NGram(**options).propose([request(tokens)])
+    (tree,) = dp.NGram(**options).propose([request(tokens)])
     check_ngram(tokens, tree, options)
 
 
@@ -125,12 +125,12 @@ def test_ngram_equals_a_naive_search(
 def test_ngram_that_learns_as_it_goes_equals_one_that_starts_afresh(
     tokens: list[int], data: st.DataObject
 ) -> None:
-    going = ft.NGram(4, min_ngram=1)
+    going = dp.NGram(4, min_ngram=1)
     cut = data.draw(st.integers(1, len(tokens)))
     each = request(tokens[:cut])
     while True:
         (tree,) = going.propose([each])
-        (fresh,) = ft.NGram(4, min_ngram=1).propose([each])
+        (fresh,) = dp.NGram(4, min_ngram=1).propose([each])
         assert (list(tree.tokens), list(tree.parents)) == (list(fresh.tokens), list(fresh.parents))
         done = len(each.tokens)
         if done == len(tokens):
@@ -139,7 +139,7 @@ def test_ngram_that_learns_as_it_goes_equals_one_that_starts_afresh(
 
 
 def test_ngram_finds_what_is_obvious() -> None:
-    proposer = ft.NGram(3, max_ngram=3, min_ngram=2, branches=2)
+    proposer = dp.NGram(3, max_ngram=3, min_ngram=2, branches=2)
     text = [1, 2, 3, 4, 5, 9, 1, 2, 3, 7, 8, 9, 1, 2, 3]
     (tree,) = proposer.propose([request(text)])
     assert sorted(branches(tree)) == [[4, 5, 9], [7, 8, 9]]
@@ -150,19 +150,19 @@ def test_ngram_finds_what_is_obvious() -> None:
 
 
 def test_the_longest_match_wins_over_the_latest() -> None:
-    proposer = ft.NGram(2, max_ngram=3, min_ngram=1, branches=1)
+    proposer = dp.NGram(2, max_ngram=3, min_ngram=1, branches=1)
     (tree,) = proposer.propose([request([1, 2, 3, 50, 51, 9, 3, 60, 61, 1, 2, 3])])
     assert branches(tree) == [[50, 51]]
 
 
 def test_requests_do_not_share_their_text() -> None:
-    proposer = ft.NGram(min_ngram=1)
+    proposer = dp.NGram(min_ngram=1)
     trees = proposer.propose([request([1, 2, 1], 0), request([1, 3, 1], 1), request([1], 2)])
     assert [list(tree.tokens[1:2]) for tree in trees] == [[2], [3], []]
 
 
 def test_a_key_that_is_used_again_starts_afresh() -> None:
-    proposer = ft.NGram(min_ngram=1)
+    proposer = dp.NGram(min_ngram=1)
     first = request([1, 2, 1, 2, 1])
     proposer.propose([first])
     proposer.release(first)
@@ -170,13 +170,13 @@ def test_a_key_that_is_used_again_starts_afresh() -> None:
     assert tree.tokens[1] == 3
 
 
-@pytest.mark.parametrize("name", ["ngram", ft.NGram(), ft.NGram(3, max_ngram=1, min_ngram=1)])
+@pytest.mark.parametrize("name", ["ngram", dp.NGram(), dp.NGram(3, max_ngram=1, min_ngram=1)])
 def test_ngram_by_name_or_by_object_changes_nothing(name: Any) -> None:
     outs = written(name)
     assert tokens_of(outs) == plain()
 
 
-def in_turns(a: ft.LLM, b: ft.LLM) -> list[list[int]]:
+def in_turns(a: dp.LLM, b: dp.LLM) -> list[list[int]]:
     """What two LLMs stream after PROMPTS[2] and PROMPTS[3], a chunk of each in turn."""
     streams = [a.stream(PROMPTS[2], params()), b.stream(PROMPTS[3], params())]
     got: list[list[int]] = [[], []]
@@ -188,8 +188,8 @@ def in_turns(a: ft.LLM, b: ft.LLM) -> list[list[int]]:
 
 
 def test_one_ngram_serves_two_llms() -> None:
-    shared = ft.NGram(min_ngram=1)
-    with ft.LLM(target(), speculate=shared) as a, ft.LLM(target(), speculate=shared) as b:
+    shared = dp.NGram(min_ngram=1)
+    with dp.LLM(target(), speculate=shared) as a, dp.LLM(target(), speculate=shared) as b:
         got = in_turns(a, b)
     assert got == plain()[2:]
 
@@ -206,7 +206,7 @@ def test_one_ngram_serves_two_llms() -> None:
 )
 def test_ngram_options_out_of_range(options: dict[str, int]) -> None:
     with pytest.raises(ValueError):
-        ft.NGram(**options)
+        dp.NGram(**options)
 
 
 # --- draft models ---
@@ -218,7 +218,7 @@ def test_ngram_options_out_of_range(options: dict[str, int]) -> None:
 )
 def test_draft_options_out_of_range(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
-        ft.DraftModel(relative(), **options)
+        dp.DraftModel(relative(), **options)
 
 
 class Spy:
@@ -239,7 +239,7 @@ class Spy:
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 @pytest.mark.parametrize("branch", [1, 3])
 def test_the_shape_of_a_draft(rule: str, branch: int) -> None:
-    spy = Spy(ft.DraftModel(relative(), 4, min_confidence=0.0, branch=branch))
+    spy = Spy(dp.DraftModel(relative(), 4, min_confidence=0.0, branch=branch))
     outs = written(spy, rule)
     if rule == "coupled":
         assert tokens_of(outs) == plain()
@@ -268,12 +268,12 @@ def test_the_shape_of_a_draft(rule: str, branch: int) -> None:
 
 
 def test_a_draft_stops_after_a_doubtful_token_which_it_keeps() -> None:
-    doubting = Spy(ft.DraftModel(relative(), 6, min_confidence=1.0, branch=1))
+    doubting = Spy(dp.DraftModel(relative(), 6, min_confidence=1.0, branch=1))
     outs = written(doubting, temperature=1.7)
     assert tokens_of(outs) == plain(temperature=1.7)
     assert {len(tree) for _, tree in doubting.trees} <= {1, 2}
     assert accepted(outs) > 0
-    somewhat = Spy(ft.DraftModel(relative(), 6, min_confidence=0.3, branch=1))
+    somewhat = Spy(dp.DraftModel(relative(), 6, min_confidence=0.3, branch=1))
     assert tokens_of(written(somewhat, temperature=0.3)) == plain(temperature=0.3)
     assert len({len(tree) for _, tree in somewhat.trees}) > 2
 
@@ -283,7 +283,7 @@ def test_a_draft_stops_after_a_doubtful_token_which_it_keeps() -> None:
 )
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_the_target_as_its_own_draft_is_always_right(rule: str, options: dict[str, Any]) -> None:
-    outs = written(ft.DraftModel(target(), 5, min_confidence=0.0, branch=1), rule, **options)
+    outs = written(dp.DraftModel(target(), 5, min_confidence=0.0, branch=1), rule, **options)
     for out in outs:
         assert out.stats.accepted == out.stats.drafted
         assert out.stats.steps == 5  # 30 tokens, 6 a step
@@ -294,7 +294,7 @@ def test_the_target_as_its_own_draft_is_always_right(rule: str, options: dict[st
 def test_a_request_longer_than_the_drafts_context_goes_on_without_it() -> None:
     short = tiny.model("llama", dtype=torch.float64, max_position_embeddings=24)
     short.load_state_dict(relative().state_dict())
-    spy = Spy(ft.DraftModel(short, 5, min_confidence=0.0))
+    spy = Spy(dp.DraftModel(short, 5, min_confidence=0.0))
     outs = written(spy)
     assert tokens_of(outs) == plain()
     assert outs[0].stats.drafted > 0 and outs[3].stats.drafted == 0
@@ -319,7 +319,7 @@ def other_size(vocabulary: int, like: PreTrainedModel, bias: float = 0.0) -> Pre
 def test_vocabularies_that_differ_by_padding(vocabulary: int, rule: str) -> None:
     made = other_size(vocabulary, relative(), bias=5.0)
     for branch in (1, 2):
-        proposer = ft.DraftModel(made, 4, min_confidence=0.0, branch=branch)
+        proposer = dp.DraftModel(made, 4, min_confidence=0.0, branch=branch)
         outs = written(proposer, rule, logit_bias={tiny.VOCABULARY - 1: 2.0, 5: 1.0})
         assert all(len(out.token_ids) == 30 and out.finish_reason == "length" for out in outs)
         assert all(out.warnings == [] for out in outs)
@@ -330,7 +330,7 @@ def test_vocabularies_that_differ_by_padding(vocabulary: int, rule: str) -> None
 
 @cache
 def plain_biased() -> list[list[int]]:
-    with ft.LLM(target()) as llm:
+    with dp.LLM(target()) as llm:
         bias = {tiny.VOCABULARY - 1: 2.0, 5: 1.0}
         return tokens_of(llm.generate(PROMPTS, params(logit_bias=bias)))
 
@@ -338,16 +338,16 @@ def plain_biased() -> list[list[int]]:
 def test_a_prompt_with_tokens_that_the_draft_does_not_have() -> None:
     made = other_size(60, relative())
     prompts = [[5, 6, 90, 7], [5, 6, 7], [95]]
-    with ft.LLM(target()) as llm:
+    with dp.LLM(target()) as llm:
         want = tokens_of(llm.generate(prompts, params()))
-    with ft.LLM(target(), speculate=ft.DraftModel(made, 4, min_confidence=0.0)) as llm:
+    with dp.LLM(target(), speculate=dp.DraftModel(made, 4, min_confidence=0.0)) as llm:
         assert tokens_of(llm.generate(prompts, params())) == want
 
 
 def test_really_different_vocabularies_are_refused_with_both_sizes() -> None:
     other = tiny.model("llama", vocab_size=5000)
     with pytest.raises(ValueError, match="5000") as caught:
-        ft.LLM(target(), speculate=ft.DraftModel(other))
+        dp.LLM(target(), speculate=dp.DraftModel(other))
     assert str(tiny.VOCABULARY) in str(caught.value)
 
 
@@ -366,7 +366,7 @@ def breaks_after(calls: int) -> PreTrainedModel:
 
 @pytest.mark.parametrize("calls", [6, 9, 14, 23])
 def test_a_draft_that_breaks_in_the_middle(calls: int) -> None:
-    outs = written(ft.DraftModel(breaks_after(calls), 4, min_confidence=0.0))
+    outs = written(dp.DraftModel(breaks_after(calls), 4, min_confidence=0.0))
     assert tokens_of(outs) == plain()
     assert all(out.finish_reason == "length" for out in outs)
     assert any("out of luck" in warning for out in outs for warning in out.warnings)
@@ -375,7 +375,7 @@ def test_a_draft_that_breaks_in_the_middle(calls: int) -> None:
 def test_a_draft_of_nans_changes_nothing() -> None:
     for rule in ("coupled", "rejection"):
         broken = copy.deepcopy(relative())
-        with ft.LLM(target(), speculate=ft.DraftModel(broken, 4), rule=rule) as llm:
+        with dp.LLM(target(), speculate=dp.DraftModel(broken, 4), rule=rule) as llm:
             with torch.no_grad():
                 broken.lm_head.weight[7] = torch.nan
             outs = llm.generate(PROMPTS, params())
@@ -387,29 +387,29 @@ def test_a_draft_of_nans_changes_nothing() -> None:
 
 def test_a_draft_in_another_precision() -> None:
     half = copy.deepcopy(relative()).to(torch.bfloat16)
-    outs = written(ft.DraftModel(half, 4, min_confidence=0.0))
+    outs = written(dp.DraftModel(half, 4, min_confidence=0.0))
     assert tokens_of(outs) == plain() and accepted(outs) > 0
-    outs = written(ft.DraftModel(half, 4, min_confidence=0.0, branch=2), "rejection")
+    outs = written(dp.DraftModel(half, 4, min_confidence=0.0, branch=2), "rejection")
     assert all(out.finish_reason == "length" and not out.warnings for out in outs)
 
 
 def test_a_draft_of_another_architecture() -> None:
     other = tiny.model("gemma3", dtype=torch.float64)
-    outs = written(ft.DraftModel(other, 4, min_confidence=0.0, branch=2))
+    outs = written(dp.DraftModel(other, 4, min_confidence=0.0, branch=2))
     assert tokens_of(outs) == plain()
 
 
 def test_one_draft_model_serves_two_llms_one_after_the_other() -> None:
-    shared = ft.DraftModel(relative(), 4, min_confidence=0.0)
+    shared = dp.DraftModel(relative(), 4, min_confidence=0.0)
     for _ in range(2):
         assert tokens_of(written(shared)) == plain()
 
 
 def test_one_draft_model_serves_two_llms_at_once_or_is_refused() -> None:
-    shared = ft.DraftModel(relative(), 4, min_confidence=0.0)
-    with ft.LLM(target(), speculate=shared) as a:
+    shared = dp.DraftModel(relative(), 4, min_confidence=0.0)
+    with dp.LLM(target(), speculate=shared) as a:
         try:
-            b = ft.LLM(target(), speculate=shared)
+            b = dp.LLM(target(), speculate=shared)
         except ValueError:
             return
         got = in_turns(a, b)
@@ -418,8 +418,8 @@ def test_one_draft_model_serves_two_llms_at_once_or_is_refused() -> None:
 
 def test_more_requests_than_places_in_the_draft() -> None:
     prompts = PROMPTS * 3
-    proposer = ft.DraftModel(relative(), 4, min_confidence=0.0)
-    with ft.LLM(target(), speculate=proposer, max_batch=2) as llm:
+    proposer = dp.DraftModel(relative(), 4, min_confidence=0.0)
+    with dp.LLM(target(), speculate=proposer, max_batch=2) as llm:
         outs = llm.generate(prompts, params())
         keys = range(12)
         assert all(proposer.beside.runner.cached(key) == 0 for key in keys), "rows outlive requests"
@@ -433,9 +433,9 @@ def test_more_requests_than_places_in_the_draft() -> None:
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_a_list_is_merged(rule: str) -> None:
     parts = [
-        Spy(ft.NGram(min_ngram=1)),
-        Spy(ft.DraftModel(relative(), 3, min_confidence=0.0)),
-        Spy(ft.DraftModel(tiny.relative(target(), seed=2), 3, min_confidence=0.0, branch=2)),
+        Spy(dp.NGram(min_ngram=1)),
+        Spy(dp.DraftModel(relative(), 3, min_confidence=0.0)),
+        Spy(dp.DraftModel(tiny.relative(target(), seed=2), 3, min_confidence=0.0, branch=2)),
     ]
     outs = written(parts, rule)
     if rule == "coupled":
@@ -448,7 +448,7 @@ def test_a_list_is_merged(rule: str) -> None:
 
 
 def test_a_list_of_one_of_none_and_of_names() -> None:
-    for speculate in ([], [None], ["none"], ["ngram"], ["none", "ngram"], ("ngram", ft.NGram(2))):
+    for speculate in ([], [None], ["none"], ["ngram"], ["none", "ngram"], ("ngram", dp.NGram(2))):
         assert tokens_of(written(speculate)) == plain()
 
 
@@ -461,7 +461,7 @@ def test_one_part_of_a_list_that_breaks_does_not_take_the_request_down() -> None
         def propose(self, requests: Any) -> Any:
             raise RuntimeError("out of luck")
 
-    outs = written([Broken(), ft.DraftModel(relative(), 3)])
+    outs = written([Broken(), dp.DraftModel(relative(), 3)])
     assert tokens_of(outs) == plain()
     assert any("out of luck" in warning for out in outs for warning in out.warnings)
 

@@ -21,11 +21,11 @@ from transformers.models.gpt2 import GPT2Config
 from transformers.models.gpt_oss import GptOssConfig
 from transformers.models.llama import LlamaConfig
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken.runners.base import Work
-from foretoken.runners.torch import TorchRunner
-from foretoken.tree import TokenTree
+from draftproof.runners.base import Work
+from draftproof.runners.torch import TorchRunner
+from draftproof.tree import TokenTree
 
 V = tiny.VOCABULARY
 CONFIGS: dict[str, Any] = {
@@ -297,9 +297,9 @@ def state(model: PreTrainedModel) -> tuple[Any, ...]:
 def test_the_model_is_given_back_as_it_was(name: str) -> None:
     model = copy.deepcopy(target(name))
     before, logits = state(model), own(model, [5, 6, 7])
-    with ft.LLM(model, speculate="ngram") as llm:
+    with dp.LLM(model, speculate="ngram") as llm:
         assert state(model) == before
-        for chunk in llm.stream([5, 6, 7, 5, 6], ft.SamplingParams(max_tokens=5)):
+        for chunk in llm.stream([5, 6, 7, 5, 6], dp.SamplingParams(max_tokens=5)):
             assert chunk.token_ids and state(model) == before  # between the passes of a stream
             close(own(model, [5, 6, 7]), logits, 1e-15)
     assert state(model) == before
@@ -307,9 +307,9 @@ def test_the_model_is_given_back_as_it_was(name: str) -> None:
 
 def test_the_model_is_given_back_after_an_error() -> None:
     model = copy.deepcopy(target("llama"))
-    with ft.LLM(model) as llm:
+    with dp.LLM(model) as llm:
         before = state(model)
-        want = llm.generate([5, 6, 7], ft.SamplingParams(max_tokens=9))[0].token_ids
+        want = llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=9))[0].token_ids
 
         def explode(*_: Any) -> None:
             raise KeyboardInterrupt
@@ -317,11 +317,11 @@ def test_the_model_is_given_back_after_an_error() -> None:
         for layer in (0, 3):
             hook = model.model.layers[layer].mlp.register_forward_hook(explode)
             with pytest.raises(KeyboardInterrupt):
-                llm.generate([[5, 6, 7], [8]], ft.SamplingParams(max_tokens=9))
+                llm.generate([[5, 6, 7], [8]], dp.SamplingParams(max_tokens=9))
             hook.remove()
             assert state(model) == before
         assert not llm.engine.scheduler.running
-        assert llm.generate([5, 6, 7], ft.SamplingParams(max_tokens=9))[0].token_ids == want
+        assert llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=9))[0].token_ids == want
 
 
 def test_a_refused_model_is_given_back_too() -> None:
@@ -330,15 +330,15 @@ def test_a_refused_model_is_given_back_too() -> None:
     made = build(MambaConfig(vocab_size=V, hidden_size=16, num_hidden_layers=1), torch.float32)
     before = repr(made.config)
     with pytest.raises(ValueError):
-        ft.LLM(made)
+        dp.LLM(made)
     assert repr(made.config) == before
 
 
 def test_gemma2_runs_in_fp64() -> None:
     """Its own eager attention has a softmax in float32: no reason to refuse it."""
     model = target("gemma2", torch.float64)
-    with ft.LLM(model) as llm:
-        (out,) = llm.generate([5, 6, 7], ft.SamplingParams(max_tokens=9, ignore_eos=True))
+    with dp.LLM(model) as llm:
+        (out,) = llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=9, ignore_eos=True))
     for i in range(9):
         assert own(model, [5, 6, 7, *out.token_ids[:i]]).argmax().item() == out.token_ids[i]
 
@@ -347,8 +347,8 @@ def test_gemma2_runs_in_fp64() -> None:
 def test_the_users_own_choice_of_attention_comes_back(implementation: str) -> None:
     model = copy.deepcopy(target("gemma3"))
     model.set_attn_implementation(implementation)
-    with ft.LLM(model) as llm:
-        llm.generate([5, 6], ft.SamplingParams(max_tokens=3))
+    with dp.LLM(model) as llm:
+        llm.generate([5, 6], dp.SamplingParams(max_tokens=3))
         assert model.config._attn_implementation == implementation
         copied = copy.deepcopy(model)
     assert copied.config._attn_implementation == implementation
@@ -357,8 +357,8 @@ def test_the_users_own_choice_of_attention_comes_back(implementation: str) -> No
 
 def test_several_llms_share_one_model_and_end_in_any_order() -> None:
     model = copy.deepcopy(target("qwen3"))
-    params = ft.SamplingParams(temperature=1.0, seed=1, max_tokens=12, ignore_eos=True)
-    first, second = ft.LLM(model, max_batch=1), ft.LLM(model, speculate=ft.DraftModel(model, 3))
+    params = dp.SamplingParams(temperature=1.0, seed=1, max_tokens=12, ignore_eos=True)
+    first, second = dp.LLM(model, max_batch=1), dp.LLM(model, speculate=dp.DraftModel(model, 3))
     want = first.generate([5, 6, 7], params)[0].token_ids
     streams = [first.stream([5, 6, 7], params), second.stream([5, 6, 7], params)]
     got: list[list[int]] = [[], []]
@@ -371,7 +371,7 @@ def test_several_llms_share_one_model_and_end_in_any_order() -> None:
     gc.collect()
     got[1] += [t for chunk in streams[0] for t in chunk.token_ids]
     assert got == [want, want]
-    third = ft.LLM(model)
+    third = dp.LLM(model)
     second.close()
     del second
     gc.collect()
@@ -385,12 +385,12 @@ def test_several_llms_share_one_model_and_end_in_any_order() -> None:
 
 def test_a_copy_of_a_model_in_use_is_a_model() -> None:
     model = copy.deepcopy(target("llama"))
-    with ft.LLM(model) as llm:
-        stream = llm.stream([5, 6], ft.SamplingParams(max_tokens=9))
+    with dp.LLM(model) as llm:
+        stream = llm.stream([5, 6], dp.SamplingParams(max_tokens=9))
         next(stream)
         copied = copy.deepcopy(model)
-        with ft.LLM(copied) as other:
-            a = other.generate([5, 6], ft.SamplingParams(max_tokens=9))[0].token_ids
+        with dp.LLM(copied) as other:
+            a = other.generate([5, 6], dp.SamplingParams(max_tokens=9))[0].token_ids
         rest = [t for chunk in stream for t in chunk.token_ids]
         assert a[-len(rest) :] == rest
         assert all(parameter.requires_grad for parameter in copied.parameters())
@@ -398,15 +398,15 @@ def test_a_copy_of_a_model_in_use_is_a_model() -> None:
 
 def test_a_model_in_training_mode_is_run_without_dropout_or_refused() -> None:
     made = build(CONFIGS["gpt2"](), torch.float32)
-    with ft.LLM(made) as llm:
-        want = llm.generate([5, 6, 7], ft.SamplingParams(max_tokens=12))[0].token_ids
+    with dp.LLM(made) as llm:
+        want = llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=12))[0].token_ids
     made.train()
     try:
-        llm = ft.LLM(made)
+        llm = dp.LLM(made)
     except ValueError as error:
         assert "eval" in str(error)
         return
-    assert llm.generate([5, 6, 7], ft.SamplingParams(max_tokens=12))[0].token_ids == want
+    assert llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=12))[0].token_ids == want
     assert made.training
 
 
@@ -417,20 +417,20 @@ def test_parts_in_training_mode_stay_so() -> None:
     made = build(config, torch.float32)
     made.transformer.h[1].train()
     before = [part.training for part in made.modules()]
-    with ft.LLM(made) as llm:
-        llm.generate([5, 6, 7], ft.SamplingParams(max_tokens=3))
+    with dp.LLM(made) as llm:
+        llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=3))
     assert [part.training for part in made.modules()] == before
 
 
 def test_the_weights_may_change_between_calls() -> None:
     model = copy.deepcopy(target("llama"))
-    with ft.LLM(model) as llm:
-        llm.generate([5, 6, 7], ft.SamplingParams(max_tokens=5))
+    with dp.LLM(model) as llm:
+        llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=5))
         with torch.no_grad():
             model.model.layers[0].mlp.up_proj.weight.mul_(-1.5)
-        a = llm.generate([5, 6, 7], ft.SamplingParams(max_tokens=5))[0].token_ids
-        with ft.LLM(copy.deepcopy(model)) as other:
-            assert other.generate([5, 6, 7], ft.SamplingParams(max_tokens=5))[0].token_ids == a
+        a = llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=5))[0].token_ids
+        with dp.LLM(copy.deepcopy(model)) as other:
+            assert other.generate([5, 6, 7], dp.SamplingParams(max_tokens=5))[0].token_ids == a
 
 
 @pytest.mark.filterwarnings("default")
@@ -444,19 +444,19 @@ def test_a_target_with_adapters_equals_the_merged_one() -> None:
         wrapped = peft.get_peft_model(
             model, peft.LoraConfig(**options, init_lora_weights=False, task_type="CAUSAL_LM")
         ).eval()
-    params = ft.SamplingParams(max_tokens=20, ignore_eos=True)
+    params = dp.SamplingParams(max_tokens=20, ignore_eos=True)
     prompts = [[5, 6, 7], [8, 9, 8, 9, 8]]
-    with ft.LLM(wrapped, speculate="ngram") as llm:
+    with dp.LLM(wrapped, speculate="ngram") as llm:
         got = [out.token_ids for out in llm.generate(prompts, params)]
         bare = target("llama")
-        with ft.LLM(bare) as other:
+        with dp.LLM(bare) as other:
             plain = [out.token_ids for out in other.generate(prompts, params)]
         with wrapped.disable_adapter():
             assert [out.token_ids for out in llm.generate(prompts, params)] == plain
         again = [out.token_ids for out in llm.generate(prompts, params)]
     assert got != plain and again == got
     merged = wrapped.merge_and_unload()
-    with ft.LLM(merged) as llm:
+    with dp.LLM(merged) as llm:
         assert [out.token_ids for out in llm.generate(prompts, params)] == got
 
 
@@ -467,8 +467,8 @@ def test_a_target_with_adapters_equals_the_merged_one() -> None:
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_oss"])
 def test_half_precision_runs_and_is_near(name: str, dtype: torch.dtype) -> None:
     model = target(name, dtype)
-    params = ft.SamplingParams(temperature=1.0, seed=1, max_tokens=16, ignore_eos=True)
-    with ft.LLM(model, speculate=ft.DraftModel(model, 4), max_batch=2) as llm:
+    params = dp.SamplingParams(temperature=1.0, seed=1, max_tokens=16, ignore_eos=True)
+    with dp.LLM(model, speculate=dp.DraftModel(model, 4), max_batch=2) as llm:
         assert llm.runner.dtype == dtype
         outs = llm.generate([[5, 6, 7], [8], [9] * 20], params)
         assert [len(out.token_ids) for out in outs] == [16] * 3
@@ -488,7 +488,7 @@ def test_half_precision_runs_and_is_near(name: str, dtype: torch.dtype) -> None:
 
 def refused(model: Any, *words: str, **options: Any) -> None:
     with pytest.raises(ValueError) as caught:
-        ft.LLM(model, **options)
+        dp.LLM(model, **options)
     message = str(caught.value)
     for word in words:
         assert word.lower() in message.lower(), message
@@ -520,7 +520,7 @@ def test_recurrent_models_are_refused(tmp_path: Any) -> None:
     refused(made, "Mamba")
     made.save_pretrained(tmp_path)
     refused(tmp_path, "Mamba")
-    refused(target("llama", torch.float32), "Mamba", speculate=ft.DraftModel(made))
+    refused(target("llama", torch.float32), "Mamba", speculate=dp.DraftModel(made))
 
 
 def test_models_without_the_attention_interface_are_refused() -> None:
@@ -594,10 +594,10 @@ def test_rotary_types_that_look_at_the_longest_position_bound_max_length(kind: s
         **{**tiny.COMMON, "max_position_embeddings": positions}, rope_parameters=rope
     )
     model = build(config)
-    with ft.LLM(model, max_batch=2) as llm:
+    with dp.LLM(model, max_batch=2) as llm:
         assert llm.max_length <= 64
         prompt = [3 + i % 90 for i in range(50)]
-        params = ft.SamplingParams(max_tokens=40, ignore_eos=True)
+        params = dp.SamplingParams(max_tokens=40, ignore_eos=True)
         outs = llm.generate([prompt, [5, 6]], params)
     assert len(outs[0].token_ids) == llm.max_length - 50
     for out in outs:

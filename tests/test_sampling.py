@@ -17,9 +17,9 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from torch import Tensor
 
-from foretoken import noise as noises
-from foretoken import sampling
-from foretoken.sampling import (
+from draftproof import noise as noises
+from draftproof import sampling
+from draftproof.sampling import (
     History,
     NoCandidate,
     Noise,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.analysis import best_length, expected_tokens, pass_seconds
-from foretoken.shapes import (
+from draftproof.analysis import best_length, expected_tokens, pass_seconds
+from draftproof.shapes import (
     Best,
     best_chain,
     best_shape,
@@ -25,7 +25,7 @@ from foretoken.shapes import (
     positional,
     sequoia,
 )
-from foretoken.tree import TokenTree
+from draftproof.tree import TokenTree
 
 Nested = tuple["Nested", ...]  # a tree as the tuple of its children
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from foretoken.text import TextStream, chat_ids
+from draftproof.text import TextStream, chat_ids
 
 # One token a byte: every character beyond ASCII takes several, the hard case for streaming.
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -1,4 +1,4 @@
-"""`foretoken train medusa` as a user runs it: what is written, what it says, how it ends."""
+"""`draftproof train medusa` as a user runs it: what is written, what it says, how it ends."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-import foretoken as ft
+import draftproof as dp
 import tiny
-from foretoken import checkpoints, cli, demo
-from foretoken.cli import training
-from foretoken.heads import Heads
-from foretoken.training import joint, material, prepare, quantised, run_medusa, served, trainer
-from foretoken.training.data import Document, documents, pack, split
+from draftproof import checkpoints, cli, demo
+from draftproof.cli import training
+from draftproof.heads import Heads
+from draftproof.training import joint, material, prepare, quantised, run_medusa, served, trainer
+from draftproof.training.data import Document, documents, pack, split
 
 TEXT = "def main(arguments):\n    for name in arguments:\n        print(name)\n\n\n" * 40
 SIZES = {"vocab_size": 8192, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
@@ -109,13 +109,13 @@ def test_heads_are_written_with_card_and_figures(run: Any, folder: Path, tmp_pat
     assert said["report"]["served"] == pytest.approx(served, abs=0.006)
     assert said["report"]["ended"] == "steps" and said["report"]["steps"] == 6
     card = (out / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: foretoken") and "served tokens/step" in card
+    assert card.startswith("---\nlibrary_name: draftproof") and "served tokens/step" in card
     assert {file.name for file in out.iterdir()} >= {"model.safetensors", "config.json"}
     assert not (out / "checkpoint").exists() and not (out / "best.pt").exists()
     assert not list(out.glob("states-*")) and (out / "training.png").exists()
     heads = checkpoints.load(out)
     assert heads.heads == 2 and heads.tree and heads.accuracies and heads.outputs is None
-    with ft.LLM(folder / "T") as plain, ft.LLM(folder / "T", speculate=ft.Medusa(out)) as fast:
+    with dp.LLM(folder / "T") as plain, dp.LLM(folder / "T", speculate=dp.Medusa(out)) as fast:
         prompt = "def main"
         (slow,), (quick,) = (llm.generate([prompt]) for llm in (plain, fast))
         assert slow.token_ids == quick.token_ids and quick.stats.drafted
@@ -245,7 +245,7 @@ def test_jointly_the_target_is_written_too(
 def test_an_interrupt_leaves_a_checkpoint(folder: Path, tmp_path: Path) -> None:
     words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
     words[words.index("--steps") + 1] = "100000"
-    program = "from foretoken.cli import main; main()"
+    program = "from draftproof.cli import main; main()"
     command = [sys.executable, "-c", program, "train", "medusa", *words, "--heads", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
@@ -275,7 +275,7 @@ def test_two_processes_train_what_one_does(folder: Path, tmp_path: Path) -> None
         ("two", launch, []),
         ("other rows", [], ["--seed", "1"]),
     ):
-        command = [*program, *before, "foretoken", "train", "medusa", *words, *more, "--capture"]
+        command = [*program, *before, "draftproof", "train", "medusa", *words, *more, "--capture"]
         command += ["--out", str(tmp_path / name)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
         assert done.returncode == 0, done.stderr
@@ -302,7 +302,7 @@ def test_without_accelerate_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(prepare, "find_spec", lambda name: None)
     found = run(str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path))
-    assert found.code == 2 and "pip install 'foretoken[train]'" in found.err
+    assert found.code == 2 and "pip install 'draftproof[train]'" in found.err
 
 
 def test_what_can_be_trained_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -443,7 +443,7 @@ def test_what_was_learnt_is_there_whatever_happens_when_it_is_judged(
     assert run(*words, "--out", str(out)).code == 2
     whole, kept = checkpoints.load(tmp_path / "whole"), checkpoints.load(out)
     assert torch.equal(kept.weights, whole.weights) and kept.tree is None
-    with ft.LLM(folder / "T", speculate=ft.Medusa(out)) as llm:
+    with dp.LLM(folder / "T", speculate=dp.Medusa(out)) as llm:
         assert llm.generate(["def main"])[0].stats.drafted
     # Gone on with, it is judged, and not trained any more.
     monkeypatch.undo()

@@ -20,13 +20,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny
 from cyclic import Repeated, V, batch_of, cycle
-from foretoken.heads import Heads
-from foretoken.training import calibrate, files, losses, trainer
-from foretoken.training.capture import Captured, capture, key
-from foretoken.training.data import Document, Stream, pack
-from foretoken.training.medusa import DECAY, HEADS_RATE, Medusa, fresh
-from foretoken.training.states import check, labelled, states_of
-from foretoken.training.trainer import Diverged, Plan, train
+from draftproof.heads import Heads
+from draftproof.training import calibrate, files, losses, trainer
+from draftproof.training.capture import Captured, capture, key
+from draftproof.training.data import Document, Stream, pack
+from draftproof.training.medusa import DECAY, HEADS_RATE, Medusa, fresh
+from draftproof.training.states import check, labelled, states_of
+from draftproof.training.trainer import Diverged, Plan, train
 
 
 @pytest.fixture(scope="module")
@@ -407,7 +407,7 @@ class Quiet:
 def test_captured_states_are_the_targets(
     cyclic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretoken.training.capture.SHARD", 2)
+    monkeypatch.setattr("draftproof.training.capture.SHARD", 2)
     rows = pack([Document(cycle(i, 6 + i)) for i in range(7)], 12)
     capture(cyclic, rows, tmp_path, Quiet())
     kept = Captured(rows, tmp_path)
@@ -441,7 +441,7 @@ def test_a_disk_that_is_full_costs_the_shard_it_was_met_at(
     cyclic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library raises neither `OSError` nor `ValueError`, and leaves what it had written."""
-    monkeypatch.setattr("foretoken.training.capture.SHARD", 2)
+    monkeypatch.setattr("draftproof.training.capture.SHARD", 2)
     rows = pack([Document(cycle(i, 6 + i)) for i in range(7)], 12)
     honest, written = save_file, []
 
@@ -451,7 +451,7 @@ def test_a_disk_that_is_full_costs_the_shard_it_was_met_at(
         if len(written) == 2:
             raise SafetensorError("No space left on device (os error 28)")
 
-    monkeypatch.setattr("foretoken.training.capture.save_file", full)
+    monkeypatch.setattr("draftproof.training.capture.save_file", full)
     with pytest.raises(OSError, match=r"cannot write .*MB are free \(No space left.*: make room"):
         capture(cyclic, rows, tmp_path, Quiet())
     assert [file.name for file in tmp_path.iterdir()] == ["00000000.safetensors"]

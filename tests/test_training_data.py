@@ -19,8 +19,8 @@ from tokenizers import models as backends
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tiny
-from foretoken.demo import MODELS
-from foretoken.training.data import Document, Rows, Stream, documents, pack, split
+from draftproof.demo import MODELS
+from draftproof.training.data import Document, Rows, Stream, documents, pack, split
 
 ROLE = "<|{{ message.role }}|>{{ message.content }}"
 LAST = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -318,7 +318,7 @@ def test_a_name_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_the_library_for_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    way_out = r"; data sets .* pip install 'foretoken\[train\]'"
+    way_out = r"; data sets .* pip install 'draftproof\[train\]'"
     with pytest.raises(ValueError, match="some/name is neither a file nor a folder here" + way_out):
         documents(["some/name"], BYTES)
     (tmp_path / "dataset_dict.json").write_text("{}")

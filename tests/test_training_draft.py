@@ -17,21 +17,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
-import foretoken as ft
+import draftproof as dp
 import tiny
 import zoo
 from cyclic import Repeated, V, batch_of, cycle, rows_of
-from foretoken import checkpoints
-from foretoken.cli.train_draft import draft as command
-from foretoken.heads import Heads
-from foretoken.training import files, losses, material, run_draft, served
-from foretoken.training.draft import DEPTH, LOSSES, Draft, chances, replay, usual_rate
-from foretoken.training.exit import Exit
-from foretoken.training.rows import Document
-from foretoken.training.run_draft import Options
-from foretoken.training.states import states_of
-from foretoken.training.student import chosen, spread, student
-from foretoken.training.trainer import Plan, train
+from draftproof import checkpoints
+from draftproof.cli.train_draft import draft as command
+from draftproof.heads import Heads
+from draftproof.training import files, losses, material, run_draft, served
+from draftproof.training.draft import DEPTH, LOSSES, Draft, chances, replay, usual_rate
+from draftproof.training.exit import Exit
+from draftproof.training.rows import Document
+from draftproof.training.run_draft import Options
+from draftproof.training.states import states_of
+from draftproof.training.student import chosen, spread, student
+from draftproof.training.trainer import Plan, train
 
 
 def random(*shape: int, seed: int = 0, scale: float = 2.0) -> Tensor:
@@ -588,10 +588,10 @@ def test_transformers_takes_it_as_an_assistant(folder: Path, made: Any) -> None:
 
 
 def test_the_engine_takes_it(folder: Path, made: Any) -> None:
-    params = ft.SamplingParams(max_tokens=24, ignore_eos=True)
-    with ft.LLM(str(folder / "target"), device="cpu") as llm:
+    params = dp.SamplingParams(max_tokens=24, ignore_eos=True)
+    with dp.LLM(str(folder / "target"), device="cpu") as llm:
         plain = llm.generate(cycle(4, 6), params)[0]
-        llm.use(ft.DraftModel(folder / "out"))
+        llm.use(dp.DraftModel(folder / "out"))
         drafted = llm.generate(cycle(4, 6), params)[0]
     assert drafted.token_ids == plain.token_ids and not drafted.warnings
     assert drafted.stats.accepted > 8
@@ -607,12 +607,12 @@ def test_a_head_on_a_layer_learns_to_say_what_the_target_will(folder: Path) -> N
     head = checkpoints.load(out)
     assert (head.exit, head.heads, head.layers) == (1, 1, 2)
     assert 'EarlyExit(heads="this folder")' in (out / "README.md").read_text()
-    params = ft.SamplingParams(max_tokens=24, ignore_eos=True)
+    params = dp.SamplingParams(max_tokens=24, ignore_eos=True)
     steps = {}
-    with ft.LLM(str(folder / "target"), device="cpu") as llm:
+    with dp.LLM(str(folder / "target"), device="cpu") as llm:
         plain = llm.generate(cycle(4, 6), params)[0].token_ids
         for name, heads in (("bare", None), ("trained", out)):
-            llm.use(ft.EarlyExit(1, 5, min_confidence=0.0, branch=1, heads=heads))
+            llm.use(dp.EarlyExit(1, 5, min_confidence=0.0, branch=1, heads=heads))
             (done,) = llm.generate(cycle(4, 6), params)
             assert done.token_ids == plain and not done.warnings
             steps[name] = done.stats.steps

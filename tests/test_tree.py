@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.tree import TokenTree, merge
+from draftproof.tree import TokenTree, merge
 from oracles import path, sequence, trees
 
 

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from foretoken.tree import TokenTree
-from foretoken.verify import _draw, verify, verify_rejection
+from draftproof.tree import TokenTree
+from draftproof.verify import _draw, verify, verify_rejection
 from oracles import best, chi_square_p, iid, laws, model, several, trees, without_replacement
 
 LENGTH = 3  # the joint law of the first three tokens is compared

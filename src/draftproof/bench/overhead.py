@@ -1,0 +1,205 @@
+"""What the engine costs beyond the model: `python -m draftproof.bench.overhead`.
+
+Steps: the engine's time per step over a runner that computes nothing and a drafter that knows the
+answer, so that every node is accepted: the dearest step there is. Native: the wall time of a step
+of the bundled pair less what was spent in the kernels. Passes: the torch runner's pass against the
+same model called by transformers with its own cache.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from draftproof import LLM, DraftModel, NGram, native
+from draftproof.bench import timing
+from draftproof.demo import bundled
+from draftproof.demo.prompts import PROMPTS
+from draftproof.engine import Engine
+from draftproof.request import Request
+from draftproof.runners.base import Output, Target, Work
+from draftproof.runners.torch import TorchRunner
+from draftproof.sampling import SamplingParams, pick
+from draftproof.scheduler import Scheduler
+from draftproof.tree import TokenTree
+
+POOL = 16  # rows of logits, given out by position
+
+
+@dataclass
+class PoolRunner:
+    """A runner whose logits after position p are row p of a pool; keeps only lengths."""
+
+    pool: torch.Tensor  # (POOL, V)
+    lengths: dict[int, int] = field(default_factory=dict)
+    seconds: float = 0.0  # spent in here, which is not the engine's time
+
+    def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
+        began, outputs = time.perf_counter(), []
+        for item in work:
+            base = self.cached(item.key) + len(item.new)
+            self.lengths[item.key] = base
+            n = len(item.tree.tokens) if item.tree is not None else 0
+            rows = (base + torch.arange(n)) % POOL
+            outputs.append(Output(self.pool[rows]))
+        self.seconds += time.perf_counter() - began
+        return outputs
+
+    def cached(self, key: int) -> int:
+        return self.lengths.get(key, 0)
+
+    def keep(self, key: int, path: Sequence[int]) -> None:
+        self.lengths[key] += len(path)
+
+    def free(self, key: int) -> None:
+        self.lengths.pop(key, None)
+
+
+@dataclass
+class Oracle:
+    """Proposes the next `nodes` - 1 tokens of the known output."""
+
+    answers: dict[int, list[int]]  # key -> prompt and output
+    nodes: int
+    taps: tuple[int, ...] = ()
+
+    def bind(self, target: Target) -> None: ...
+
+    def release(self, request: Request) -> None: ...
+
+    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+        trees = []
+        for request in requests:
+            at = len(request.tokens) - 1
+            trees.append(TokenTree.chain(self.answers[request.key][at : at + self.nodes]))
+        return trees
+
+
+def step_ms(vocabulary: int, batch: int, temperature: float, nodes: int = 8) -> float:
+    """Median milliseconds of an engine step, all nodes accepted."""
+    generator = torch.Generator().manual_seed(0)
+    pool = 3 * torch.randn(POOL, vocabulary, generator=generator)
+    steps = 24
+    params = SamplingParams(temperature=temperature, max_tokens=nodes * steps, seed=1)
+    answers: dict[int, list[int]] = {}
+    for key in range(batch):
+        known = Request(key, [7], params, seed=key)
+        for position in range(nodes * (steps + 1)):
+            row = pool[position % POOL]
+            known.tokens.append(pick(row, params, known.history, (), known.noise, position + 1))
+        answers[key] = known.tokens
+    runner = PoolRunner(pool)
+    engine = Engine(runner, Oracle(answers, nodes), scheduler=Scheduler(batch))
+    for key in range(batch):
+        engine.add(Request(key, [7], params, seed=key))
+    took = []
+    for _ in range(steps):
+        runner.seconds, began = 0.0, time.perf_counter()
+        engine.step()
+        took.append(1e3 * (time.perf_counter() - began - runner.seconds))
+    assert not engine.scheduler.running, "a node was not accepted"
+    return statistics.median(took[4:])
+
+
+def native_step_ms(method: str, temperature: float) -> tuple[float, float]:
+    """Median ms of a step at batch 1 that are Python, and all of it, over the native runner."""
+    draft: dict[str, Any] = {
+        "draft": lambda: DraftModel(bundled("draft")),
+        "ngram": NGram,
+        "none": lambda: None,
+    }
+    llm = LLM(bundled("target"), runner="native", speculate=draft[method]())
+    params = SamplingParams(temperature=temperature, max_tokens=256, seed=1, ignore_eos=True)
+    library: Any = native.library()
+    real, spent = library.dp_forward, [0.0]
+
+    def timed(*arguments: Any) -> int:
+        began = time.perf_counter()
+        code: int = real(*arguments)
+        spent[0] += time.perf_counter() - began
+        return code
+
+    python, whole = [], []
+    library.dp_forward = timed
+    try:
+        for _ in range(6):
+            llm.submit(PROMPTS[0], params)
+            while llm.engine.scheduler.running or llm.engine.scheduler.waiting:
+                spent[0], began = 0.0, time.perf_counter()
+                llm.engine.step()
+                whole.append(1e3 * (time.perf_counter() - began))
+                python.append(whole[-1] - 1e3 * spent[0])
+    finally:
+        library.dp_forward = real
+    return statistics.median(python), statistics.median(whole)
+
+
+def pass_ratio(model: PreTrainedModel, context: int, rows: int) -> tuple[float, float, float]:
+    """Median ms of our pass and of transformers', and the median ratio, over `rows` tokens."""
+    runner = TorchRunner(model, max_batch=1)
+    ours = timing.passes(runner, context)(rows)
+    ids = timing.context_ids(runner, context)
+    cache = DynamicCache(config=model.config)
+    fresh = torch.tensor([[1] * rows])
+    with torch.inference_mode():
+        model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True)
+
+    def theirs() -> None:
+        with torch.inference_mode():
+            model(input_ids=fresh, past_key_values=cache, use_cache=True)
+            cache.crop(-rows)
+
+    seconds = timing.interleaved({"ours": ours, "theirs": theirs}, rounds=41, warm=8)
+    medians = (1e3 * statistics.median(seconds[name]) for name in ("ours", "theirs"))
+    return (*medians, timing.median_ratio(seconds["ours"], seconds["theirs"]))  # type: ignore[return-value]
+
+
+def main() -> None:
+    console = Console()
+    console.print(timing.machine(), highlight=False)
+    table = Table("vocabulary", "batch", "temperature", "ms per step", title="engine, 8 nodes")
+    for vocabulary, batch, temperature in (
+        (8_192, 1, 0.0),
+        (8_192, 1, 1.0),
+        (152_000, 8, 0.0),
+        (152_000, 1, 1.0),
+    ):
+        took = step_ms(vocabulary, batch, temperature)
+        table.add_row(f"{vocabulary:,}", str(batch), str(temperature), f"{took:.2f}")
+    console.print(table)
+    if native.found() is not None:
+        table = Table("method", "temperature", "Python ms", "step ms", title="native, bundled pair")
+        for method in ("none", "ngram", "draft"):
+            for temperature in (0.0, 1.0):
+                python, whole = native_step_ms(method, temperature)
+                table.add_row(method, str(temperature), f"{python:.3f}", f"{whole:.3f}")
+        console.print(table)
+    shape = LlamaConfig(
+        vocab_size=8192,
+        hidden_size=320,
+        intermediate_size=896,
+        num_hidden_layers=12,
+        num_attention_heads=5,
+        num_key_value_heads=5,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(shape).eval()
+    table = Table("context", "tokens", "ours ms", "transformers ms", "ratio", title="pass, fp32")
+    for context in (128, 1024):
+        for rows in (1, 4, 8, 16):
+            ours, theirs, ratio = pass_ratio(model, context, rows)
+            table.add_row(str(context), str(rows), f"{ours:.2f}", f"{theirs:.2f}", f"{ratio:.3f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""`draftproof bench` from options to results: loads once, builds the sides, compares them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from draftproof.bench import prompts as prompt_files
+from draftproof.bench import timing
+from draftproof.bench.compare import Comparison, Result, best_assistant, judge, pass_seconds
+from draftproof.bench.inflation import inflate
+from draftproof.bench.sides import How, assisted, ours, transformers
+from draftproof.demo import located
+from draftproof.llm import LLM
+from draftproof.methods import GIVEN, check_given, named
+from draftproof.runners import choice, loading
+from draftproof.text import load_tokenizer
+
+PEERS = ("transformers",)
+DRAFT_SHARE = 0.1  # of the inflated target's cost, for an inflated draft
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is compared, on what, and how often."""
+
+    model: str  # hub id, folder, or `bundled`
+    draft: str | None = None
+    heads: str | None = None
+    methods: Sequence[str] = ("none",)  # none is always there; a+b are merged into one tree
+    against: Sequence[str] = ()
+    prompts: Sequence[Path] = ()  # none: beginnings of held-out standard-library modules
+    num_prompts: int | None = None  # of each file; 10 of the held-out ones
+    max_tokens: int = 128
+    temperatures: Sequence[float] = (0.0,)
+    batches: Sequence[int] = (1,)
+    rounds: int = 5
+    seed: int = 0
+    ignore_eos: bool = False
+    runner: str = "auto"
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    draft_options: dict[str, Any] = field(default_factory=dict)  # of methods that have them
+    assistant_lengths: Sequence[int] = (3, 5, 8)
+    inflate: str | None = None  # give target and draft the cost of this shape
+    trust_remote_code: bool = False
+
+
+@dataclass
+class Report:
+    """Everything that a run found."""
+
+    options: Options
+    environment: dict[str, Any]
+    pass_seconds: dict[int, float]  # of the target, by tokens in a pass
+    prompts: int
+    results: list[Result] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fit for JSON; texts and tokens left out."""
+        options = asdict(self.options)
+        options["prompts"] = [path.name for path in self.options.prompts]
+        return {
+            "options": options,
+            "environment": self.environment,
+            "pass_seconds": {str(tokens): s for tokens, s in self.pass_seconds.items()},
+            "prompts": self.prompts,
+            "results": [result.as_dict() for result in self.results],
+            "skipped": self.skipped,
+        }
+
+
+def check(options: Options) -> None:
+    """Refuse what cannot be compared, before anything is loaded."""
+    for name, value in (("rounds", options.rounds), ("max_tokens", options.max_tokens)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}, but a comparison needs 1 or more")
+    if options.num_prompts is not None and options.num_prompts < 1:
+        raise ValueError(f"num_prompts is {options.num_prompts}, but must be 1 or more")
+    if not options.batches or min(options.batches) < 1:
+        raise ValueError("a batch size must be 1 or more")
+    for method in options.methods:
+        parts = method.split("+")
+        check_given(parts, _sources(options, options.draft))
+        for part in parts:
+            if part not in GIVEN:
+                named(part)
+
+
+def run(options: Options, progress: Callable[[str, float], None]) -> Report:
+    """All comparisons; `progress` is told what runs and how much of everything is done."""
+    check(options)
+    progress("loading", 0.0)
+    model, plain, assistant = load(options)
+    if plain.tokenizer is None:
+        raise ValueError("a comparison reads text, and this model came without a tokenizer")
+    prompts = prompt_files.read(options.prompts, options.num_prompts, plain.tokenizer)
+    llms = {"none": plain}
+    for method in options.methods:
+        if method not in llms:
+            drafter = [_drafter(part, options, assistant) for part in method.split("+")]
+            llms[method] = LLM(plain, speculate=drafter, max_batch=max(options.batches))
+    progress("measuring passes", 0.0)
+    cost = pass_seconds(plain.runner, 128)
+    report = Report(options, environment(model, plain), cost, len(prompts))
+    report.skipped += [
+        f"{name}: not known here (known: {', '.join(PEERS)})"
+        for name in options.against
+        if name not in PEERS
+    ]
+    mine = [ours(name, llm) for name, llm in llms.items()]
+    cases = [(t, b) for t in options.temperatures for b in options.batches]
+    for number, (temperature, batch) in enumerate(cases):
+        how = How(temperature, options.max_tokens, options.seed, options.ignore_eos)
+        ticks = Ticks(progress, number, len(cases), f"T={temperature:g}, batch {batch}")
+        comparison = Comparison(
+            list(mine),
+            prompts,
+            plain.tokenizer,
+            how,
+            batch,
+            plain.max_length,
+            ticks,
+        )
+        if "transformers" in options.against:
+            _add_transformers(comparison, model, plain.end_ids, assistant, options, ticks)
+        groups = -(-len(prompts) // batch)
+        ticks.expect(groups * len(comparison.sides) * (options.rounds + 1))
+        results = comparison.warm_up(model)
+        for turn in range(options.rounds):
+            comparison.run(results, turn)
+        judge(list(results.values()), comparison.sides, cost)
+        report.results += results.values()
+        report.skipped += [
+            f"{text} (T={temperature:g}, batch {batch})" for text in comparison.skipped
+        ]
+    report.environment["load_after"] = timing.load()
+    return report
+
+
+@dataclass
+class Ticks:
+    """Turns the answers of one case into a share of everything."""
+
+    progress: Callable[[str, float], None]
+    case: int
+    cases: int
+    text: str
+    expected: int = 0
+    seen: int = 0
+
+    def expect(self, answers: int) -> None:
+        self.expected, self.seen = answers, 0
+
+    def __call__(self) -> None:
+        self.seen += 1
+        share = min(1.0, self.seen / self.expected) if self.expected else 0.0
+        self.progress(self.text, (self.case + share) / self.cases)
+
+
+def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None]:
+    """The target as peers run it, in a plain engine, and the draft; inflated if asked for.
+
+    What the native runner packs is a copy of the weights that peers compute with.
+    """
+    int8 = options.dtype == "int8"
+    source, where = located(options.model, "target"), loading.pick_device(options.device)
+    common: dict[str, Any] = {
+        "device": where,
+        "trust_remote_code": options.trust_remote_code,
+    }
+    model = loading.load(
+        source, dtype=torch.bfloat16 if int8 else loading.pick_dtype(options.dtype), **common
+    )
+    assistant: Any = None
+    if options.draft is not None:
+        assistant = loading.load(located(options.draft, "draft"), dtype=model.dtype, **common)
+    if options.inflate is not None:
+        model = inflate(model, like=options.inflate)
+        if assistant is not None:
+            assistant = inflate(assistant, like=options.inflate, share=DRAFT_SHARE)
+    natively = options.runner == "auto" and choice.suits(model)
+    plain = LLM(
+        model,
+        tokenizer=load_tokenizer(source, None, {"trust_remote_code": options.trust_remote_code}),
+        runner="native" if natively else options.runner,
+        dtype="int8" if int8 else "auto",
+        threads=options.threads,
+        max_batch=max(options.batches),
+    )
+    return model, plain, assistant
+
+
+def _drafter(part: str, options: Options, assistant: PreTrainedModel | None) -> Any:
+    # No memory of earlier outputs: every round writes the same ones again.
+    return named(part, _sources(options, assistant), **options.draft_options, corpus=0)
+
+
+def _sources(options: Options, draft: Any) -> dict[str, Any]:
+    heads = None if options.heads is None else located(options.heads, "heads")
+    return {"draft": draft, "heads": heads}
+
+
+def _add_transformers(
+    comparison: Comparison,
+    model: PreTrainedModel,
+    ends: Sequence[int],
+    assistant: PreTrainedModel | None,
+    options: Options,
+    ticks: Ticks,
+) -> None:
+    """transformers' own loop, prompt lookup, and its assistant at the best of several lengths."""
+    comparison.sides.append(transformers("", model, ends))
+    if comparison.batch > 1:
+        comparison.skipped.append("transformers assistant and lookup: they take one prompt at once")
+        return
+    lookup = transformers("lookup", model, ends, batches=False, prompt_lookup_num_tokens=10)
+    comparison.sides.append(lookup)
+    if assistant is not None:
+        candidates = [
+            assisted(model, assistant, ends, n) for n in (None, *options.assistant_lengths)
+        ]
+        ticks.expect(0)
+        best, skipped = best_assistant(candidates, comparison)
+        comparison.skipped += skipped
+        comparison.sides += [best] if best is not None else []
+
+
+def environment(model: PreTrainedModel, plain: LLM) -> dict[str, Any]:
+    """The machine, the versions and the model, as they were."""
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "machine": timing.machine(),
+        "load_before": timing.load(),
+        "threads": torch.get_num_threads(),
+        **{name: version(name) for name in ("draftproof", "torch", "transformers")},
+        "device": str(model.device),
+        "runner": plain.runner.name,
+        "dtype": plain.runner.precision,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }

@@ -1,0 +1,227 @@
+"""Whether the rejection rule draws from the target's law: the first three tokens jointly.
+
+The exact law of three tokens is enumerated from one plain pass over a tree of all of them; many
+runs with different seeds are counted against it by a chi-square test over pooled bins. Runs have
+room for more than three tokens, so that they draft as they do for users, and end once they have
+them: the law of the first three does not know what follows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from draftproof.certify.identity import KEY, Reference, complaints
+from draftproof.llm import LLM
+from draftproof.request import Request
+from draftproof.runners.base import Work
+from draftproof.sampling import History, SamplingParams, adjust, law
+from draftproof.tree import TokenTree
+
+TOKENS = 3  # whose joint law is tested
+AHEAD = 12  # that a run has room for beyond them: a tree is never deeper than the room
+LEAST = 5  # expected counts of a bin
+FALSE_ALARM = 1e-3  # of a whole certificate, shared equally among its tests
+BATCH = 32  # runs at once
+LONGEST = 64  # tokens of a context: it is read many times
+# Few candidates, so that all triples are enumerated; penalties, so that paths differ in history.
+SETTINGS = {
+    "top_k=4": SamplingParams(temperature=1.0, top_k=4),
+    "penalties, top_k=4": SamplingParams(
+        temperature=1.5, top_k=4, repetition_penalty=1.3, frequency_penalty=0.5
+    ),
+}
+
+NEAR = -1  # in an outcome: one of the tokens that rounding may exchange at the border of top_k
+
+Outcome = tuple[int, ...]  # the tokens, up to NEAR
+
+
+@dataclass(frozen=True)
+class Law:
+    """The probability of every outcome, and after which tokens which others are not told apart."""
+
+    shares: dict[Outcome, float] = field(default_factory=dict)
+    bands: dict[Outcome, set[int]] = field(default_factory=dict)
+
+    def outcome(self, written: Sequence[int]) -> Outcome:
+        """What these tokens count as."""
+        for at, token in enumerate(written):
+            if token in self.bands.get(tuple(written[:at]), ()):
+                return (*written[:at], NEAR)
+        return tuple(written)
+
+
+@dataclass(frozen=True)
+class Test:
+    """One chi-square test."""
+
+    setting: str
+    context: int  # number of the prompt
+    runs: int
+    bins: int
+    p: float  # the chance of counts at least as far off under the target's law
+    impossible: int  # runs that wrote what the target never writes
+    drafted: int  # tokens of the trees that were verified
+    accepted: int  # of the runs' first three tokens, those that a draft had
+    cause: str | None = None  # why the runs were given up
+
+    def fails(self, tests: int) -> bool:
+        """Whether it does, one of so many."""
+        return self.cause is not None or self.impossible > 0 or self.p < FALSE_ALARM / tests
+
+    @property
+    def idle(self) -> str | None:
+        """Why it says nothing of drafts, if so."""
+        if self.cause is not None:
+            return None
+        if not self.drafted:
+            return "nothing was drafted"
+        return "all outcomes share one bin" if self.bins < 2 else None
+
+
+def contexts(made: Sequence[Reference], count: int, room: int) -> list[tuple[int, list[int]]]:
+    """Prompt numbers and contexts behind which the target is least sure, one per prompt.
+
+    room: tokens that context and run may have together.
+    """
+    found, longest = [], max(1, min(LONGEST, room - TOKENS - AHEAD))
+    for ref in made:
+        spread = [float(row.float().topk(4).values.softmax(-1).amax()) for row in ref.rows]
+        at = min(range(len(spread)), key=spread.__getitem__)
+        found.append((spread[at], ref.number, [*ref.prompt, *ref.tokens[:at]][-longest:]))
+    return [(number, ids) for _, number, ids in sorted(found)[:count]]
+
+
+def exact(llm: LLM, ids: Sequence[int], params: SamplingParams, off: float) -> Law:
+    """The target's joint law of the next tokens, by enumeration.
+
+    off: how far the logits of two passes may differ. A pass that rounds otherwise may have another
+    token among the top_k: those that it could be end the path as one outcome.
+    """
+    history = History(ids, llm.end_ids if params.min_tokens else ())
+    tokens, parents, frontier, found = [ids[-1]], [-1], [(0, 1.0)], Law()
+    for depth in range(TOKENS):
+        tree = TokenTree(tokens, parents)
+        (output,) = llm.runner.forward([Work(KEY, ids[:-1], tree)])
+        rows = output.logits.clone()
+        llm.runner.free(KEY)
+        following = []
+        for node, p in frontier:
+            path = tuple(tree.path_tokens(node))
+            each = law(rows[node], params, history, path)
+            near = band(adjust(rows[node], params, history, path), each, params, off)
+            if near:
+                found.bands[path] = near
+                found.shares[(*path, NEAR)] = p * float(each[sorted(near)].sum())
+            for token in each.nonzero()[:, 0].tolist():
+                share = p * float(each[token])
+                if token in near:
+                    continue
+                if depth == TOKENS - 1:
+                    found.shares[(*path, token)] = share
+                    continue
+                following.append((len(tokens), share))
+                tokens, parents = [*tokens, token], [*parents, node]
+        frontier = following
+    return found
+
+
+def band(row: Tensor, kept: Tensor, params: SamplingParams, off: float) -> set[int]:
+    """Tokens of an adjusted row (V,) that a pass which rounds otherwise may exchange at the border.
+
+    kept: (V,) its law, above 0 for those that survive here. Two logits come nearer by 2 `off` at
+    most, which a repetition penalty stretches.
+    """
+    stretch = max(params.repetition_penalty, 1 / params.repetition_penalty)
+    row, reach, inside = row.double(), 2 * off * stretch, kept > 0
+    border = row[inside].min() - reach
+    outside = row.isfinite() & ~inside & (row >= border)
+    if not off or not outside.any():
+        return set()
+    near = outside | (inside & (row <= row[outside].max() + reach))
+    return set(near.nonzero()[:, 0].tolist())
+
+
+def test(
+    llm: LLM,
+    number: int,
+    ids: list[int],
+    setting: str,
+    seeds: Sequence[int],
+    off: float = 0.0,
+    done: Callable[[int], None] = lambda runs: None,
+) -> Test:
+    """One setting at one context, behind prompt `number`: a run of `llm`, which drafts, per seed.
+
+    off: how far the logits of two passes may differ.
+    """
+    counts: Counter[Outcome] = Counter()
+    params, drafted, accepted, cause = SETTINGS[setting], 0, 0, None
+    want = exact(llm, ids, params, off)
+    with closing(_runs(llm, ids, params, seeds)) as written:
+        for request in written:
+            if cause := next(iter(complaints(request)), None):
+                break
+            drafted += request.stats.drafted
+            accepted += sum(request.from_draft[:TOKENS])
+            counts[want.outcome(request.output[:TOKENS])] += 1
+            done(1)
+    made = counts.total()
+    done(len(seeds) - made)
+    impossible = sum(n for outcome, n in counts.items() if not want.shares.get(outcome))
+    bins, p = (0, 0.0) if cause else chi_square(want.shares, counts, made)
+    return Test(setting, number, made, bins, p, impossible, drafted, accepted, cause)
+
+
+def _runs(
+    llm: LLM, ids: list[int], params: SamplingParams, seeds: Sequence[int]
+) -> Generator[Request]:
+    """A run for every seed, as soon as it has its tokens; the next one takes its place at once."""
+    params = replace(params, max_tokens=TOKENS + AHEAD, ignore_eos=True)
+    waiting, running = iter(seeds), list[Request]()
+    try:
+        while True:
+            for seed in islice(waiting, llm.engine.scheduler.max_batch - len(running)):
+                running += llm.submit(ids, replace(params, seed=seed))
+            if not running:
+                return
+            llm.engine.step()
+            for request in [*running]:
+                if request.finished or len(request.output) >= TOKENS:
+                    llm.engine.abort(request)
+                    running.remove(request)
+                    yield request
+    finally:
+        for request in running:
+            llm.engine.abort(request)
+
+
+def chi_square(
+    want: dict[Outcome, float], counts: Counter[Outcome], runs: int
+) -> tuple[int, float]:
+    """Bins and p of Pearson's test; outcomes expected less than `LEAST` times are pooled."""
+    bins: list[list[float]] = []  # expected, observed
+    rest = [0.0, 0.0]
+    for outcome, share in want.items():
+        pair = [runs * share, float(counts[outcome])]
+        if pair[0] >= LEAST:
+            bins.append(pair)
+        else:
+            rest = [rest[0] + pair[0], rest[1] + pair[1]]
+    if rest[0] >= LEAST or not bins:
+        bins.append(rest)
+    else:  # too few to stand alone: to the rarest
+        rarest = min(bins)
+        rarest[:] = [rarest[0] + rest[0], rarest[1] + rest[1]]
+    if len(bins) < 2:
+        return 1, 1.0  # the target always writes the same: nothing to test
+    statistic = sum((seen - wanted) ** 2 / wanted for wanted, seen in bins)
+    half = torch.tensor([(len(bins) - 1) / 2, statistic / 2], dtype=torch.float64)
+    return len(bins), float(torch.special.gammaincc(half[0], half[1]))

@@ -1,0 +1,148 @@
+"""A certificate as a table and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from draftproof.certify import Case, Certificate, law
+
+SHOWN = 5  # defects that are told of
+
+
+def table(certificate: Certificate) -> Table:
+    """One row per method and rule."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    made.add_column("method")
+    made.add_column("rule")
+    for name in ("posi-\ntions", "tokens/\nstep", "accepted", "logits\ndiffer", "near-\nties"):
+        made.add_column(name, justify="right")
+    made.add_column("defects", justify="right")
+    for name in ("law:\ndrafts", "least\np"):
+        made.add_column(name, justify="right")
+    for case in certificate.cases:
+        whole = case.whole
+        share = f"{whole.accepted / whole.drafted:.0%}" if whole.drafted else "-"
+        smallest = min((test.p for test in case.laws), default=math.nan)
+        made.add_row(
+            case.method,
+            case.rule,
+            f"{whole.positions:,}",
+            f"{whole.positions / whole.steps:.2f}" if whole.steps else "-",
+            share,
+            f"{whole.difference:.2g}",
+            str(len(whole.near_ties)),
+            str(len(whole.defects)),
+            _drafts(case),
+            f"{smallest:.2g}" if case.laws else "-",
+        )
+    return made
+
+
+def _drafts(case: Case) -> str:
+    """The share of the tested tokens that a draft had."""
+    if not case.laws:
+        return "-"
+    if not any(test.drafted for test in case.laws):
+        return "none"
+    tested = law.TOKENS * sum(test.runs for test in case.laws)
+    return f"{sum(test.accepted for test in case.laws) / tested:.0%}"
+
+
+def bound(certificate: Certificate) -> str:
+    """One line: how far logits may be off, and why."""
+    of = certificate.bound
+    head = f"{certificate.runner} runner in {certificate.precision}: "
+    if of.value == 0 and of.cap == 0:
+        return head + "a row's bits do not depend on the pass, so no logit may differ at all"
+    wider = "" if of.rounding is None else f", a wider precision by {of.rounding:.2g}"
+    return (
+        f"{head}logits may differ by {of.value:.2g} (blocks of tokens differ from single ones by "
+        f"{of.blocks:.2g}{wider}; never more than {of.cap:.2g})"
+    )
+
+
+def laws(certificate: Certificate) -> str:
+    """One line on the tests of law; empty where there were none."""
+    if not certificate.tests:
+        return ""
+    return (
+        f"law: {certificate.tests} chi-square tests of {law.TOKENS} tokens jointly; one of them "
+        f"fails below p = {law.FALSE_ALARM / certificate.tests:.1g}, so that a sound engine fails "
+        f"once in {1 / law.FALSE_ALARM:,.0f} certificates"
+    )
+
+
+def idle(certificate: Certificate) -> list[str]:
+    """A line for each method whose tests of law say nothing of drafts."""
+    lines = []
+    for case in certificate.cases:
+        causes = Counter(test.idle for test in case.laws if test.idle is not None)
+        lines += [
+            f"{case.method}, {case.rule}: {count} of {len(case.laws)} tests of law not exercised: "
+            f"{cause}"
+            for cause, count in causes.items()
+        ]
+    return lines
+
+
+def defects(certificate: Certificate) -> list[str]:
+    """A line for each of the first defects."""
+    lines = []
+    for case, setting, one in certificate.defects[:SHOWN]:
+        lines.append(
+            f"{case.method}, {case.rule}, {setting}, prompt {one.number}, token {one.position}: "
+            f"{one.cause} (plain {one.plain}, here {one.other}, logits off by {one.difference:.2g})"
+        )
+    for case, test in certificate.failed_laws[:SHOWN]:
+        what = f"{test.runs} runs do not follow the target's law (p = {test.p:.1g}, "
+        what += f"{test.impossible} impossible)"
+        lines.append(
+            f"{case.method}, {case.rule}, {test.setting}, context {test.context}: "
+            f"{what if test.cause is None else test.cause}"
+        )
+    return lines
+
+
+def as_dict(certificate: Certificate, model: str) -> dict[str, Any]:
+    """Everything, fit for JSON."""
+    return {
+        "model": model,
+        "runner": certificate.runner,
+        "precision": certificate.precision,
+        "seed": certificate.seed,
+        "prompts": len(certificate.prompts),
+        "verdict": certificate.verdict,
+        "code": certificate.code,
+        "bound": asdict(certificate.bound),
+        "law": {"false_alarm": law.FALSE_ALARM, "tests": certificate.tests},
+        "cases": [_case(case, certificate.tests) for case in certificate.cases],
+    }
+
+
+def _case(case: Case, tests: int) -> dict[str, Any]:
+    def finite(entry: dict[str, Any]) -> dict[str, Any]:
+        off = entry["difference"]
+        return entry | {"difference": off if math.isfinite(off) else None}
+
+    return {
+        "method": case.method,
+        "rule": case.rule,
+        "settings": {
+            setting: asdict(outcome)
+            | {
+                "difference": outcome.difference if math.isfinite(outcome.difference) else None,
+                "near_ties": [finite(asdict(one)) for one in outcome.near_ties],
+                "defects": [finite(asdict(one)) for one in outcome.defects],
+            }
+            for setting, outcome in case.outcomes.items()
+        },
+        "laws": [
+            asdict(test) | {"fails": test.fails(tests), "idle": test.idle} for test in case.laws
+        ],
+    }

@@ -1,0 +1,180 @@
+"""`draftproof info`: versions, devices, kernels, and what is available or why not.
+
+For a person a table, for a bug report or a program one JSON object. Loads no model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import warnings
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from safetensors import SafetensorError, safe_open
+
+import draftproof
+from draftproof import native
+from draftproof.bench import timing
+from draftproof.demo import bundled
+from draftproof.methods import GIVEN, METHODS
+from draftproof.runners.team import PRECISIONS
+
+LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
+DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors' names
+OPTIONAL = {
+    "accelerate": "`draftproof train`",
+    "datasets": "data sets to train on",
+    "matplotlib": "pictures of `draftproof bench` and of training",
+    "peft": "targets with adapters",
+}
+
+
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> int:
+    """Tell versions, devices, and what is available or why not."""
+    found = facts()
+    if as_json:
+        print(json.dumps(found), flush=True)
+        return 0
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in _rows(found):
+        table.add_row(*row)
+    Console(markup=False, highlight=False).print(table)
+    return 0
+
+
+def facts() -> dict[str, Any]:
+    """Everything there is to tell, fit for JSON."""
+    return {
+        "versions": {
+            "draftproof": draftproof.__version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in LIBRARIES},
+        },
+        "machine": {
+            "platform": platform.platform(),
+            "processor": timing.processor(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+        },
+        "kernels": {
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "onednn": torch.backends.mkldnn.is_available(),
+            "mkl": torch.backends.mkl.is_available(),
+        },
+        "devices": {
+            "cpu": _state(),
+            "cuda": _cuda(),
+            "mps": _state("not supported (no test machine)"),
+        },
+        "runners": {"torch": _state(), "native": _native()},
+        "methods": [*METHODS, *GIVEN],
+        "optional": {
+            name: {"version": _version(name), "adds": adds} for name, adds in OPTIONAL.items()
+        },
+        "bundled": {name: _bundled(name) for name in ("target", "draft", "heads")},
+    }
+
+
+def _state(reason: str | None = None, **more: Any) -> dict[str, Any]:
+    """Available, or not for a reason."""
+    return {"available": reason is None, "reason": reason, **more}
+
+
+def _version(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _native() -> dict[str, Any]:
+    try:
+        return _state(kernels=native.kernels(), precisions=[*PRECISIONS])
+    except native.Missing as error:
+        return _state(str(error), kernels=None, precisions=[])
+
+
+def _cuda() -> dict[str, Any]:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        available = torch.cuda.is_available()
+    if available:
+        found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        return _state(
+            devices=[
+                {
+                    "name": device.name,
+                    "memory_bytes": device.total_memory,
+                    "compute_capability": f"{device.major}.{device.minor}",
+                }
+                for device in found
+            ]
+        )
+    if torch.version.cuda is None and torch.version.hip is None:
+        reason = "this torch was built without CUDA"
+    else:  # a driver that is too old is told in a warning
+        reason = " ".join(str(told[0].message).split()) if told else "torch sees no GPU"
+    return _state(reason, devices=[])
+
+
+def _bundled(name: str) -> dict[str, Any]:
+    try:
+        folder = bundled(name)
+        file = folder / "model.safetensors"
+        with safe_open(file, framework="pt") as weights:  # shapes only: no tensor is read
+            tensors = [weights.get_slice(key) for key in weights.keys()]  # noqa: SIM118
+            shapes = [tensor.get_shape() for tensor in tensors]
+            kinds = {tensor.get_dtype() for tensor in tensors}
+        config = json.loads((folder / "config.json").read_text())
+    except (ValueError, OSError, SafetensorError) as error:
+        return _state(" ".join(str(error).split()))
+    return _state(
+        parameters=sum(map(math.prod, shapes)),
+        bytes=file.stat().st_size,
+        dtype=" and ".join(sorted(DTYPES.get(kind, kind) for kind in kinds)),
+        max_length=config.get("max_position_embeddings"),  # heads have none
+    )
+
+
+def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The table's lines: what, and how it is with it."""
+    yield from found["versions"].items()
+    machine, kernels = found["machine"], found["kernels"]
+    yield "platform", machine["platform"]
+    yield "processor", f"{machine['processor']}, {machine['cores']} cores"
+    yield "threads", str(machine["threads"])
+    libraries = [name for name in ("onednn", "mkl") if kernels[name]]
+    yield "kernels", ", ".join(["torch", kernels["cpu_capability"], *libraries])
+    for device, state in found["devices"].items():
+        listed = [
+            f"{one['name']}, {one['memory_bytes'] / 2**30:.0f} GiB, {one['compute_capability']}"
+            for one in state.get("devices", ())
+        ]
+        yield f"device {device}", _said(state, "; ".join(listed))
+    for runner, state in found["runners"].items():
+        kernels, kinds = state.get("kernels"), " and ".join(state.get("precisions", ()))
+        yield f"runner {runner}", _said(state, f"{kernels} kernels, {kinds}" if kernels else "")
+    yield "methods", ", ".join(found["methods"])
+    for name, library in found["optional"].items():
+        yield name, f"{library['version'] or 'not installed'} ({library['adds']})"
+    for name, state in found["bundled"].items():
+        size = ""
+        if state["available"]:
+            size = f"{state['parameters'] / 1e6:.1f} million parameters, {state['dtype']}, "
+            size += f"{state['bytes'] / 1e6:.1f} MB"
+            size += f", {state['max_length']} tokens" if state["max_length"] else ""
+        yield f"bundled {name}", _said(state, size)
+
+
+def _said(state: dict[str, Any], more: str = "") -> str:
+    return f"no: {state['reason']}" if state["reason"] else more or "yes"

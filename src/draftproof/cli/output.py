@@ -1,0 +1,128 @@
+"""What `draftproof generate` prints: text as it comes, a table of counts, one JSON object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from draftproof import LLM, Completion
+from draftproof.request import Request, Stats
+from draftproof.text import TextStream
+
+
+def write(llm: LLM, requests: Sequence[Request], quiet: bool) -> bool:
+    """Run `requests` and print them unless `quiet`; one alone is printed while it is written.
+
+    Returns whether an interrupt ended them; what they wrote until then is printed too.
+    """
+    interrupted = False
+    try:
+        while not all(request.finished for request in requests):
+            llm.engine.step()
+            if len(requests) == 1 and not quiet:
+                _print_new(requests[0])
+    except KeyboardInterrupt:
+        interrupted = True
+        for request in requests:
+            llm.engine.abort(request)
+    for request in () if quiet else requests:
+        if len(requests) > 1:
+            print(f"[{request.index}]")
+        _print_new(request)
+        if interrupted or not request.completion().text.endswith("\n"):
+            print(flush=True)
+    return interrupted
+
+
+def _print_new(request: Request) -> None:
+    assert isinstance(request.text, TextStream)  # a prompt of text: there is a tokenizer
+    print(request.text.take(), end="", flush=True)
+
+
+def _seconds(stats: Stats) -> tuple[float, float | None]:
+    """From start to end, and to the first token if there is one."""
+    return stats.ended - stats.began, stats.first_token - stats.began if stats.tokens else None
+
+
+def table(done: Sequence[Completion]) -> Table:
+    """The counts of completions, one row each."""
+    first, several = done[0], len(done) > 1
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title=f"seed {first.seed}, {len(first.prompt_token_ids)} prompt tokens"
+        + (", lossy acceptance: not what the model alone would write" if first.stats.lossy else ""),
+        title_justify="left",
+        title_style="dim",
+    )
+    if several:
+        made.add_column("n", justify="right")
+    names = ["tokens", "steps", "tokens/\nstep", "acceptance\nrate", "acceptance\nlength"]
+    for name in (*names, "tokens/s", "first\ntoken", "end"):
+        made.add_column(name, justify="right")
+    for one in done:
+        stats = one.stats
+        seconds, first_s = _seconds(stats)
+        made.add_row(
+            *([str(one.index)] if several else []),
+            str(stats.tokens),
+            str(stats.steps),
+            f"{stats.tokens_per_step:.2f}",
+            f"{stats.accepted / stats.drafted:.0%}" if stats.drafted else "-",
+            f"{stats.acceptance_length:.2f}" if stats.drafted else "-",
+            f"{stats.tokens / seconds:.1f}" if stats.tokens else "-",
+            "-" if first_s is None else f"{first_s:.2f} s",
+            one.finish_reason,
+        )
+    return made
+
+
+def as_dict(model: str, prompt: str, done: Sequence[Completion]) -> dict[str, Any]:
+    """Everything about the completions, fit for JSON."""
+    return {
+        "model": model,
+        "prompt": prompt,
+        "prompt_token_ids": done[0].prompt_token_ids,
+        "completions": [
+            {
+                "index": one.index,
+                "text": one.text,
+                "token_ids": one.token_ids,
+                "from_draft": one.from_draft,
+                "finish_reason": one.finish_reason,
+                "error": one.error,
+                "warnings": one.warnings,
+                "seed": one.seed,
+                "logprobs": _finite(one.logprobs),
+                "stats": _counts(one.stats),
+            }
+            for one in done
+        ],
+    }
+
+
+def _counts(stats: Stats) -> dict[str, Any]:
+    counts = asdict(stats)
+    for clock in ("began", "first_token", "ended"):  # monotonic seconds mean nothing outside
+        del counts[clock]
+    seconds, first_s = _seconds(stats)
+    return counts | {
+        "tokens_per_step": stats.tokens_per_step,
+        "acceptance_length": stats.acceptance_length,
+        "seconds": seconds,
+        "first_token_s": first_s,
+        "tokens_per_s": stats.tokens / seconds if stats.tokens else None,
+    }
+
+
+def _finite(logprobs: list[dict[int, float]] | None) -> list[dict[int, float | None]] | None:
+    """JSON has no -inf: a token that cannot occur gets null."""
+    if logprobs is None:
+        return None
+    return [{i: p if math.isfinite(p) else None for i, p in row.items()} for row in logprobs]

@@ -1,0 +1,75 @@
+"""`draftproof train draft`: from arguments to a trained draft, its card, and what it gave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from draftproof.cli import options, training
+from draftproof.cli.options import option
+from draftproof.cli.training import RESULTS, TRAINING
+from draftproof.training import card_draft, run_draft
+from draftproof.training.draft import LOSSES
+
+DRAFT = "The draft"
+
+
+def draft(
+    target: training.Target,
+    data: training.Data,
+    out: Annotated[Path, option(RESULTS, "Folder for the draft.")],
+    held_out: training.HeldOut = None,
+    limit: training.Limit = None,
+    self_distill: training.SelfDistill = False,
+    length: training.Length = None,
+    size: Annotated[
+        str | None,
+        option(
+            DRAFT,
+            "N: so many of the target's layers, evenly; NxW: as many, W wide, random.",
+            metavar="N|NxW",
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None, option(DRAFT, "Which of the target's layers, from 0.", metavar="0,5,11")
+    ] = None,
+    exit_layer: Annotated[
+        int | None,
+        option(DRAFT, "Not a model: a head on that layer of the target, for early exit."),
+    ] = None,
+    blocks: Annotated[int | None, option(DRAFT, "Of the head of --exit-layer; 4.")] = None,
+    start: Annotated[
+        str | None, option(DRAFT, "A draft to go on from: id, folder or `bundled`.")
+    ] = None,
+    loss: Annotated[
+        str,
+        option(TRAINING, "forward-kl (default), reverse-kl, tv; text: as if there were no target."),
+    ] = LOSSES[0],
+    on_policy: Annotated[
+        float, option(TRAINING, "Share of the steps on what the draft writes; 0.")
+    ] = 0.0,
+    steps: training.Steps = None,
+    rows: training.Rows = None,
+    accumulate: training.Accumulate = 1,
+    rate: Annotated[
+        float | None,
+        option(TRAINING, "Peak; 0.001, 0.0003 with --start, less for a width over 320."),
+    ] = None,
+    seed: training.Seed = 0,
+    resume: training.Resume = False,
+    calibration_tokens: Annotated[
+        int, option(RESULTS, "Of held-out text to serve, at each of three temperatures; 20000.")
+    ] = 20_000,
+    dtype: options.Dtype = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+) -> int:
+    """A small model that drafts for a target: distilled, and served once to be sure."""
+    chosen = training.chosen(run_draft.Options, locals(), "draft")
+    return training.watched(
+        lambda shown: run_draft.draft(chosen, shown),
+        lambda shown: f"agrees {shown['agree']:.0%}",
+        card_draft.lines,
+        out,
+    )

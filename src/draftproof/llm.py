@@ -1,0 +1,277 @@
+"""The facade: text in, text out.
+
+Loads a model, resolves `speculate`, turns prompts into requests and requests into completions.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from draftproof import native
+from draftproof.engine import Engine
+from draftproof.inputs import Prompt, as_list, integers, params_of
+from draftproof.methods import resolve
+from draftproof.proposers.base import Proposer, bind
+from draftproof.request import Completion, Request
+from draftproof.runners import choice, loading
+from draftproof.runners.native import NativeRunner
+from draftproof.runners.torch import TorchRunner
+from draftproof.sampling import SamplingParams
+from draftproof.scheduler import Scheduler
+from draftproof.text import TextStream, chat_ids, end_ids, load_tokenizer
+from draftproof.verify import Typical
+
+
+class Chunk:
+    """A piece of a streamed answer: new text and new tokens; the last one has a reason."""
+
+    __slots__ = ("finish_reason", "text", "token_ids")
+
+    def __init__(self, text: str, token_ids: list[int], finish_reason: str | None) -> None:
+        self.text, self.token_ids, self.finish_reason = text, token_ids, finish_reason
+
+
+class LLM:
+    """A language model that writes faster and writes the same.
+
+    model: hub id, folder, a loaded transformers model (which may lie on any device; then give
+    `tokenizer` too, or prompt with token ids), or another LLM, whose weights are shared as they
+    are. runner: "torch" runs any model; "native" (CPU; bfloat16, and dtype="int8") reads several
+    tokens for the price of one, and speculation changes no bit there; "auto" takes it for a model
+    by name in bfloat16 that it can run. speculate: None, a method's name, a proposer, or a
+    list of these, whose trees are merged. rule: "coupled" (same seed, same tokens, whatever
+    drafts), "rejection" (exact in law), or a `Typical` (lossy). max_length bounds prompt and
+    output together.
+    prefix_cache: a prompt that begins like an earlier request is read from there on; off, because
+    what is kept outlives a change of the model's weights or adapters.
+
+    Raises `ValueError`, in one sentence, for whatever cannot run.
+    """
+
+    runner: TorchRunner | NativeRunner
+    tokenizer: Any
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        tokenizer: Any = None,
+        speculate: Any = None,
+        rule: str | Typical = "coupled",
+        runner: str = "auto",
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        max_batch: int = 8,
+        max_length: int | None = None,
+        threads: int | None = None,
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        prefix_cache: bool = False,
+    ) -> None:
+        if max_batch < 1:
+            raise ValueError(f"max_batch={max_batch} runs nothing: use 1 or more")
+        proposer = resolve(speculate)
+        options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+        room: dict[str, Any] = {
+            "max_batch": max_batch,
+            "max_length": max_length,
+            "prefix_cache": prefix_cache,
+        }
+        if isinstance(model, LLM):
+            if (runner, device, dtype, threads, revision) != ("auto", "auto", "auto", None, None):
+                raise ValueError("weights of another LLM are shared as they are: drop the options")
+            self.runner = model.runner.again(**room)
+            tokenizer = tokenizer or model.tokenizer
+        else:
+            self.runner = choice.make(
+                model,
+                runner=runner,
+                device=device,
+                dtype=dtype,
+                threads=threads,
+                **options,
+                **room,
+            )
+        self.tokenizer = load_tokenizer(model, tokenizer, options)
+        self.end_ids = end_ids(self.runner.model, self.tokenizer)
+        self.max_length = self.runner.max_length
+        self.engine = Engine(
+            self.runner,
+            rule=rule,
+            scheduler=Scheduler(max_batch),
+            vocabulary=self.runner.vocabulary,
+        )
+        self._draft_with(proposer)
+        self._next_key = 0
+        self._closed = False
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def use(self, speculate: Any) -> None:
+        """Draft with something else from now on; takes what `LLM(speculate=)` takes.
+
+        Raises `ValueError` while requests are running, and changes nothing if it raises.
+        """
+        if self.engine.scheduler.running or self.engine.scheduler.waiting:
+            raise ValueError("requests are running: change the method when they have ended")
+        self._draft_with(resolve(speculate))
+
+    def _draft_with(self, proposer: Proposer | None) -> None:
+        if proposer is not None:
+            bind(proposer, self.runner)
+        self.engine.use(proposer)
+
+    def close(self) -> None:
+        """End every request and let go of caches; the user's model stays as it was."""
+        scheduler = self.engine.scheduler
+        for request in [*scheduler.running, *scheduler.waiting]:
+            self.engine.abort(request)
+        self.runner.close()
+        self._closed = True
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Completions in the order of the prompts; those of one prompt (n > 1) in a row.
+
+        prompts: text, token ids, or a list of either. params: one for all, or one per prompt.
+        Raises `ValueError` before anything runs if any prompt or parameter cannot run.
+        """
+        listed = as_list(prompts)
+        each = params_of(params, len(listed))
+        requests = [
+            request
+            for prompt, one in zip(listed, each, strict=True)
+            for request in self._requests(prompt, one)
+        ]
+        self._run(requests)
+        return [request.completion() for request in requests]
+
+    def chat(
+        self,
+        messages: Sequence[dict[str, str]] | Sequence[Sequence[dict[str, str]]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Answers to one conversation or to several, under the model's chat template."""
+        several = bool(messages) and not isinstance(messages[0], dict)
+        conversations: Any = messages if several else [messages]
+        ids = [chat_ids(self.tokenizer, conversation) for conversation in conversations]
+        return self.generate(ids, params)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """Chunks of one completion as they are written; closing the iterator aborts it."""
+        if params is not None and params.n != 1:
+            raise ValueError(f"stream writes one completion, not n={params.n}: use generate")
+        (request,) = self._requests(prompt, params or SamplingParams())
+        return self._stream(request)
+
+    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> list[Request]:
+        """Requests that run whenever `engine.step()` is called; for servers and tests."""
+        requests = self._requests(prompt, params or SamplingParams())
+        for request in requests:
+            self.engine.add(request)
+        return requests
+
+    def _stream(self, request: Request) -> Iterator[Chunk]:
+        self.engine.add(request)
+        sent = len(request.prompt)
+        try:
+            done = False
+            while not done:
+                if not request.finished:  # another stream's step may have ended it meanwhile
+                    self.engine.step()
+                done, tokens = request.finished, request.tokens[sent:]
+                sent += len(tokens)
+                text = request.text.take() if isinstance(request.text, TextStream) else ""
+                if tokens or done:
+                    yield Chunk(text, tokens, request.finish_reason)
+        finally:
+            self.engine.abort(request)
+
+    def _run(self, requests: Sequence[Request]) -> None:
+        try:
+            for request in requests:
+                self.engine.add(request)
+            while not all(request.finished for request in requests):
+                self.engine.step()
+        finally:  # an error or an interrupt leaves nothing running
+            for request in requests:
+                self.engine.abort(request)
+
+    def _requests(self, prompt: Prompt, params: SamplingParams) -> list[Request]:
+        if self._closed:
+            raise ValueError("this LLM is closed: make a new one")
+        ids = self._ids(prompt)
+        if params.stop and self.tokenizer is None:
+            raise ValueError("stop strings need a tokenizer: pass tokenizer= or use stop_token_ids")
+        self._check_ids("logit_bias", params.logit_bias or ())
+        self._check_ids("bad_token_ids", params.bad_token_ids)
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        requests = []
+        for index in range(params.n):
+            text = None
+            if self.tokenizer is not None:
+                text = TextStream(self.tokenizer, ids, params.stop)
+            requests.append(
+                Request(
+                    self._next_key,
+                    ids,
+                    params,
+                    seed=seed,
+                    rule=self.engine.name_of_rule,
+                    end_ids=self.end_ids,
+                    max_length=self.max_length,
+                    text=text,
+                    index=index,
+                )
+            )
+            self._next_key += 1
+        return requests
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ValueError("this model came without a tokenizer: prompt with token ids")
+            # A begin token alone would do, but an empty text is a mistake far more often.
+            ids = [int(i) for i in self.tokenizer(prompt)["input_ids"]] if prompt else []
+        else:
+            ids = integers(prompt)
+            self._check_ids("the prompt", ids)
+        if not ids:
+            raise ValueError("the prompt is empty: give at least one token")
+        if len(ids) > self.max_length - 1:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens and at most {self.max_length - 1} fit "
+                f"(max_length {self.max_length}): shorten it"
+            )
+        return ids
+
+    def _check_ids(self, what: str, ids: Any) -> None:
+        for token in ids:
+            if not 0 <= token < self.runner.vocabulary:
+                raise ValueError(
+                    f"{what} holds token id {token}, and the vocabulary ends at "
+                    f"{self.runner.vocabulary - 1}"
+                )
+
+
+def native_runs(device: str | torch.device = "auto") -> bool:
+    """Whether `runner="auto"` can be the native one on this device."""
+    return native.found() is not None and loading.pick_device(device).type == "cpu"

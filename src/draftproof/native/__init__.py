@@ -1,0 +1,158 @@
+"""The compiled CPU kernels, if they were built: found, loaded and declared for ctypes.
+
+`draftproof.h` documents what is declared here. Knows no model, no tensor and no cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+
+VERSION = 2  # of the interface
+OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT = 0, -1, -2, -3
+BF16, INT8 = 0, 1
+SOURCE_FP32, SOURCE_BF16 = 0, 1
+HEAD, Q, K, V, OUT, GATE, UP, DOWN = range(8)
+NORM_IN, NORM_POST, NORM_Q, NORM_K, NORM_LAST, INV_FREQ, WINDOW = range(7)
+
+int32s = POINTER(c_int32)
+
+
+class Shape(ctypes.Structure):
+    """dp_shape."""
+
+    _fields_ = (
+        ("layers", c_int32),
+        ("hidden", c_int32),
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("intermediate", c_int32),
+        ("vocabulary", c_int32),
+        ("precision", c_int32),
+        ("has_qk_norm", c_int32),
+        ("eps", c_float),
+        ("rope_scale", c_float),
+        ("attention_scale", c_float),
+    )
+
+
+class Segment(ctypes.Structure):
+    """dp_segment."""
+
+    _fields_ = (
+        ("row", c_void_p),
+        ("begin", c_int32),
+        ("end", c_int32),
+        ("cached", c_int32),
+        ("fresh", c_int32),
+        ("first", c_int32),
+        ("nodes", c_int32),
+        ("parents", c_int32),
+    )
+
+
+class Pass(ctypes.Structure):
+    """dp_pass."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("tokens", int32s),
+        ("segments", c_int32),
+        ("segment", POINTER(Segment)),
+        ("parents", int32s),
+        ("wanted", c_int32),
+        ("wanted_rows", int32s),
+        ("logits_rows", int32s),
+        ("logits", c_void_p),
+        ("best", int32s),
+        ("taps", c_int32),
+        ("tap_layers", int32s),
+        ("hidden", c_void_p),
+        ("layers", c_int32),
+    )
+
+
+# Name -> (result, arguments).
+FUNCTIONS = {
+    "dp_version": (c_int32, ()),
+    "dp_kernels": (c_char_p, (c_char_p,)),
+    "dp_team_new": (c_void_p, (c_int32,)),
+    "dp_team_free": (None, (c_void_p,)),
+    "dp_model_bytes": (c_int64, (POINTER(Shape),)),
+    "dp_model_new": (c_void_p, (POINTER(Shape), c_char_p)),
+    "dp_model_free": (None, (c_void_p,)),
+    "dp_model_matrix": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, *[c_int32] * 3)),
+    "dp_model_bias": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, c_int32)),
+    "dp_model_vector": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, c_int32)),
+    "dp_model_embeddings": (c_int32, (c_void_p, c_void_p)),
+    "dp_row_new": (c_void_p, (c_void_p,)),
+    "dp_row_free": (None, (c_void_p,)),
+    "dp_row_bytes": (c_int64, (c_void_p, c_int32)),
+    "dp_row_reserve": (c_int32, (c_void_p, c_int32)),
+    "dp_row_move": (None, (c_void_p, int32s, c_int32, c_int32)),
+    "dp_forward": (c_int32, (c_void_p, c_void_p, POINTER(Pass))),
+    "dp_read_rate": (c_double, (c_void_p, c_int64, c_int32)),
+    "dp_tile_rate": (c_double, (c_void_p, c_int32, c_int32)),
+    "dp_gumbel": (None, (c_uint64, c_uint32, c_uint32, c_int32, c_void_p)),
+    "dp_exponential": (None, (c_uint64, c_uint32, c_uint32, c_void_p, c_int32, c_void_p)),
+    "dp_race": (
+        c_int32,
+        (
+            *(c_void_p, c_void_p, c_int32, c_double, c_uint64, c_uint32, c_uint32, c_int32),
+            *(c_void_p, c_void_p, c_void_p),
+        ),
+    ),
+    "dp_head": (c_int32, (c_void_p, c_void_p, c_void_p, c_int32, c_void_p)),
+}
+
+
+class Missing(ImportError):
+    """The kernels were not built, or cannot be loaded; the text says why."""
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The shared library, its functions declared. Raises `Missing`."""
+    spec = importlib.util.find_spec("draftproof.native._draftproof")
+    if spec is None or spec.origin is None:
+        raise Missing(
+            "the native kernels were not built: install draftproof where there is a C++ compiler"
+        )
+    try:
+        found = ctypes.CDLL(spec.origin)
+        for name, (result, arguments) in FUNCTIONS.items():
+            function = getattr(found, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise Missing(f"the native kernels cannot be loaded: {error}") from error
+    if found.dp_version() != VERSION:
+        raise Missing("the native kernels are of another version: install draftproof again")
+    return found
+
+
+@functools.cache
+def found() -> ctypes.CDLL | None:
+    """The shared library, or None where there is none."""
+    try:
+        return library()
+    except Missing:
+        return None
+
+
+def kernels() -> str:
+    """The instruction set that runs here: avx512, avx2 or portable. Raises `Missing`."""
+    name: bytes = library().dp_kernels(b"")
+    return name.decode()

@@ -1,0 +1,114 @@
+// The plain C interface of draftproof's CPU kernels: weights in, one forward pass per call.
+// No library but the C++ runtime is behind it; callers own every array they pass.
+#pragma once
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define DP_API extern "C" __declspec(dllexport)
+#else
+#define DP_API extern "C" __attribute__((visibility("default")))
+#endif
+
+typedef struct dp_team dp_team;    // threads that work together
+typedef struct dp_model dp_model;  // packed weights and room to work in
+typedef struct dp_row dp_row;      // keys and values of one sequence, all layers
+
+enum { DP_OK = 0, DP_NO_MEMORY = -1, DP_NOT_FINITE = -2, DP_BAD_ARGUMENT = -3 };
+enum { DP_BF16 = 0, DP_INT8 = 1 };
+enum { DP_SOURCE_FP32 = 0, DP_SOURCE_BF16 = 1 };
+
+// Matrices are (outputs, inputs), as in a checkpoint. Q, K and V are the rows of one matrix, the
+// gate and the up projection the two halves of another.
+enum { DP_HEAD, DP_Q, DP_K, DP_V, DP_O, DP_GATE, DP_UP, DP_DOWN };
+enum { DP_NORM_IN, DP_NORM_POST, DP_NORM_Q, DP_NORM_K, DP_NORM_LAST, DP_INV_FREQ, DP_WINDOW };
+
+typedef struct {
+  int32_t layers, hidden, heads, kv_heads, head_dim, intermediate, vocabulary;
+  int32_t precision;      // DP_BF16 or DP_INT8
+  int32_t has_qk_norm;    // q and k are normalised per head before they are rotated
+  float eps;              // of every norm
+  float rope_scale;       // on cosines and sines (yarn), else 1
+  float attention_scale;  // on scores
+} dp_shape;
+
+typedef struct {
+  dp_row *row;
+  int32_t begin, end;  // its packed rows: `fresh` committed tokens, then the nodes from `first`
+  int32_t cached;      // committed tokens that lie in the row before this pass
+  int32_t fresh;
+  int32_t first;    // nodes before it ran earlier and lie in their slots
+  int32_t nodes;    // all nodes of the tree
+  int32_t parents;  // where the parents of those nodes begin
+} dp_segment;
+
+typedef struct {
+  int32_t rows;  // packed rows of all segments
+  const int32_t *tokens;
+  int32_t segments;
+  const dp_segment *segment;
+  const int32_t *parents;  // of every node: its parent's number in the tree, -1 at node 0
+  int32_t wanted;          // rows whose next token is asked for, ascending
+  const int32_t *wanted_rows;
+  const int32_t *logits_rows;  // (wanted): where its logits go, or -1
+  float *logits;               // (as many as asked for, vocabulary)
+  int32_t *best;               // (wanted): the first argmax, -1 if none is finite or one is NaN;
+                               // NULL: the head is left out, its logits too
+  int32_t taps;                // hidden states asked for, of the wanted rows
+  const int32_t *tap_layers;   // 0 to layers - 1: what enters that layer; layers: after the norm
+  float *hidden;               // (taps, wanted, hidden)
+  int32_t layers;              // the first so many, then the last norm and the head
+} dp_pass;
+
+DP_API int32_t dp_version(void);
+// The kernels that run here: "avx512", "avx2" or "portable". Names a set, "" the best of them.
+DP_API const char *dp_kernels(const char *wanted);
+
+DP_API dp_team *dp_team_new(int32_t threads);
+DP_API void dp_team_free(dp_team *team);
+
+// Bytes that the weights of a shape take, packed.
+DP_API int64_t dp_model_bytes(const dp_shape *shape);
+DP_API dp_model *dp_model_new(const dp_shape *shape, const char *kernels);
+DP_API void dp_model_free(dp_model *model);
+// One matrix of a layer, packed from contiguous (outputs, inputs); layer is 0 for the head.
+DP_API int32_t dp_model_matrix(dp_model *model, int32_t which, int32_t layer, const void *data,
+                               int32_t source, int32_t outputs, int32_t inputs);
+DP_API int32_t dp_model_bias(dp_model *model, int32_t which, int32_t layer, const float *bias,
+                             int32_t outputs);
+// A vector of a layer: norms (hidden or head_dim), inverse frequencies (head_dim / 2), or the
+// sliding window in positions (1 value, 0 is none).
+DP_API int32_t dp_model_vector(dp_model *model, int32_t which, int32_t layer, const float *data,
+                               int32_t size);
+// Embeddings (vocabulary, hidden) in bf16, used where they lie; NULL: those of the head.
+DP_API int32_t dp_model_embeddings(dp_model *model, const uint16_t *data);
+
+DP_API dp_row *dp_row_new(const dp_model *model);
+DP_API void dp_row_free(dp_row *row);
+DP_API int64_t dp_row_bytes(const dp_model *model, int32_t slots);
+DP_API int32_t dp_row_reserve(dp_row *row, int32_t slots);
+// Copies the slots `sources`, ascending and each at or after its place, to those from `to`.
+DP_API void dp_row_move(dp_row *row, const int32_t *sources, int32_t count, int32_t to);
+
+DP_API int32_t dp_forward(dp_model *model, dp_team *team, const dp_pass *pass);
+// Logits (rows, vocabulary) of hidden states (rows, hidden) that are past the last norm.
+DP_API int32_t dp_head(dp_model *model, dp_team *team, const float *hidden, int32_t rows,
+                       float *logits);
+
+// What the machine can do at best: bytes read a second by tiles of so many rows, and products a
+// second of full tiles in the cache.
+DP_API double dp_read_rate(dp_team *team, int64_t bytes, int32_t rows);
+DP_API double dp_tile_rate(dp_team *team, int32_t precision, int32_t tiles);
+
+// Coupled sampling (noise.py and sampling.py say what it is; here it is fast).
+// -log(u), float, of the ids 0 to 4 * blocks - 1.
+DP_API void dp_gumbel(uint64_t seed, uint32_t stream, uint32_t position, int32_t blocks, float *out);
+// E, double, of some ids: the bits of noise.noise.
+DP_API void dp_exponential(uint64_t seed, uint32_t stream, uint32_t position, const int64_t *ids,
+                           int32_t count, double *out);
+// The k best of a row (n), ties to the lowest id: of the race against `gumbel` at a temperature, or
+// (gumbel NULL) of the logits themselves. `scaled`: (x - max) / temperature; `log_mass`: the log of
+// the sum of its exp over the row. Returns how many were found, or -1 where NaN or +inf is in the
+// row or nothing is finite.
+DP_API int32_t dp_race(const float *logits, const float *gumbel, int32_t n, double temperature,
+                       uint64_t seed, uint32_t stream, uint32_t position, int32_t k, int32_t *ids,
+                       double *scaled, double *log_mass);

@@ -1,0 +1,60 @@
+// The inner loops of a forward pass, once per instruction set; which set runs is chosen at load.
+//
+// Every loop computes a row by itself: its additions come in one order, whatever stands beside it.
+// That is what makes the output of many rows equal to that of one, bit for bit. So: no split of the
+// inputs of one output, sums over 16 lanes by absolute place, no contraction but the spelled-out
+// one (`madd`), and exp by one polynomial wherever it is computed.
+#pragma once
+#include <cstdint>
+
+constexpr int kPanel = 32;  // outputs in a panel of packed weights
+constexpr int kRows = 12;   // rows in a tile: as many as the registers hold
+constexpr int kLanes = 16;  // slots in a block of keys; partial sums in a reduction
+constexpr int kPairs = 4;   // (row, head) pairs in one call of the attention's loops
+constexpr int kTogether = 32;  // pairs that go over the keys of a head together
+constexpr int kMostHeadDim = 512;
+
+// A panel lies in steps of 128 bytes: 32 outputs x 2 inputs of bf16, or x 4 inputs of int8.
+// Keys lie in blocks of 16 slots: head_dim / 2 steps of 16 slots x 2 elements of bf16.
+struct Kernels {
+  const char *name;
+  // (rows, 32) = x (rows, inputs) times a panel; rows <= kRows. Inputs are a multiple of 2 or 4.
+  void (*tile_bf16)(const uint16_t *panel, const uint16_t *x, int64_t stride, int inputs, int rows,
+                    float *out);
+  // The same with unsigned activations: exact sums in 32 bits.
+  void (*tile_int8)(const int8_t *panel, const uint8_t *x, int64_t stride, int inputs, int rows,
+                    int32_t *out);
+  // Those sums as floats: (sum - shift) * (the row's scale * the output's).
+  void (*unscale)(const int32_t *sums, const int32_t *shift, const float *row_scales,
+                  const float *scales, int rows, float *out);
+  void (*norm)(const float *x, const float *weight, float eps, int n, float *out);
+  void (*to_bf16)(const float *x, int n, uint16_t *out);
+  float (*to_uint8)(const float *x, int n, uint8_t *out);  // 128 + x / the scale it returns
+  void (*rotate)(float *head, const float *cosine, const float *sine, int half);
+  void (*swiglu)(const float *tile, float *out);  // 16 gates and 16 ups -> 16
+  // out[p][16 * b + lane] = q[p] . key, for the blocks b < blocks; pairs <= kPairs.
+  void (*scores)(const uint16_t *keys, int blocks, const uint16_t *const *q, int pairs,
+                 int head_dim, float *const *out);
+  // s[start..end) becomes exp(scale (s - max)); returns their sum.
+  float (*softmax)(float *s, int64_t start, int64_t end, float scale);
+  // acc[p] += sum over j < n of weights[p][j] * values[j]; pairs <= kPairs.
+  void (*weigh)(const uint16_t *values, int64_t n, const float *const *weights, int pairs,
+                int head_dim, float *const *acc);
+  // The running first argmax over n values that begin at `id`; `bad` is set by NaN and +inf.
+  void (*argmax)(const float *x, int n, int32_t id, float *best, int32_t *best_id, int32_t *bad);
+  // -log(u), float, of the ids 4 * block ... of `blocks` blocks; noise.py has the same in Python.
+  void (*gumbel)(uint64_t seed, uint32_t stream, uint32_t position, int block, int blocks,
+                 float *out);
+  // (x - top) / temperature -> out; returns the sum of its exp. Then `add`, if any, is added.
+  float (*soften)(const float *x, const float *add, float top, float temperature, int n,
+                  float *out);
+  float (*max)(const float *x, int64_t n);
+};
+
+extern const Kernels kPortable;
+#if defined(DP_X86)
+extern const Kernels kAvx2, kAvx512;
+#endif
+
+// The set of that name, the best for "", or null when it does not run here.
+const Kernels *pick_kernels(const char *name);

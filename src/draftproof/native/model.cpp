@@ -1,0 +1,157 @@
+// Where weights lie, and the room that a pass works in.
+#include "model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace {
+
+// Lays a matrix out behind the others, from `at` on; returns where the next one begins.
+int64_t lay_out(Matrix &m, int outputs, int inputs, int precision, int64_t at, char *base) {
+  const int step = precision == DP_INT8 ? 4 : 2;
+  m.outputs = outputs;
+  m.inputs = round_up(inputs, step);
+  m.panels = round_up(outputs, kPanel) / kPanel;
+  m.panel_bytes = int64_t(m.inputs) / step * 128;
+  if (base) {
+    m.data = base + at;
+    if (precision == DP_INT8) {
+      m.scale.assign(m.panels * kPanel, 0.0f);
+      m.shift.assign(m.panels * kPanel, 0);
+    }
+  }
+  return at + m.panel_bytes * m.panels;
+}
+
+int64_t lay_out_all(const dp_shape &s, std::vector<Layer> &layers, Matrix &head, char *base) {
+  const int half = kPanel / 2, act = round_up(s.intermediate, half);
+  int64_t at = 0;
+  for (Layer &each : layers) {
+    const int qkv = (s.heads + 2 * s.kv_heads) * s.head_dim;
+    at = lay_out(each.qkv, qkv, s.hidden, s.precision, at, base);
+    at = lay_out(each.o, s.hidden, s.heads * s.head_dim, s.precision, at, base);
+    at = lay_out(each.gate_up, 2 * act, s.hidden, s.precision, at, base);
+    at = lay_out(each.down, s.hidden, s.intermediate, s.precision, at, base);
+  }
+  return lay_out(head, s.vocabulary, s.hidden, s.precision, at, base);
+}
+
+}  // namespace
+
+// A token's embedding out of the head's panel: one copy of the weights serves both.
+void dp_model::embed(int32_t token, float *out) const {
+  const int n = shape.hidden;
+  if (embeddings) {
+    const uint16_t *row = embeddings + int64_t(token) * n;
+    for (int i = 0; i < n; ++i) out[i] = from_bf16(row[i]);
+    return;
+  }
+  const char *panel = head.data + token / kPanel * head.panel_bytes;
+  const int lane = token % kPanel;
+  if (int8()) {
+    for (int i = 0; i < n; ++i) {
+      out[i] = head.scale[token] * float(panel[(i / 4 * kPanel + lane) * 4 + i % 4]);
+    }
+  } else {
+    const uint16_t *weights = reinterpret_cast<const uint16_t *>(panel);
+    for (int i = 0; i < n; ++i) {
+      out[i] = from_bf16(weights[(i / 2 * kPanel + lane) * 2 + i % 2]);
+    }
+  }
+}
+
+void dp_model::ensure_positions(int64_t count) {
+  const int64_t half = shape.head_dim / 2;
+  int64_t have = int64_t(cosine.size()) / half;
+  if (count <= have) return;
+  count = std::max<int64_t>(count, 2 * have);
+  cosine.resize(count * half);
+  sine.resize(count * half);
+  for (; have < count; ++have) {
+    for (int i = 0; i < half; ++i) {
+      const float angle = float(have) * inv_freq[i];  // rounded, as transformers rounds it
+      cosine[have * half + i] = float(std::cos(double(angle))) * shape.rope_scale;
+      sine[have * half + i] = float(std::sin(double(angle))) * shape.rope_scale;
+    }
+  }
+}
+
+void dp_model::ensure_room(int rows, int threads, int64_t slots) {
+  if (rows > room.rows) {
+    rows = std::max(rows, 2 * room.rows);
+    const int64_t n = rows, item = int8() ? 1 : 2, step = 4;
+    const int64_t hidden = round_up(shape.hidden, step), q = round_up(q_width(), step);
+    room.rows = 0;  // until all of it is there
+    room.x = Memory(n * hidden * 4);
+    room.normed = Memory(n * hidden * 4);
+    room.qkv = Memory(n * (q_width() + 2 * kv_width()) * 4);
+    room.rounded = Memory(n * (q_width() + 2 * kv_width()) * 2);
+    room.attended = Memory(n * q * 4);
+    room.act = Memory(n * act_width() * 4);
+    room.input = Memory(n * hidden * item);
+    room.attended_input = Memory(n * q * item);
+    room.act_input = Memory(n * round_up(act_width(), step) * item);
+    room.scales = Memory(n * 4);
+    room.rows = rows;
+  }
+  if (threads > room.threads || slots > room.slots) {
+    room.threads = std::max(threads, room.threads);
+    room.slots = std::max(slots, slots > room.slots ? 2 * room.slots : room.slots);
+    room.scores = Memory(room.threads * room.slots * kTogether * 4);
+  }
+}
+
+DP_API int64_t dp_model_bytes(const dp_shape *shape) {
+  std::vector<Layer> layers(shape->layers);
+  Matrix head;
+  return lay_out_all(*shape, layers, head, nullptr);
+}
+
+DP_API dp_model *dp_model_new(const dp_shape *shape, const char *kernels) try {
+  auto *model = new dp_model{};
+  model->shape = *shape;
+  model->kernels = pick_kernels(kernels);
+  model->layers.resize(shape->layers);
+  try {
+    model->weights = Memory(dp_model_bytes(shape));
+    lay_out_all(*shape, model->layers, model->head, model->weights.data());
+  } catch (const std::bad_alloc &) {
+    delete model;
+    throw;
+  }
+  return model;
+} catch (const std::bad_alloc &) {
+  return nullptr;
+}
+
+DP_API void dp_model_free(dp_model *model) { delete model; }
+
+DP_API int32_t dp_model_vector(dp_model *model, int32_t which, int32_t layer, const float *data,
+                               int32_t size) {
+  const dp_shape &s = model->shape;
+  if (layer < 0 || layer >= s.layers) return DP_BAD_ARGUMENT;
+  for (int i = 0; i < size; ++i) {
+    if (!std::isfinite(data[i])) return DP_NOT_FINITE;
+  }
+  Layer &at = model->layers[layer];
+  struct Slot {
+    std::vector<float> *to;
+    int size;
+  };
+  const Slot slots[] = {{&at.norm_in, s.hidden},       {&at.norm_post, s.hidden},
+                        {&at.norm_q, s.head_dim},      {&at.norm_k, s.head_dim},
+                        {&model->norm_last, s.hidden}, {&model->inv_freq, s.head_dim / 2}};
+  if (which == DP_WINDOW && size == 1) {
+    at.window = int(data[0]);
+    return DP_OK;
+  }
+  if (which < 0 || which > DP_INV_FREQ || slots[which].size != size) return DP_BAD_ARGUMENT;
+  slots[which].to->assign(data, data + size);
+  return DP_OK;
+}
+
+DP_API int32_t dp_model_embeddings(dp_model *model, const uint16_t *data) {
+  model->embeddings = data;
+  return DP_OK;
+}
+

@@ -1,0 +1,85 @@
+// Packed weights, the rows of keys and values, and the room that a pass works in.
+#pragma once
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "draftproof.h"
+#include "kernels.h"
+#include "memory.h"
+
+inline float from_bf16(uint16_t x) {
+  const uint32_t bits = uint32_t(x) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+inline int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// A matrix (outputs, inputs) in panels of 32 outputs; what a panel's rest holds is zero.
+struct Matrix {
+  int outputs = 0, inputs = 0, panels = 0;
+  int64_t panel_bytes = 0;
+  char *data = nullptr;
+  std::vector<float> bias;     // (panels * 32), empty: none
+  std::vector<float> scale;    // int8: (panels * 32), weight = scale * integer
+  std::vector<int32_t> shift;  // int8: (panels * 32), what 128 added to every input adds
+};
+
+struct Layer {
+  Matrix qkv, o, gate_up, down;
+  std::vector<float> norm_in, norm_post, norm_q, norm_k;
+  int window = 0;  // positions that attention reaches back, itself included; 0: all
+};
+
+// The activations of a pass, (rows, width) each; widths are padded with zeros for the tiles.
+struct Room {
+  Memory x, normed, qkv, rounded, attended, act, input, attended_input, act_input, scales;
+  Memory scores;  // (threads, kTogether, slots)
+  int rows = 0, threads = 0;
+  int64_t slots = 0;
+};
+
+struct dp_model {
+  std::mutex one_pass;  // runners in several Python threads may share the weights and the room
+  dp_shape shape;
+  const Kernels *kernels;
+  Memory weights;
+  std::vector<Layer> layers;
+  Matrix head;
+  const uint16_t *embeddings = nullptr;  // null: the head's
+  std::vector<float> norm_last, inv_freq;
+  std::vector<float> cosine, sine;  // (positions, head_dim / 2)
+  Room room;
+
+  bool int8() const { return shape.precision == DP_INT8; }
+  int step() const { return int8() ? 4 : 2; }
+  int q_width() const { return shape.heads * shape.head_dim; }
+  int kv_width() const { return shape.kv_heads * shape.head_dim; }
+  int act_width() const { return round_up(shape.intermediate, kPanel / 2); }
+  void embed(int32_t token, float *out) const;
+  void ensure_positions(int64_t count);
+  void ensure_room(int rows, int threads, int64_t slots);
+};
+
+// Per layer and head, keys in blocks of 16 slots (see kernels.h), values slot after slot.
+struct dp_row {
+  const dp_model *model;
+  Memory keys, values;
+  int slots = 0;
+
+  uint16_t *key_blocks(int layer, int head) const {
+    return keys.as<uint16_t>() + plane(layer, head);
+  }
+  uint16_t *value_slots(int layer, int head) const {
+    return values.as<uint16_t>() + plane(layer, head);
+  }
+  // Key and value (head_dim) of a slot, in bf16.
+  void store(int layer, int head, int slot, const uint16_t *key, const uint16_t *value);
+
+ private:
+  int64_t plane(int layer, int head) const {
+    return (int64_t(layer) * model->shape.kv_heads + head) * slots * model->shape.head_dim;
+  }
+};

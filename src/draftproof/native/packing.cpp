@@ -1,0 +1,138 @@
+// Weights from a checkpoint's layout into panels.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include "model.h"
+
+namespace {
+
+float source_value(const void *data, int32_t source, int64_t at) {
+  return source == DP_SOURCE_FP32 ? static_cast<const float *>(data)[at]
+                                  : from_bf16(static_cast<const uint16_t *>(data)[at]);
+}
+
+uint16_t to_bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// Where an output of a projection stands in its matrix.
+int place_of(const dp_model &model, int which, int output) {
+  const int half = kPanel / 2;
+  switch (which) {
+    case DP_K: return model.q_width() + output;
+    case DP_V: return model.q_width() + model.kv_width() + output;
+    case DP_GATE: return output / half * kPanel + output % half;
+    case DP_UP: return output / half * kPanel + half + output % half;
+    default: return output;
+  }
+}
+
+struct Size {
+  int outputs, inputs;
+};
+
+Size size_of(const dp_shape &s, int which) {
+  switch (which) {
+    case DP_HEAD: return {s.vocabulary, s.hidden};
+    case DP_Q: return {s.heads * s.head_dim, s.hidden};
+    case DP_K:
+    case DP_V: return {s.kv_heads * s.head_dim, s.hidden};
+    case DP_O: return {s.hidden, s.heads * s.head_dim};
+    case DP_GATE:
+    case DP_UP: return {s.intermediate, s.hidden};
+    case DP_DOWN: return {s.hidden, s.intermediate};
+    default: return {0, 0};
+  }
+}
+
+Matrix *matrix_of(dp_model &model, int which, int layer) {
+  if (which == DP_HEAD) return &model.head;
+  if (layer < 0 || layer >= model.shape.layers) return nullptr;
+  Layer &at = model.layers[layer];
+  switch (which) {
+    case DP_Q:
+    case DP_K:
+    case DP_V: return &at.qkv;
+    case DP_O: return &at.o;
+    case DP_GATE:
+    case DP_UP: return &at.gate_up;
+    case DP_DOWN: return &at.down;
+    default: return nullptr;
+  }
+}
+
+constexpr int kBlock = kPanel / 2;  // outputs that lie side by side in a panel, whatever they are
+
+// `count` <= kBlock outputs from `first` on into their panel; false if a weight is not finite.
+bool pack_block(const dp_model &model, Matrix &m, int which, int first, int count,
+                const void *data, int32_t source, int inputs) {
+  const int place = place_of(model, which, first), step = model.step();
+  char *panel = m.data + place / kPanel * m.panel_bytes;
+  const int lane = place % kPanel;
+  std::vector<float> row(inputs);
+  for (int n = 0; n < count; ++n) {
+    const int64_t from = int64_t(first + n) * inputs;
+    float top = 0.0f, wrong = 0.0f;
+    for (int i = 0; i < inputs; ++i) {
+      row[i] = source_value(data, source, from + i);
+      wrong += row[i] * 0.0f;  // 0, or NaN
+      top = std::fabs(row[i]) > top ? std::fabs(row[i]) : top;
+    }
+    if (!(wrong == 0.0f)) return false;
+    if (!model.int8()) {
+      uint16_t *to = reinterpret_cast<uint16_t *>(panel) + (lane + n) * step;
+      for (int i = 0; i < inputs; ++i) to[i / 2 * kPanel * 2 + i % 2] = to_bf16(row[i]);
+      continue;
+    }
+    int8_t *to = reinterpret_cast<int8_t *>(panel) + (lane + n) * step;
+    const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+    int32_t sum = 0;
+    for (int i = 0; i < inputs; ++i) {
+      const int8_t integer = int8_t(std::lrintf(row[i] * inverse));
+      to[i / 4 * kPanel * 4 + i % 4] = integer;
+      sum += integer;
+    }
+    m.scale[place + n] = top / 127.0f;
+    m.shift[place + n] = 128 * sum;
+  }
+  return true;
+}
+
+}  // namespace
+
+DP_API int32_t dp_model_matrix(dp_model *model, int32_t which, int32_t layer, const void *data,
+                               int32_t source, int32_t outputs, int32_t inputs) {
+  Matrix *m = matrix_of(*model, which, layer);
+  const Size size = size_of(model->shape, which);
+  if (!m || outputs != size.outputs || inputs != size.inputs) return DP_BAD_ARGUMENT;
+  std::atomic<int> next{0};
+  std::atomic<bool> finite{true};
+  const auto pack = [&] {
+    for (int n; (n = next.fetch_add(kBlock)) < outputs && finite;) {
+      const int count = std::min(kBlock, outputs - n);
+      if (!pack_block(*model, *m, which, n, count, data, source, inputs)) finite = false;
+    }
+  };
+  const bool small = int64_t(outputs) * inputs < 1 << 18;
+  std::vector<std::thread> others(small ? 0 : std::min(7u, std::thread::hardware_concurrency() - 1));
+  for (auto &each : others) each = std::thread(pack);
+  pack();
+  for (auto &each : others) each.join();
+  return finite ? DP_OK : DP_NOT_FINITE;
+}
+
+DP_API int32_t dp_model_bias(dp_model *model, int32_t which, int32_t layer, const float *bias,
+                             int32_t outputs) {
+  Matrix *m = matrix_of(*model, which, layer);
+  if (!m || outputs != size_of(model->shape, which).outputs) return DP_BAD_ARGUMENT;
+  if (m->bias.empty()) m->bias.assign(m->panels * kPanel, 0.0f);
+  for (int n = 0; n < outputs; ++n) {
+    if (!std::isfinite(bias[n])) return DP_NOT_FINITE;
+    m->bias[place_of(*model, which, n)] = bias[n];
+  }
+  return DP_OK;
+}

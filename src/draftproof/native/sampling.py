@@ -1,0 +1,76 @@
+"""The coupled race natively: what `noise` and `sampling` do in torch, with the same result.
+
+Every function answers None where it cannot do what is asked, and the caller's own code does it. One
+call, no thread: a row of logits is too little work to share, and threads of torch that wait for
+more would take a core from the pass that comes next.
+"""
+
+from __future__ import annotations
+
+from ctypes import byref, c_double, c_int32
+
+import torch
+from torch import Tensor
+
+from draftproof.native import found
+
+_MASK = 0xFFFFFFFF
+
+
+def gumbel(seed: int, stream: int, position: int, vocabulary: int) -> Tensor | None:
+    """-log(u), float32, of at least the ids below `vocabulary`."""
+    library = found()
+    if library is None or max(stream, position) > _MASK:
+        return None
+    blocks = (vocabulary + 3) // 4
+    row = torch.empty(4 * blocks)
+    library.dp_gumbel(seed, stream, position, blocks, row.data_ptr())
+    return row
+
+
+def exponential(seed: int, stream: int, position: int, ids: Tensor) -> Tensor | None:
+    """E, float64, of `ids` (K,): the bits of `noise.noise`."""
+    library = found()
+    if library is None or max(stream, position) > _MASK:
+        return None
+    ids = ids.to(torch.int64).contiguous()
+    out = torch.empty(ids.shape, dtype=torch.float64)
+    args = seed, stream, position, ids.data_ptr(), ids.numel(), out.data_ptr()
+    library.dp_exponential(*args)
+    return out
+
+
+def race(
+    logits: Tensor,
+    noise: Tensor | None,
+    temperature: float,
+    seed: int,
+    stream: int,
+    position: int,
+    k: int,
+) -> tuple[list[int], list[float], float] | None:
+    """The k best of a row (V,), their scaled logits, and log of the mass of the whole row.
+
+    noise: `gumbel`'s row; None: the best logits, at temperature 1. None for a row that is not
+    float32 on the CPU, and for one that nothing can be picked from.
+    """
+    library, V = found(), len(logits)
+    fits = logits.dtype == torch.float32 and logits.device.type == "cpu" and logits.is_contiguous()
+    if library is None or not fits or max(stream, position) > _MASK:
+        return None
+    k = min(k, V)
+    ids, scaled, mass = (c_int32 * k)(), (c_double * k)(), c_double()
+    count = library.dp_race(
+        logits.data_ptr(),
+        None if noise is None else noise.data_ptr(),
+        V,
+        temperature,
+        seed,
+        stream,
+        position,
+        k,
+        ids,
+        scaled,
+        byref(mass),
+    )
+    return None if count < 0 else (ids[:count], scaled[:count], mass.value)

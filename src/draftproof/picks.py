@@ -1,0 +1,60 @@
+"""What the target says after the nodes of a tree: its picks under the coupled rule, or its laws.
+
+Both are made when they are asked for, node by node: verification reaches few of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from draftproof import sampling
+from draftproof.request import Request
+from draftproof.tree import TokenTree
+
+
+class Picks:
+    """The target's own token after each node of a tree, made when it is asked for.
+
+    best: what the runner found where the request is greedy; -1 where there is nothing to pick.
+    """
+
+    def __init__(
+        self, request: Request, tree: TokenTree, logits: Tensor, best: Sequence[int] | None = None
+    ) -> None:
+        self.request, self.tree, self.logits = request, tree, logits
+        self._best = best if request.greedy else None
+        # One synchronisation with an accelerator, where a row at a time would take one each.
+        if request.greedy and best is None and logits.device.type != "cpu":
+            self._best = sampling.argmax_rows(logits)
+
+    def __getitem__(self, node: int) -> int:
+        request = self.request
+        if self._best is not None:
+            if self._best[node] < 0:
+                raise sampling.NoCandidate("no token can be picked, the logits are not finite")
+            return self._best[node]
+        return sampling.pick(
+            self.logits[node],
+            request.params,
+            request.history,
+            self.tree.path_tokens(node),
+            request.noise,
+            len(request.tokens) + self.tree.depths[node],
+        )
+
+
+class Laws:
+    """The target's law (V,) after each node of a tree, made when it is asked for."""
+
+    def __init__(self, request: Request, tree: TokenTree, logits: Tensor) -> None:
+        self._law = functools.cache(
+            lambda node: sampling.law(
+                logits[node], request.params, request.history, tree.path_tokens(node)
+            ).cpu()
+        )
+
+    def __getitem__(self, node: int) -> Tensor:
+        return self._law(node)

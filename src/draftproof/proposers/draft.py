@@ -1,0 +1,111 @@
+"""A draft model: a smaller model writes ahead, the target checks.
+
+The draft has its own runner and cache and catches up with a request by what it ran for it.
+Leviathan et al. 2022 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from draftproof.proposers import bush
+from draftproof.proposers.beside import Beside
+from draftproof.proposers.bush import Children, Ranks
+from draftproof.proposers.fitting import Fit, widths
+from draftproof.proposers.growing import Growing, Growth, children
+from draftproof.request import Request
+from draftproof.runners.base import Output, Target
+from draftproof.shapes import choices_to_parents
+from draftproof.tree import TokenTree
+
+NODES, DEPTH = 16, 8  # of a fitted tree, at most
+
+
+class DraftModel(Growing):
+    """Drafts with a model: hub id, folder or a loaded transformers model.
+
+    num_draft_tokens: the longest draft. min_confidence: a draft ends after the token that brings
+    the draft's own estimate of being accepted so far below it; that token is kept. branch: the
+    best `branch` tokens at every depth become siblings, the first of them grows (a second sibling
+    wins back what the coupled rule loses on a chain, and a pass over a few rows more costs little).
+    quantize: "int8" runs the draft in int8 on the native runner, whatever the target runs in; the
+    target itself, so quantised, is a draft too. tree: instead of a chain with siblings, the paths
+    of ranks to grow, [(0,), (1,), (0, 0)]; or "auto", the tree that pays best by what was accepted
+    so far and by what passes cost, which `bind` measures.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        num_draft_tokens: int = 5,
+        *,
+        min_confidence: float = 0.1,
+        branch: int = 2,
+        quantize: str | None = None,
+        tree: str | Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        super().__init__(num_draft_tokens, min_confidence, branch)
+        if quantize not in (None, "int8"):
+            raise ValueError(f"quantize={quantize!r} is unknown: use 'int8' or None")
+        self.widths: Counter[Ranks] | None = None  # children by ranks, where they are prescribed
+        if isinstance(tree, str):
+            if tree != "auto":
+                raise ValueError(f"tree={tree!r} is unknown: use 'auto', paths of ranks, or None")
+        elif tree is not None:
+            self.widths = widths(choices_to_parents(tree))
+        self.model, self.quantize, self.fitted = model, quantize, tree == "auto"
+        self.fit: Fit | None = None
+        self._last: dict[int, TokenTree] = {}  # to learn from, where shapes are fitted
+
+    def bind(self, target: Target) -> None:
+        self.beside = Beside(target.load(self.model, self.quantize), target)
+        self.vocabulary = target.vocabulary
+        if self.fitted:
+            self.fit = Fit(target, self.beside.runner, NODES, DEPTH)
+        self._last.clear()
+
+    def release(self, request: Request) -> None:
+        self.beside.release(request)
+        self._last.pop(request.key, None)
+
+    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+        if self.fit is not None:
+            for request in requests:
+                if request.key in self._last:
+                    self.fit.learn(request, self._last[request.key])
+            trees = self._shaped(requests, self.fit.widths)
+            keys = [request.key for request in requests]
+            self._last.update(zip(keys, trees, strict=True))
+            return trees
+        if self.widths is not None:
+            return self._shaped(requests, self.widths)
+        grown = [self._start(request) for request in requests]
+        self.grow(grown)
+        for growth in grown:
+            if growth.ran:
+                self.beside.ran(growth.request, TokenTree.chain(growth.tips[: growth.ran]))
+        return [growth.tree() for growth in grown]
+
+    def _shaped(self, requests: Sequence[Request], shape: Counter[Ranks]) -> list[TokenTree]:
+        def draw(request: Request, path: Sequence[int], row: Tensor, count: int) -> Children:
+            return children(request, path, row[: self.vocabulary], count, self.vocabulary)
+
+        return bush.grown(self.beside, requests, lambda ranks: shape[ranks], draw)
+
+    def _start(self, request: Request) -> Growth:
+        depth = min(self.num_draft_tokens, self.beside.room(request))
+        ready = self.beside.catch_up(request)
+        return Growth(request, depth if ready else 0, [request.tokens[-1]])
+
+    def run(self, growing: Sequence[Growth]) -> list[Output]:
+        """See `Growing`."""
+        return self.beside.runner.forward(
+            [
+                self.beside.work(growth.request, TokenTree.chain(growth.tips), growth.ran)
+                for growth in growing
+            ]
+        )

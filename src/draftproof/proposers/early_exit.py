@@ -1,0 +1,87 @@
+"""Early exit: the target's own first layers draft, the whole target checks.
+
+The last norm and the head read what a layer in the middle says; where the target was not trained
+for it, through a head of `draftproof train draft --exit-layer`. No second copy of weights and no
+second cache: the first layers' keys and values of committed tokens are the target's, and what the
+draft writes lies in scratch, where verification writes it again. Schuster et al. 2022 (CALM, arXiv
+2207.07061), Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); a head on frozen layers: Kangaroo,
+Liu et al. 2024 (arXiv 2404.18911).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from draftproof.checkpoints import load
+from draftproof.heads import Heads
+from draftproof.proposers.growing import Growing, Growth
+from draftproof.proposers.heads import placed
+from draftproof.request import Request
+from draftproof.runners.base import Output, Target, Work
+from draftproof.tree import TokenTree
+
+
+class EarlyExit(Growing):
+    """Drafts with the target's first `layers` layers; a third of them unless given.
+
+    num_draft_tokens, min_confidence, branch: as of `DraftModel`. A layer's share of a pass is what
+    a drafted token costs, the head included. heads: a folder of a head that was trained to read a
+    layer, which it then names; without one a target that was trained for it is worth far more.
+    """
+
+    def __init__(
+        self,
+        layers: int | None = None,
+        num_draft_tokens: int = 3,
+        *,
+        min_confidence: float = 0.3,
+        branch: int = 2,
+        heads: Heads | str | Path | None = None,
+    ) -> None:
+        super().__init__(num_draft_tokens, min_confidence, branch)
+        self.heads = heads if heads is None or isinstance(heads, Heads) else load(heads)
+        if self.heads is not None and self.heads.exit is None:
+            raise ValueError("these heads read the last layer: use them with Medusa")
+        if self.heads is not None and (layers or self.heads.exit) != self.heads.exit:
+            raise ValueError(f"the head reads layer {self.heads.exit}, not {layers}: drop layers")
+        self.layers = layers if self.heads is None else self.heads.exit
+
+    def bind(self, target: Target) -> None:
+        if self.layers is not None and not 1 <= self.layers < target.layers:
+            raise ValueError(
+                f"layers={self.layers} is no early exit of a model with {target.layers} layers: "
+                f"use 1 to {target.layers - 1}"
+            )
+        if target.layers < 2:
+            raise ValueError("a model with one layer has no early exit: use another method")
+        self.exit = self.layers or max(1, target.layers // 3)
+        target.check_exit(self.exit)
+        self.placed = None if self.heads is None else placed(self.heads, target)
+        self.target, self.vocabulary = target, target.vocabulary
+
+    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+        grown = [self._start(request) for request in requests]
+        self.grow(grown)
+        return [growth.tree() for growth in grown]
+
+    def _start(self, request: Request) -> Growth:
+        # Until the target has read the prompt its first layers have nothing to stand on.
+        ready = self.target.cached(request.key) == len(request.tokens) - 1
+        depth = min(self.num_draft_tokens, request.room - 1) if ready else 0
+        return Growth(request, depth, [request.tokens[-1]])
+
+    def run(self, growing: Sequence[Growth]) -> list[Output]:
+        """See `Growing`."""
+        work = [
+            Work(growth.request.key, [], TokenTree.chain(growth.tips), growth.ran)
+            for growth in growing
+        ]
+        if self.placed is None:
+            return self.target.forward(work, layers=self.exit)
+        passed = self.target.forward(work, (-1,), self.exit, head=False)
+        states = [output.hidden[-1] for output in passed]
+        (logits,) = self.placed.logits(torch.cat(states))
+        return [Output(rows) for rows in logits.split([len(each) for each in states])]

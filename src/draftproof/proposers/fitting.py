@@ -1,0 +1,87 @@
+"""The shape of a draft's trees, fitted to what was accepted and to what passes cost.
+
+Sequoia's programme (`shapes`) over the rates of this text and the seconds of this machine. What is
+fitted are shapes only, before anything is drawn: no rule of acceptance notices it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from draftproof.proposers.bush import Ranks
+from draftproof.request import Request
+from draftproof.runners.base import Target, Work
+from draftproof.shapes import best_shape, choices_to_parents, parents_to_choices, positional
+from draftproof.tree import TokenTree
+
+KEY = -3  # of the timed passes: no request's
+CONTEXT = 64  # tokens behind which they run
+TIMED = (1, 2, 4, 8, 12, 16)  # nodes
+EVERY = 32  # steps between two fittings
+TRIALS = 2  # of them with a wide tree, or a rank that paid nothing once would never be tried again
+RANKS = 3  # siblings at most
+# Deep and wide enough to learn every rank from.
+FIRST = [(0,), (1,), (2,), (0, 0), (0, 1), (0, 2), (0, 0, 0), (0, 0, 1), (0, 0, 0, 0)]
+
+
+def widths(parents: Sequence[int]) -> Counter[Ranks]:
+    """Children of every node, by its ranks."""
+    return Counter(path[:-1] for path in parents_to_choices(parents))
+
+
+class Fit:
+    """Rates and costs so far, and the shape that they call for."""
+
+    def __init__(self, target: Target, draft: Target, nodes: int, depth: int) -> None:
+        self.cost = _seconds(target, [n for n in TIMED if n <= max(nodes, 2)])
+        self.draft_seconds = _seconds(draft, [2])[2]
+        self.nodes, self.depth = nodes, depth
+        self.accepted, self.offered = [0] * RANKS, [0] * RANKS
+        self.steps, self.wide = 0, widths(choices_to_parents(FIRST))
+        self.fitted = self.wide
+
+    @property
+    def widths(self) -> Counter[Ranks]:
+        """Children by ranks, of the trees of this step."""
+        return self.wide if self.steps % EVERY >= EVERY - TRIALS else self.fitted
+
+    def learn(self, request: Request, tree: TokenTree) -> None:
+        """From what became of `tree`, the request's last; now and then a new shape comes of it."""
+        if (feedback := request.feedback) is None:
+            return
+        where, path = tree.within(feedback.tree), {*feedback.path}  # others' nodes may be there too
+        for node, at in enumerate(where):
+            children = tree.children(node)[:RANKS] if at in path else ()
+            for rank, child in enumerate(children):
+                self.offered[rank] += where[child] >= 0
+                self.accepted[rank] += where[child] in path
+        self.steps += 1
+        if self.steps % EVERY:
+            return
+        rates = positional(self.accepted, self.offered)
+        best = best_shape(rates, self.cost, self.draft_seconds, self.nodes, self.depth)
+        # Where nothing pays a token is drafted all the same: it is how that is noticed to change.
+        self.fitted = widths(best.parents if len(best.parents) > 1 else [-1, 0])
+        # What is long ago counts less.
+        self.accepted = [count // 2 for count in self.accepted]
+        self.offered = [count // 2 for count in self.offered]
+
+
+def _seconds(runner: Target, sizes: Sequence[int]) -> dict[int, float]:
+    """Of a pass over so many nodes, the median of three, warm."""
+    room = max(1, runner.max_length - max(sizes))
+    ids = [(7 * i) % runner.vocabulary for i in range(min(CONTEXT, room))]
+    runner.forward([Work(KEY, ids, None)])
+    found: dict[int, float] = {}
+    for nodes in sizes:
+        work, seconds = [Work(KEY, [], TokenTree.chain([1] * nodes))], []
+        for _ in range(4):
+            began = time.perf_counter()
+            runner.forward(work)
+            seconds.append(time.perf_counter() - began)
+        found[nodes] = statistics.median(seconds[1:])
+    runner.free(KEY)
+    return found

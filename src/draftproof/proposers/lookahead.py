@@ -1,0 +1,143 @@
+"""Lookahead decoding: Jacobi iterations guess n-grams, which are verified beside them.
+
+A window of guesses, refined by every pass, runs along as side branches of the tree; each of its
+columns yields an n-gram, and n-grams that begin with the last token are proposed. Needs no draft
+and no training. Fu et al. 2024 (arXiv 2402.02057).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from draftproof.request import Request
+from draftproof.runners.base import Target
+from draftproof.tree import TokenTree
+
+KEYS = 4096  # first tokens in a pool
+TRUST = 0.7  # that a token of a guess is accepted: ranks it among other methods' nodes
+
+Guess = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class State:
+    """Of one request: the window, the pool, and where the last tree had them.
+
+    rows[0] stands behind the last token, which is its column 0; rows[r][j] hangs from
+    rows[r - 1][j] (rows[1][0] from the last token itself).
+    """
+
+    rows: list[list[int]]
+    rng: Random
+    pool: OrderedDict[int, OrderedDict[Guess, None]] = field(default_factory=OrderedDict)
+    indexed: int = 0  # tokens of the text whose n-grams are in the pool
+    tree: TokenTree | None = None  # of the last step, with the window in it
+    ends: list[int] = field(default_factory=list)  # its nodes of the last row, by column
+
+
+class Lookahead:
+    """Drafts by guessing ahead.
+
+    window: columns, guessed in parallel. ngram: tokens of an n-gram, its first one included; the
+    window has ngram - 1 rows. guesses: n-grams verified in a step. from_text: take n-grams from
+    prompt and output too. A pass runs up to (window + guesses) (ngram - 1) tokens.
+    """
+
+    taps: tuple[int, ...] = ()
+    wants_best = True
+
+    def __init__(
+        self, window: int = 5, ngram: int = 4, guesses: int = 5, *, from_text: bool = True
+    ) -> None:
+        if window < 1 or ngram < 2 or guesses < 1:
+            raise ValueError("window and guesses must be 1 or more, ngram 2 or more")
+        self.window, self.ngram, self.guesses = window, ngram, guesses
+        self.from_text = from_text
+        self._states: dict[int, State] = {}
+
+    def bind(self, target: Target) -> None:
+        self._states.clear()
+
+    def release(self, request: Request) -> None:
+        self._states.pop(request.key, None)
+
+    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+        return [self._propose(request) for request in requests]
+
+    def _propose(self, request: Request) -> TokenTree:
+        state = self._states.get(request.key)
+        if state is None:
+            rng = Random(request.seed)
+            first = [rng.choice(request.prompt) for _ in range(self.window - 1)]
+            state = self._states[request.key] = State([first], rng)
+        self._harvest(request, state)
+        if self.from_text:
+            self._read(request.tokens, state)
+        return self._tree(request, state)
+
+    def _harvest(self, request: Request, state: State) -> None:
+        """One Jacobi step: n-grams into the pool, the window one row on."""
+        feedback, tree = request.feedback, state.tree
+        state.tree = None
+        if tree is None or feedback is None or feedback.best is None:
+            return
+        found = tree.within(feedback.tree)
+        # -1: another method's budget cut the window, or a row is not finite.
+        fresh = [feedback.best[at] if (at := found[node]) >= 0 else -1 for node in state.ends]
+        if min(fresh) < 0:
+            return
+        for j, token in enumerate(fresh):  # behind an end of text there is nothing to guess
+            fresh[j] = state.rng.choice(request.prompt) if token in request.stop_ids else token
+        for node, token in zip(state.ends, fresh, strict=True):
+            column = tree.path(node)[-len(state.rows) :]
+            self._remember(state, (*(tree.tokens[at] for at in column), token))
+        state.rows.append(fresh)
+        if len(state.rows) == self.ngram:  # else the window is still being filled
+            state.rows.pop(0)
+            state.rows[0] = state.rows[0][1:]
+
+    def _read(self, tokens: Sequence[int], state: State) -> None:
+        for end in range(max(state.indexed, self.ngram), len(tokens) + 1):
+            self._remember(state, tuple(tokens[end - self.ngram : end]))
+        state.indexed = len(tokens) + 1
+
+    def _remember(self, state: State, ngram: Guess) -> None:
+        """Least recent first; a guess that comes again is fresh again."""
+        known = state.pool.setdefault(ngram[0], OrderedDict())
+        known[ngram[1:]] = None
+        known.move_to_end(ngram[1:])
+        if len(known) > self.guesses:
+            known.popitem(last=False)
+        state.pool.move_to_end(ngram[0])
+        if len(state.pool) > KEYS:
+            state.pool.popitem(last=False)
+
+    def _tree(self, request: Request, state: State) -> TokenTree:
+        root, room = request.tokens[-1], request.room - 1
+        tokens, parents, scores = [root], [-1], [1.0]
+        known: dict[tuple[int, int], int] = {}  # guesses with the same beginning share its nodes
+
+        def add(parent: int, token: int, score: float) -> int:
+            tokens.append(token)
+            parents.append(parent)
+            scores.append(score)
+            return len(tokens) - 1
+
+        for guess in reversed(state.pool.get(root, ())):
+            node = 0
+            for depth, token in enumerate(guess[:room], 1):
+                if (at := known.get((node, token))) is None:
+                    at = known[node, token] = add(node, token, TRUST**depth)
+                node = at
+        if self.window + len(state.rows) - 2 > room:  # too near the end to learn anything
+            return TokenTree(tokens, parents, scores=scores)
+        column = [0]
+        for token in state.rows[0]:
+            column.append(add(column[-1], token, 1.0))
+        for row in state.rows[1:]:
+            column = [add(node, token, 1.0) for node, token in zip(column, row, strict=True)]
+        state.tree, state.ends = TokenTree(tokens, parents, scores=scores), column
+        return state.tree

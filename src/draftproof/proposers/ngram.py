@@ -1,0 +1,105 @@
+"""N-gram lookup: what followed the same last tokens earlier in prompt and output.
+
+The longest match wins; several different continuations are merged into one tree. Costs no model.
+After "Prompt Lookup Decoding" (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2304.04487).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os.path import commonprefix  # of lists as well as of paths
+
+from draftproof.request import Request
+from draftproof.runners.base import Target
+from draftproof.tree import TokenTree, merge
+
+REMEMBERED = 8  # latest places kept for each n-gram
+LONGEST = 32  # matches longer than this are not told apart
+TRUST = 0.8  # that a token of a draft is accepted: ranks it among other methods' nodes
+
+
+@dataclass(slots=True)
+class Index:
+    """Where each n-gram of one request ended, the latest places last."""
+
+    text: list[int] = field(default_factory=list)  # what is indexed
+    places: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+
+
+class NGram:
+    """Drafts from the request's own text.
+
+    num_draft_tokens: tokens of the longest branch. max_ngram, min_ngram: tokens that must match.
+    branches: different continuations per tree.
+    """
+
+    taps: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        num_draft_tokens: int = 8,
+        *,
+        max_ngram: int = 4,
+        min_ngram: int = 2,
+        branches: int = 2,
+    ) -> None:
+        if num_draft_tokens < 1 or branches < 1:
+            raise ValueError("num_draft_tokens and branches must be 1 or more")
+        if not 1 <= min_ngram <= max_ngram:
+            raise ValueError(f"1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
+        self.num_draft_tokens, self.branches = num_draft_tokens, branches
+        self.max_ngram, self.min_ngram = max_ngram, min_ngram
+        self._indices: dict[int, Index] = {}
+
+    def bind(self, target: Target) -> None:
+        self._indices.clear()
+
+    def release(self, request: Request) -> None:
+        self._indices.pop(request.key, None)
+
+    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+        return [self._propose(request) for request in requests]
+
+    def _propose(self, request: Request) -> TokenTree:
+        tokens = request.tokens
+        index = self._indices.setdefault(request.key, Index())
+        self._extend(index, tokens)
+        root = tokens[-1]
+        found: list[list[int]] = []
+        for size in range(self.max_ngram, self.min_ngram - 1, -1):
+            places = index.places.get(tuple(tokens[-size:]), ()) if len(tokens) > size else ()
+            lengths = {at: _match(tokens, at) for at in places if at < len(tokens)}
+            for place in sorted(lengths, key=lambda at: (-lengths[at], -at)):
+                if lengths[place] < size:
+                    break  # the text was another when it was indexed: a draft's, which was rejected
+                follow = tokens[place : place + min(self.num_draft_tokens, request.room - 1)]
+                if follow and follow not in found and len(found) < self.branches:
+                    found.append(follow)
+            if found:
+                break
+        chains = [
+            TokenTree.chain([root, *follow], scores=[TRUST**i for i in range(len(follow) + 1)])
+            for follow in found
+        ]
+        return merge(chains) if chains else TokenTree.chain([root])
+
+    def _extend(self, index: Index, tokens: Sequence[int]) -> None:
+        """Index the n-grams that end before the last token: the last one has no continuation."""
+        known = len(index.text)
+        if index.text != tokens[:known]:
+            known = len(commonprefix([index.text, list(tokens)]))
+        for end in range(known + 1, len(tokens)):
+            for size in range(self.min_ngram, min(self.max_ngram, end) + 1):
+                places = index.places.setdefault(tuple(tokens[end - size : end]), [])
+                places.append(end)
+                del places[:-REMEMBERED]
+        index.text = list(tokens[:-1])
+
+
+def _match(tokens: Sequence[int], place: int) -> int:
+    """How many tokens before `place` equal the last ones."""
+    size = 0
+    while size < min(place, LONGEST) and tokens[place - 1 - size] == tokens[-1 - size]:
+        size += 1
+    return size

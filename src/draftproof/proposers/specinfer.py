@@ -1,0 +1,91 @@
+"""SpecInfer: several drafts at once, each of which grows a tree, in one token tree.
+
+Under the coupled rule the trees are merged. Under the rejection rule every draft's children of a
+node are drawn independently and stand one after another, duplicates included, with the laws they
+were drawn from (multi-step speculative sampling). Miao et al. 2023 (arXiv 2305.09781, sections 3
+and 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftproof import sampling
+from draftproof.proposers.beside import Beside
+from draftproof.proposers.bush import Children, Ranks, grown
+from draftproof.proposers.growing import race, stacked
+from draftproof.request import Request
+from draftproof.runners.base import Target
+from draftproof.tree import TokenTree, merge
+
+EXPANSION = (1, 1, 3, 1, 1, 1, 1, 1)  # the paper's default
+
+
+class SpecInfer:
+    """Drafts with several models: hub ids, folders or loaded transformers models.
+
+    expansion: children of every leaf at each depth, for all drafts, or one tuple for each draft.
+    """
+
+    taps: tuple[int, ...] = ()
+
+    def __init__(
+        self, models: Sequence[Any], expansion: Sequence[int] | Sequence[Sequence[int]] = EXPANSION
+    ) -> None:
+        self.models = list(models)
+        if not self.models:
+            raise ValueError("SpecInfer needs at least one draft")
+        several = bool(expansion) and isinstance(expansion[0], Sequence)
+        each: list[Any] = list(expansion) if several else [expansion] * len(self.models)
+        if len(each) != len(self.models):
+            raise ValueError(f"{len(each)} expansions for {len(self.models)} drafts: give one each")
+        self.expansions = [tuple(map(int, one)) for one in each]
+        if not all(one and min(one) >= 1 for one in self.expansions):
+            raise ValueError("an expansion holds the children of a leaf by depth, each 1 or more")
+
+    def bind(self, target: Target) -> None:
+        self.drafts = [Beside(target.load(model), target) for model in self.models]
+        self.vocabulary = target.vocabulary
+
+    def release(self, request: Request) -> None:
+        for draft in self.drafts:
+            draft.release(request)
+
+    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+        proposed = []
+        for number, (draft, expansion) in enumerate(zip(self.drafts, self.expansions, strict=True)):
+
+            def width(ranks: Ranks, expansion: Sequence[int] = expansion) -> int:
+                return expansion[len(ranks)] if len(ranks) < len(expansion) else 0
+
+            proposed.append(grown(draft, requests, width, partial(self._children, number)))
+        return [_joined(trees) for trees in zip(*proposed, strict=True)]
+
+    def _children(
+        self, number: int, request: Request, path: Sequence[int], row: Tensor, count: int
+    ) -> Children:
+        row = row[: self.vocabulary]
+        if request.rule != "rejection" or request.params.temperature == 0:
+            return race(request, path, row, count)
+        law = sampling.law(row, request.params, request.history, path).cpu()
+        law = torch.nn.functional.pad(law, (0, self.vocabulary - len(law)))
+        ids = [sampling.draw(law, request.generator(number)) for _ in range(count)]
+        return ids, [float(law[token]) for token in ids], [law] * count
+
+
+def _joined(trees: Sequence[TokenTree]) -> TokenTree:
+    """One tree: merged, or with laws, each draft's nodes after those of the one before."""
+    if not any(tree.laws is not None for tree in trees):
+        return merge(trees)
+    tokens, parents, laws = [trees[0].tokens[0]], [-1], list[Tensor]()
+    for tree in trees:
+        shift = len(tokens) - 1
+        tokens += tree.tokens[1:]
+        parents += [parent + shift if parent else 0 for parent in tree.parents[1:]]
+        laws += list(tree.laws[1:]) if tree.laws is not None else []
+    return TokenTree(tokens, parents, stacked(laws))

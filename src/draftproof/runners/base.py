@@ -1,0 +1,142 @@
+"""The seam: what every runner takes and returns.
+
+A runner runs nodes of a token tree on top of committed tokens that it has cached. It does not know
+requests, sampling or acceptance. Targets and draft models are both runners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from draftproof.tree import TokenTree
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that a runner sees of a request in one pass."""
+
+    key: int
+    new: Sequence[int]  # committed tokens that this runner has not cached yet, node 0 excluded
+    tree: TokenTree | None  # None: a slice of a long prompt, no logits wanted
+    first: int = 0  # nodes before it ran earlier in this step and lie in their scratch slots
+    greedy: bool = False  # of every row only the first argmax is of use
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one `Work` gave: rows for the nodes `first` and after.
+
+    Tensors may be views of memory that the runner's next pass writes to.
+    """
+
+    logits: Tensor  # (N - first, V), the model's own precision; (0, V) where `best` stands for it
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> (N - first, hidden size)
+    # (N - first): the first argmax of each row, -1 where NaN or +inf is in it or nothing is finite;
+    # None from a runner that does not find it on the way.
+    best: Sequence[int] | None = None
+
+
+class Runner(Protocol):
+    """A model with a cache of committed tokens and scratch room for one tree per key.
+
+    One hook is optional: begin(key, tokens), before the first pass of a key, for a runner that can
+    take over what it cached for an earlier key.
+    """
+
+    def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
+        """One pass: `new` becomes committed, the tree's nodes become scratch."""
+        ...
+
+    def cached(self, key: int) -> int:
+        """Committed tokens of `key` in the cache."""
+        ...
+
+    def keep(self, key: int, path: Sequence[int]) -> None:
+        """Commit this path of the last tree (0, ...), drop the rest of its scratch."""
+        ...
+
+    def free(self, key: int) -> None:
+        """Forget `key`; its place is free at once."""
+        ...
+
+
+def begin(runner: Runner, key: int, tokens: Sequence[int]) -> None:
+    """Call the hook if there is one."""
+    hook = getattr(runner, "begin", None)
+    if hook is not None:
+        hook(key, tokens)
+
+
+class Target(Runner, Protocol):
+    """What a proposer may ask of the target, and of a draft that it loads."""
+
+    def forward(
+        self,
+        work: Sequence[Work],
+        taps: tuple[int, ...] = (),
+        layers: int = 0,
+        *,
+        head: bool = True,
+    ) -> list[Output]:
+        """As a runner's; of the first `layers` layers, then the last norm and the head; 0: all.
+
+        A pass that ends early commits nothing: it takes no `new`. head=False: the head is left
+        out, and of the outputs the hidden states alone are of use.
+        """
+        ...
+
+    def crop(self, key: int, length: int) -> None:
+        """Forget the committed tokens from `length` on, for a draft that is drafted for."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Which runner it is, and with which kernels."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """What it computes in: a dtype's name, or int8."""
+        ...
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether the bits of a row never depend on what else is in its pass."""
+        ...
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers."""
+        ...
+
+    def check_exit(self, layers: int) -> None:
+        """Raises `ValueError` where a pass cannot end after so many layers."""
+        ...
+
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def max_length(self) -> int: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def head(self, hidden: Tensor) -> Tensor:
+        """The model's logits (N, V) of post-norm hidden states (N, hidden size)."""
+        ...
+
+    def linear(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
+        """Rows (N, in) -> their products with `weight` (out, in), on this runner's kernels."""
+        ...
+
+    def load(self, model: Any, quantize: str | None = None) -> Target:
+        """A runner for another model (hub id, folder or loaded) beside this one.
+
+        quantize: "int8", or None for this one's precision.
+        """
+        ...

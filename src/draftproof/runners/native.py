@@ -1,0 +1,285 @@
+"""The native runner: one call of the compiled kernels is one forward pass, on the CPU.
+
+What a row computes does not depend on the rows beside it, on the tree, on how a prompt is cut or
+on the number of threads: speculative output equals plain output bit for bit, in bf16 and in int8.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from draftproof import native
+from draftproof.runners import loading, packing
+from draftproof.runners.base import Output, Target, Work
+from draftproof.runners.committed import Committed
+from draftproof.runners.kv import Rows, available_bytes, grown
+from draftproof.runners.team import PRECISIONS, Linear, Team, product
+from draftproof.runners.torch import TorchRunner
+from draftproof.tree import TokenTree
+
+LOG = logging.getLogger("draftproof")
+FAR = {"bfloat16": 0.1, "int8": 0.25}  # of the probe's logits, relative to their spread
+
+
+class NativeRows(Rows):
+    """Keys and values of at most `max_rows` keys, each row as long as it had to be."""
+
+    def __init__(self, packed: packing.Packed, max_rows: int, max_slots: int) -> None:
+        super().__init__(max_rows)
+        self.packed, self.max_slots = packed, max_slots
+        self._handles: list[int] = []
+        self._slots: list[int] = []
+
+    def reserve(self, key: int, slots: int) -> int:
+        """The handle of the key's row, made if new, with room for `slots` in all."""
+        row, library = self.row_of(key), self.packed.library
+        while row >= len(self._handles):
+            handle = library.dp_row_new(self.packed.handle)
+            weakref.finalize(self, library.dp_row_free, handle)
+            self._handles.append(handle)
+            self._slots.append(0)
+        if slots > self._slots[row]:
+            wanted = grown(self._slots[row], slots, self.max_slots)
+            size, room = self.bytes(wanted), available_bytes(torch.device("cpu"))
+            short = room is not None and size > room
+            if short or library.dp_row_reserve(self._handles[row], wanted) != native.OK:
+                raise MemoryError(
+                    f"keys and values of a request with {wanted} tokens take {size:,} bytes and "
+                    f"{room or 0:,} are free: lower max_batch or max_length"
+                )
+            self._slots[row] = wanted
+        return self._handles[row]
+
+    def bytes(self, slots: int) -> int:
+        """What a row of so many slots takes."""
+        return int(self.packed.library.dp_row_bytes(self.packed.handle, slots))
+
+    def move(self, row: int, sources: Sequence[int], to: int) -> None:
+        """Copy the slots `sources` to the slots from `to`, in every layer."""
+        library, ids = self.packed.library, _ids(sources)
+        library.dp_row_move(self._handles[row], ids, len(sources), to)
+
+
+class NativeRunner(Committed):
+    """A `Runner` and `Target` over packed weights.
+
+    precision: bfloat16 or int8. release: the model is ours, its tensors go when they are packed.
+    packed: weights that another runner packed from this model.
+    Raises `ValueError` at construction, naming the cause, when the model cannot be run.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        precision: str = "bfloat16",
+        max_batch: int = 8,
+        max_length: int | None = None,
+        team: Team | None = None,
+        trust_remote_code: bool = False,
+        prefix_cache: bool = False,
+        release: bool = False,
+        kernels: str = "",
+        packed: packing.Packed | None = None,
+    ) -> None:
+        model = loading.unwrap(model)
+        if reason := packing.refusal(model):
+            raise loading.Refused(f"the native runner does not take this model: {reason}")
+        self.model, self.config = model, model.config.get_text_config()
+        self.precision, self.max_batch = precision, max_batch
+        self.trust_remote_code = trust_remote_code
+        self.max_length = loading.length_limit(self.config, max_length)
+        self.team = Team(torch.get_num_threads()) if team is None else team
+        expected = None
+        if packed is None:
+            expected = packing.reference(model)
+            packed = packing.Packed(model, PRECISIONS[precision], release=release, kernels=kernels)
+        self.packed = packed
+        self._logits = torch.empty(0)
+        self._cache = NativeRows(self.packed, max_batch, self.max_length)
+        super().__init__(self._cache, self._cache, prefix_cache)
+        if expected is not None:
+            self._probe(expected)
+
+    @property
+    def name(self) -> str:
+        return f"native ({self.packed.kernels})"
+
+    @property
+    def batch_invariant(self) -> bool:
+        return True
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.packed.shape.vocabulary)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys, values and (unless they are int8) weights; logits are float32."""
+        return torch.bfloat16
+
+    def close(self) -> None:
+        """Let go of all keys and values."""
+        self._cache = NativeRows(self.packed, self.max_batch, self.max_length)
+        self.forget(self._cache, self._cache)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits (N, V) of post-norm hidden states (N, hidden size)."""
+        return product(self.packed, self.team, hidden, self.vocabulary)
+
+    def linear(self, weight: Tensor) -> Linear:
+        """Another matrix (out, in) on these threads, in this precision."""
+        return Linear(weight, self.precision, self.team)
+
+    def again(self, **options: Any) -> NativeRunner:
+        """Another runner over the same weights and threads, with room of its own."""
+        return NativeRunner(
+            self.model,
+            precision=self.precision,
+            team=self.team,
+            packed=self.packed,
+            trust_remote_code=self.trust_remote_code,
+            **options,
+        )
+
+    def load(self, model: Any, quantize: str | None = None) -> Target:
+        """Another model beside this one, on the same threads; on torch where it has to be."""
+        loaded = loading.load(
+            model,
+            dtype=torch.bfloat16,
+            device=self.device,
+            trust_remote_code=self.trust_remote_code,
+        )
+        options: dict[str, Any] = {
+            "max_batch": self.max_batch,
+            "trust_remote_code": self.trust_remote_code,
+            "prefix_cache": self.prefix_cache,
+        }
+        if reason := packing.refusal(loaded):
+            if quantize is not None:
+                raise loading.Refused(f"the draft cannot be quantised: {reason}; drop quantize")
+            LOG.warning("the draft runs on torch: %s", reason)
+            return TorchRunner(loaded, **options)
+        ours = not isinstance(model, torch.nn.Module)
+        return NativeRunner(
+            loaded,
+            precision=quantize or self.precision,
+            team=self.team,
+            release=ours,
+            **options,
+        )
+
+    @property
+    def layers(self) -> int:
+        return int(self.packed.shape.layers)
+
+    def check_exit(self, layers: int) -> None:
+        """A pass can end after any layer."""
+
+    def forward(
+        self,
+        work: Sequence[Work],
+        taps: tuple[int, ...] = (),
+        layers: int = 0,
+        *,
+        head: bool = True,
+    ) -> list[Output]:
+        """One call; logits are views of one buffer that lives until the next pass."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        wanted: list[int] = []  # packed rows whose next token is asked for
+        places: list[int] = []  # of those, where their logits go; -1: only the best is wanted
+        full = 0  # rows of logits
+        spans: list[tuple[slice, slice]] = []  # of each item in `wanted` and in the logits
+        segments = (native.Segment * len(work))()
+        for number, item in enumerate(work):
+            tree, begin, rows = item.tree, len(tokens), 0
+            assert not item.first or (not item.new and self.ran(item.key) == item.first)
+            nodes, at = (len(tree.tokens) if tree is not None else 0), len(parents)
+            tokens += item.new
+            if tree is not None:
+                rows = nodes - item.first
+                tokens += tree.tokens[item.first :]
+                parents += tree.parents
+            wanted += range(len(tokens) - rows, len(tokens))
+            asked = rows if head and not item.greedy else 0
+            places += range(full, full + asked) if asked else [-1] * rows
+            spans.append((slice(len(places) - rows, len(places)), slice(full, full + asked)))
+            full += asked
+            cached, fresh = self.cached(item.key), len(item.new)
+            row = self._cache.reserve(item.key, cached + fresh + nodes)
+            segments[number] = native.Segment(
+                row, begin, len(tokens), cached, fresh, item.first, nodes, at
+            )
+        if len(self._logits) < full:
+            self._logits = torch.empty(full, self.vocabulary)
+        logits, best = self._logits, (ctypes.c_int32 * len(wanted))()
+        hidden = torch.empty(len(taps), len(wanted), self.packed.shape.hidden)
+        tapped = [tap % (self.layers + 1) for tap in taps]
+        ids = [_ids(each) for each in (tokens, parents, wanted, places, tapped)]
+        self._check(
+            self.packed.library.dp_forward(
+                self.packed.handle,
+                self.team.handle,
+                native.Pass(
+                    rows=len(tokens),
+                    tokens=ids[0],
+                    segments=len(work),
+                    segment=segments,
+                    parents=ids[1],
+                    wanted=len(wanted),
+                    wanted_rows=ids[2],
+                    logits_rows=ids[3],
+                    logits=logits.data_ptr(),
+                    best=best if head else None,
+                    taps=len(taps),
+                    tap_layers=ids[4],
+                    hidden=hidden.data_ptr(),
+                    layers=layers or self.layers,
+                ),
+            )
+        )
+        for item in work:
+            self.passed(item)
+        return [
+            Output(
+                logits[rows],
+                {t: h[of] for t, h in zip(taps, hidden, strict=True)},
+                best[of] if head else None,
+            )
+            for of, rows in spans
+        ]
+
+    def _probe(self, expected: Tensor) -> None:
+        """Refuse a model whose logits are not its own: its class hides what we do not know."""
+        key = -1  # no request's
+        (output,) = self.forward([Work(key, [], TokenTree.chain(packing.probe_ids(self.config)))])
+        self.free(key)
+        error = (output.logits - expected).norm()
+        spread = (expected - expected.mean(-1, keepdim=True)).norm()
+        if not error <= FAR[self.precision] * spread:
+            raise loading.Refused(
+                f"the native runner does not take this model: its logits come out "
+                f"{float(error / spread):.0%} off those of transformers; use runner='torch'"
+            )
+
+    def _check(self, code: int) -> None:
+        if code == native.NO_MEMORY:
+            raise MemoryError("no memory for the activations of this pass: lower max_batch")
+        assert code == native.OK
+
+
+def _ids(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
+    return (ctypes.c_int32 * len(values))(*values)

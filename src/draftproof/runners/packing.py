@@ -1,0 +1,188 @@
+"""From a transformers model to packed weights, or the reason why not.
+
+Takes models of Llama's shape only, known by their class: what else could hide in a class of that
+shape, the probe of `runners.native` finds. Frequencies come from the model's own rotary embedding,
+so that every scaling that is fixed at load is right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from draftproof import native
+from draftproof.runners import loading
+from draftproof.runners.kv import available_bytes
+from draftproof.runners.team import pack
+
+CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+ROPES = ("default", "linear", "llama3", "yarn")
+MOST_HEAD_DIM = 512
+MATRICES = {
+    native.Q: "self_attn.q_proj",
+    native.K: "self_attn.k_proj",
+    native.V: "self_attn.v_proj",
+    native.OUT: "self_attn.o_proj",
+    native.GATE: "mlp.gate_proj",
+    native.UP: "mlp.up_proj",
+    native.DOWN: "mlp.down_proj",
+}
+
+
+def refusal(model: PreTrainedModel) -> str | None:
+    """Why the native runner cannot take this model, in words that follow "because"; else None."""
+    config, name = model.config.get_text_config(), type(model).__name__
+    if name not in CLASSES or not type(model).__module__.startswith("transformers."):
+        return f"{name} is not one of {', '.join(CLASSES)}"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}, not silu"
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope not in ROPES:
+        return f"its rotary scaling is {rope}, not one of {', '.join(ROPES)}"
+    dim = head_dim(config)
+    if dim % 16 or dim > MOST_HEAD_DIM:
+        return f"its heads have {dim} elements, not a multiple of 16 up to {MOST_HEAD_DIM}"
+    if model.model.rotary_emb.inv_freq.numel() != dim // 2:
+        return "only a part of each head is rotated"
+    for path, module in model.named_modules():
+        if path.endswith(("_proj", "lm_head")) and type(module) is not torch.nn.Linear:
+            return f"{path} is a {type(module).__name__}, not a plain linear layer"
+    if model.device.type != "cpu":
+        return f"it is on {model.device}"
+    return None
+
+
+def head_dim(config: Any) -> int:
+    return int(
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
+
+
+class Packed:
+    """A model in the layout of the kernels; owns that memory.
+
+    release: let go of every tensor of `model` once it is packed (the model is of no use then).
+    Raises `ValueError` for weights that are not finite, `MemoryError` where there is no room.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, precision: int, *, release: bool, kernels: str = ""
+    ) -> None:
+        config, self.library = model.config.get_text_config(), native.library()
+        rotary: Any = model.model.rotary_emb
+        first: Any = model.model.layers[0].self_attn
+        self.shape = native.Shape(
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=head_dim(config),
+            intermediate=config.intermediate_size,
+            vocabulary=config.vocab_size,
+            precision=precision,
+            has_qk_norm=int(hasattr(first, "q_norm")),
+            eps=config.rms_norm_eps,
+            rope_scale=float(rotary.attention_scaling),
+            attention_scale=float(first.scaling),
+        )
+        self.bytes = int(self.library.dp_model_bytes(ctypes.byref(self.shape)))
+        room = available_bytes(torch.device("cpu"))
+        if room is not None and self.bytes > room:
+            raise MemoryError(
+                f"packing the weights takes {self.bytes:,} bytes and {room:,} are free: "
+                "use dtype='int8' or a smaller model"
+            )
+        self.kernels = kernels or native.kernels()
+        self.handle = self.library.dp_model_new(ctypes.byref(self.shape), self.kernels.encode())
+        if not self.handle:
+            raise MemoryError(f"no memory for {self.bytes:,} bytes of packed weights")
+        weakref.finalize(self, self.library.dp_model_free, self.handle)
+        self._pack(model, release)
+
+    def _pack(self, model: Any, release: bool) -> None:
+        decoder = model.model
+        self._vector(native.NORM_LAST, 0, decoder.norm.weight, "norm")
+        self._vector(native.INV_FREQ, 0, decoder.rotary_emb.inv_freq, "inv_freq")
+        for number, layer in enumerate(decoder.layers):
+            for which, path in MATRICES.items():
+                self._matrix(which, number, layer.get_submodule(path), f"layer {number} {path}")
+                if release:
+                    _empty(layer.get_submodule(path))
+            norms = {
+                native.NORM_IN: layer.input_layernorm,
+                native.NORM_POST: layer.post_attention_layernorm,
+            }
+            if self.shape.has_qk_norm:
+                norms |= {
+                    native.NORM_Q: layer.self_attn.q_norm,
+                    native.NORM_K: layer.self_attn.k_norm,
+                }
+            for which, norm in norms.items():
+                self._vector(which, number, norm.weight, f"layer {number} norm")
+            window = window_of(model.config.get_text_config(), number)
+            self._vector(native.WINDOW, number, torch.tensor([float(window)]), "window")
+        self._matrix(native.HEAD, 0, model.lm_head, "lm_head")
+        tied = model.lm_head.weight.data_ptr() == decoder.embed_tokens.weight.data_ptr()
+        if not tied:
+            weight = decoder.embed_tokens.weight.detach()
+            # A copy, or it would keep the whole checkpoint's memory alive.
+            self._embeddings = weight.to(torch.bfloat16, copy=release).contiguous()
+            self.bytes += self._embeddings.numel() * 2
+            self.library.dp_model_embeddings(self.handle, self._embeddings.data_ptr())
+        if release:
+            _empty(model)  # one view that is left would keep the file's pages too
+
+    def _matrix(self, which: int, layer: int, linear: Any, name: str) -> None:
+        _check(pack(self.handle, which, layer, linear.weight), name)
+        if linear.bias is not None:
+            bias = _floats(linear.bias)
+            args = self.handle, which, layer, bias.data_ptr(), len(bias)
+            _check(self.library.dp_model_bias(*args), f"{name} bias")
+
+    def _vector(self, which: int, layer: int, values: Tensor, name: str) -> None:
+        data = _floats(values)
+        args = self.handle, which, layer, data.data_ptr(), data.numel()
+        _check(self.library.dp_model_vector(*args), name)
+
+
+def window_of(config: Any, layer: int) -> int:
+    """Positions that attention of a layer reaches back, itself included; 0 for all."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and kinds[layer] != "sliding_attention":
+        return 0
+    return int(getattr(config, "sliding_window", None) or 0)
+
+
+def _floats(values: Tensor) -> Tensor:
+    return values.detach().to("cpu", torch.float32).contiguous()
+
+
+def _empty(module: Any) -> None:
+    for parameter in module.parameters():
+        parameter.data = parameter.data.new_empty(0)
+
+
+def _check(code: int, name: str) -> None:
+    if code == native.NOT_FINITE:
+        raise ValueError(f"the weights of {name} hold NaN or infinity: the checkpoint is damaged")
+    if code != native.OK:
+        raise ValueError(f"the weights of {name} have another shape than the configuration says")
+
+
+def probe_ids(config: Any) -> list[int]:
+    """What the probe runs."""
+    length = min(12, int(config.max_position_embeddings))
+    return [(7 * i + 3) % int(config.vocab_size) for i in range(length)]
+
+
+def reference(model: PreTrainedModel) -> Tensor:
+    """The model's own logits for the probe, (T, V) float32."""
+    ids = torch.tensor([probe_ids(model.config.get_text_config())])
+    with torch.inference_mode(), loading.evaluating(list(model.modules())):
+        logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
+    return logits.float()

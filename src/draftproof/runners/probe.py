@@ -1,0 +1,133 @@
+"""One packed pass over two short sequences decides whether a model may be run packed.
+
+Several architectures accept our attention function and come out wrong without a word (windows or
+chunks that live only in the mask, layers that share keys, convolutions). The probe compares the
+packed logits with the model's own and refuses, naming the cause.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from draftproof.runners import loading
+from draftproof.runners.attention import Call, Segment, Step
+from draftproof.runners.kv import KVCache
+from draftproof.runners.loading import Refused
+
+if TYPE_CHECKING:
+    from draftproof.runners.torch import TorchRunner
+
+LENGTHS = (7, 5)
+ANOTHER = "use another architecture"
+# Of the largest logit. fp64 has fp32's, because many models take a softmax or a norm in fp32.
+_BOUND = {
+    torch.float64: 1e-4,
+    torch.float32: 1e-4,
+    torch.bfloat16: 0.125,
+    torch.float16: 0.016,
+}
+# In half precision a near-tied router may send a row to another expert: half of them must agree.
+_SHARE = {torch.bfloat16: 0.5, torch.float16: 0.5}
+
+
+def check(runner: TorchRunner) -> None:
+    """Raise `Refused` unless the packed pass is the model's own pass."""
+    name = type(runner.model).__name__
+    span = min(runner.vocabulary, 1 << 15)
+    ids = [[(11 + 7919 * (i + 17 * j)) % span for i in range(n)] for j, n in enumerate(LENGTHS)]
+    lengths = [min(len(row), runner.max_length) for row in ids]
+    ids = [row[:n] for row, n in zip(ids, lengths, strict=True)]
+    cache = KVCache(len(ids), max(lengths))
+    segments, begin = [], 0
+    for key, n in enumerate(lengths):
+        row = cache.reserve(key, n)
+        segments.append(Segment(begin, begin + n, row, 0, n, None, 0))
+        begin += n
+    step = Step(segments, cache, calls=[])
+    tokens = [token for row in ids for token in row]
+    positions = [position for seg in segments for position in seg.positions()]
+    try:
+        packed, _ = runner.run(tokens, positions, step, list(range(begin)))
+        _check_calls(name, runner.config, step.calls or [])
+        own = [_own(runner, sequence) for sequence in ids]
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
+        if isinstance(error, Refused):
+            raise
+        text = " ".join(str(error).split())[:200]
+        raise Refused(f"{name} cannot be run packed ({text}): {ANOTHER}") from error
+    expected = torch.cat(own).double()
+    largest = float(expected.abs().max())
+    if not math.isfinite(largest):
+        raise Refused(f"{name} gives logits that are not finite: its weights are broken")
+    errors = (packed.double() - expected).abs().amax(1)  # (rows,)
+    off = float(errors.quantile(_SHARE.get(runner.dtype, 1.0)))
+    if not off <= _BOUND[runner.dtype] * max(1.0, largest):
+        raise Refused(
+            f"{name} gives other logits when its sequences are packed (off by {off:.2g}), "
+            f"because {_cause(runner, ids[0], own[0])}: {ANOTHER}"
+        )
+
+
+def check_exit(runner: TorchRunner, layers: int) -> None:
+    """Raise `Refused` unless a pass over the first `layers` layers runs them and no other."""
+    cache = KVCache(1, 2)
+    step = Step([Segment(0, 1, cache.reserve(0, 1), 0, 1, None, 0)], cache, calls=[])
+    runner.run([0], [0], step, [0], (), layers)
+    if [call.layer for call in step.calls or ()] != list(range(layers)):
+        name = type(runner.model).__name__
+        raise Refused(f"{name} cannot stop after {layers} layers: use another method")
+
+
+def _own(runner: TorchRunner, sequence: list[int], **options: Any) -> torch.Tensor:
+    """The logits (T, V) of the model's own pass over one sequence."""
+    with torch.inference_mode(), loading.evaluating(runner._modules):
+        at = torch.tensor([sequence], device=runner.device)
+        logits: torch.Tensor = runner.model(input_ids=at, use_cache=False, **options).logits[0]
+    return logits
+
+
+def _cause(runner: TorchRunner, sequence: list[int], own: torch.Tensor) -> str:
+    if "position_ids" not in inspect.signature(runner.model.forward).parameters:
+        return "it takes no position_ids"
+    positions = torch.arange(len(sequence), device=runner.device)[None]
+    numbered = _own(runner, sequence, position_ids=positions)
+    if not torch.allclose(numbered, own, rtol=1e-2, atol=1e-2):
+        return "it does not count positions from 0"
+    return "something besides attention mixes its tokens"
+
+
+def _check_calls(name: str, config: Any, calls: list[Call]) -> None:
+    layers = int(config.num_hidden_layers)
+    ran = sorted(call.layer for call in calls)
+    if ran != list(range(layers)):
+        often = len(set(ran)) < len(ran)
+        raise Refused(
+            f"{name} called attention {len(calls)} times for {layers} layers, and only layers that "
+            f"attend {'once in a pass' if often else 'themselves'} can be rolled back: {ANOTHER}"
+        )
+    if any(call.masked for call in calls):
+        raise Refused(f"{name} builds its own attention mask: {ANOTHER}")
+    if any(call.bidirectional for call in calls):
+        raise Refused(f"{name} attends in both directions: use a causal language model")
+    if any(call.capped for call in calls) and config._attn_implementation == "sdpa":
+        # Older transformers let it, and their own logits lack the cap.
+        raise Refused(
+            f"{name} caps its attention scores, which sdpa leaves out: "
+            "load it with attn_implementation='eager'"
+        )
+    if others := sorted({other for call in calls for other in call.others}):
+        raise Refused(f"{name} steers attention by its own {', '.join(others)}: {ANOTHER}")
+    window = getattr(config, "sliding_window", None)
+    if getattr(config, "use_sliding_window", True) is False:
+        window = None
+    kinds = getattr(config, "layer_types", None)
+    for call in calls:
+        sliding = kinds[call.layer] == "sliding_attention" if kinds else window is not None
+        if sliding and call.window is None:
+            raise Refused(f"{name} hides the window of layer {call.layer} in its mask: {ANOTHER}")
+    if getattr(config, "attention_chunk_size", None):
+        raise Refused(f"{name} attends in chunks that only its mask knows: {ANOTHER}")

@@ -1,0 +1,245 @@
+"""The torch runner: one packed pass of any transformers causal model.
+
+The nodes of all requests stand one after another in one row; only the attention function knows
+where a request begins. The user's model is taken over for the length of a pass and given back.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from draftproof.runners import attention, loading, probe
+from draftproof.runners.attention import Segment, Step
+from draftproof.runners.base import Output, Target, Work
+from draftproof.runners.committed import Committed
+from draftproof.runners.kv import KVCache
+
+
+class TorchRunner(Committed):
+    """A `Runner` and `Target` over a transformers model.
+
+    Raises `ValueError` at construction, naming the cause, when the model cannot be run packed.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_batch: int = 8,
+        max_length: int | None = None,
+        trust_remote_code: bool = False,
+        prefix_cache: bool = False,
+    ) -> None:
+        self.model = loading.unwrap(model)
+        loading.refuse_unsupported(self.model)
+        self.config = self.model.config.get_text_config()
+        self.max_batch, self.trust_remote_code = max_batch, trust_remote_code
+        self.max_length = loading.length_limit(self.config, max_length)
+        self._configs, self._modules = _configs(self.model), list(self.model.modules())
+        self._accepts = inspect.signature(self.model.forward).parameters
+        self._cache = KVCache(max_batch, self.max_length)
+        super().__init__(self._cache, self._cache, prefix_cache)
+        probe.check(self)
+
+    @property
+    def name(self) -> str:
+        return "torch"
+
+    @property
+    def precision(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def batch_invariant(self) -> bool:
+        return False
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.config.vocab_size)
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """The model's logits (N, V) of post-norm hidden states (N, hidden size)."""
+        with torch.inference_mode():
+            return logits_of(self.model, hidden)
+
+    def linear(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
+        """A matrix (out, in) in the model's precision and place; rows (N, in) -> (N, out)."""
+        placed = weight.detach().to(self.device, self.dtype)
+        return lambda rows: rows.to(placed) @ placed.T
+
+    @property
+    def layers(self) -> int:
+        return int(self.config.num_hidden_layers)
+
+    def check_exit(self, layers: int) -> None:
+        """Raises `ValueError` where a pass cannot end after so many layers."""
+        probe.check_exit(self, layers)
+
+    def again(self, **options: Any) -> TorchRunner:
+        """Another runner over the same weights, with room of its own."""
+        return TorchRunner(self.model, trust_remote_code=self.trust_remote_code, **options)
+
+    def load(self, model: Any, quantize: str | None = None) -> Target:
+        """Another model on this runner's device, in its precision; int8 runs natively."""
+        if quantize is not None:
+            from draftproof.runners import choice  # which knows this runner
+
+            return choice.make(
+                model,
+                runner="native",
+                dtype=quantize,
+                threads=None,
+                revision=None,
+                device=self.device,
+                max_batch=self.max_batch,
+                trust_remote_code=self.trust_remote_code,
+                prefix_cache=self.prefix_cache,
+            )
+        loaded = loading.load(
+            model,
+            dtype=self.dtype,
+            device=self.device,
+            trust_remote_code=self.trust_remote_code,
+        )
+        return TorchRunner(loaded, max_batch=self.max_batch, prefix_cache=self.prefix_cache)
+
+    def close(self) -> None:
+        """Let go of all keys and values."""
+        self._cache = KVCache(self.max_batch, self.max_length)
+        self.forget(self._cache, self._cache)
+
+    def forward(
+        self,
+        work: Sequence[Work],
+        taps: tuple[int, ...] = (),
+        layers: int = 0,
+        *,
+        head: bool = True,
+    ) -> list[Output]:
+        """One packed pass; shapes as in `Output`, whose rows are views of one tensor."""
+        segments: list[Segment] = []
+        tokens: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []  # packed rows whose logits are asked for
+        for item in work:
+            seg = self._segment(item, len(tokens))
+            segments.append(seg)
+            tokens += item.new
+            if item.tree is not None:
+                tokens += item.tree.tokens[item.first :]
+                wanted += range(seg.begin + seg.fresh, seg.end)
+            positions += seg.positions()
+        step = Step(segments, self._cache)
+        logits, hidden = self.run(tokens, positions, step, wanted, taps, layers, head)
+        outputs, at = [], 0
+        for item, seg in zip(work, segments, strict=True):
+            rows = seg.end - seg.begin - seg.fresh
+            span = slice(at, at + rows)
+            outputs.append(Output(logits[span], {tap: h[span] for tap, h in hidden.items()}))
+            at += rows
+            self.passed(item)
+        return outputs
+
+    def run(
+        self,
+        tokens: list[int],
+        positions: list[int],
+        step: Step,
+        wanted: list[int],
+        taps: tuple[int, ...] = (),
+        layers: int = 0,
+        head: bool = True,
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """The model itself over packed rows (T): logits (len(wanted), V) and tapped states.
+
+        Without `head` there may be one row of logits alone: transformers takes no empty choice.
+        """
+        device = self.device
+        options: dict[str, Any] = {"use_cache": False, "draftproof_step": step}
+        everything = len(wanted) == len(tokens)
+        if "logits_to_keep" in self._accepts and not everything:
+            options["logits_to_keep"] = torch.tensor(wanted, dtype=torch.long, device=device)
+        if "logits_to_keep" in self._accepts and not head:
+            options["logits_to_keep"] = 1
+        if taps:
+            options["output_hidden_states"] = True
+        with torch.inference_mode(), self._taken_over(layers):
+            out = self.model(
+                input_ids=torch.tensor([tokens], device=device),
+                position_ids=torch.tensor([positions], device=device),
+                **options,
+            )
+        logits = out.logits[0]
+        hidden = {tap: out.hidden_states[tap][0] for tap in taps}
+        if not everything:
+            at = torch.tensor(wanted, dtype=torch.long, device=device)
+            hidden = {tap: h[at] for tap, h in hidden.items()}
+            if "logits_to_keep" not in self._accepts:
+                logits = logits[at]
+        return logits, hidden
+
+    def _segment(self, item: Work, begin: int) -> Segment:
+        cached, nodes = self.cached(item.key), 0
+        if item.tree is not None:
+            nodes = len(item.tree.tokens)
+        if item.first:
+            assert not item.new and self.ran(item.key) == item.first
+        row = self._cache.reserve(item.key, cached + len(item.new) + nodes)
+        end = begin + len(item.new) + nodes - item.first
+        return Segment(begin, end, row, cached, len(item.new), item.tree, item.first)
+
+    @contextmanager
+    def _taken_over(self, layers: int) -> Iterator[None]:
+        """Selects our attention function, and fewer layers, for the length of a pass.
+
+        Parents are restored before their children, because setting a parent's sets its children's.
+        """
+        before = [config._attn_implementation for config in self._configs]
+        try:
+            for config in self._configs:
+                config._attn_implementation = attention.NAME
+            with loading.evaluating(self._modules), loading.shallower(self.config, layers):
+                yield
+        finally:
+            for config, old in zip(self._configs, before, strict=True):
+                config._attn_implementation = old
+
+
+def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """The model's logits (..., V) of post-norm hidden states (..., hidden size)."""
+    config: Any = model.config.get_text_config()
+    logits: Tensor = model.get_output_embeddings()(hidden)
+    if scale := getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * scale
+    if scale := getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / scale
+    if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
+        logits = torch.tanh(logits / cap) * cap
+    return logits
+
+
+def _configs(model: PreTrainedModel) -> list[Any]:
+    """Every distinct config in use, parents first."""
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation"):
+            found.setdefault(id(config), config)
+    return list(found.values())

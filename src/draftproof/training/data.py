@@ -1,0 +1,191 @@
+"""Training data: from the files, folders and data sets that a user names to documents.
+
+`entries` makes documents of what lies in them, `rows` packs them; this module gives out the names
+of both. Does not know models, vocabularies, or what is trained.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from draftproof.training.entries import CHATS, encoded, parsed
+from draftproof.training.rows import Document, Rows, Stream, pack, split
+
+__all__ = ["Document", "Rows", "Stream", "documents", "pack", "split"]
+
+
+def documents(
+    sources: Sequence[str | Path], tokenizer: Any, *, limit: int | None = None
+) -> list[Document]:
+    """The documents of all sources in their order; `limit` ends after about so many tokens.
+
+    A source is a file of text (one document), a `.jsonl` file or a `.json` list of objects with
+    the fields `text`, `prompt` and `completion` (the completion is learnt), or `messages` or
+    `conversations` (the assistant's answers are learnt); a folder of such files; or a data set:
+    a folder that `datasets` saved, or a name on the hub, `name:split` for a split other than
+    "train". Files may be gzipped. Below a folder hidden files are passed over, and files that
+    are not UTF-8 text with a warning. Entries with nothing to learn are left out with a warning.
+
+    Raises `ValueError` naming file and line, and for a source without anything to learn.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"a limit of {limit} tokens leaves no data: give at least 1")
+    if not sources:
+        raise ValueError("no data was named: give a file, a folder or a data set of the hub")
+    found: list[Document] = []
+    tokens = 0
+    for source in sources:
+        before = len(found)
+        for document in _read(str(source), tokenizer):
+            if limit is not None and document.taught is None:
+                document = document.part(0, limit - tokens)  # one text may be all there is
+            found.append(document)
+            tokens += len(document.ids)
+            if limit is not None and tokens >= limit:
+                return found
+        if len(found) == before:
+            raise ValueError(f"{source} has nothing to learn in it: name other data")
+    return found
+
+
+def _read(source: str, tokenizer: Any) -> Iterator[Document]:
+    path = Path(source)
+    saved = (path / "dataset_dict.json").exists() or (
+        (path / "state.json").exists() and (path / "dataset_info.json").exists()
+    )
+    if path.is_file():
+        yield from _file(path, tokenizer, None)
+    elif path.is_dir() and not saved:
+        yield from _folder(path, tokenizer)
+    else:
+        yield from _entries(source, _dataset(source), tokenizer)
+
+
+def _folder(folder: Path, tokenizer: Any) -> Iterator[Document]:
+    odd: list[Path] = []
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden:
+            yield from _file(path, tokenizer, odd)
+    if odd:
+        names = ", ".join(str(path.relative_to(folder)) for path in odd[:3])
+        more = ", ..." if len(odd) > 3 else ""
+        warnings.warn(
+            f"{folder}: {len(odd)} files are not UTF-8 text and were left out ({names}{more})",
+            stacklevel=2,
+        )
+
+
+def _file(path: Path, tokenizer: Any, odd: list[Path] | None) -> Iterator[Document]:
+    """The documents of a file; one that is not text goes to `odd`, or is an error without it."""
+    if ".jsonl" in path.suffixes:
+        yield from _entries(str(path), _lines(path), tokenizer)
+        return
+    text = _text(path)
+    if text is None and odd is None:
+        raise ValueError(f"{path} is not UTF-8 text: convert it first")
+    if text is None and odd is not None:
+        odd.append(path)
+    elif text and ".json" in path.suffixes and (listed := _listed(text)):
+        entries = ((f"{path}, entry {number}", entry) for number, entry in enumerate(listed, 1))
+        yield from _entries(str(path), entries, tokenizer)
+    elif text and text.strip():
+        yield encoded(tokenizer, text)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"cannot read {path}: {reason}") from error
+
+
+def _text(path: Path) -> str | None:
+    """None if the file is not text."""
+    try:
+        with _opened(path) as file:
+            text = file.read().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+def _listed(text: str) -> list[Any] | None:
+    """The entries of a JSON list, as ShareGPT is handed around; None for any other JSON."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    first = found[0] if isinstance(found, list) and found else None
+    known = isinstance(first, dict) and first.keys() & {"text", "completion", *CHATS}
+    return found if known else None
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """(where, what) of every line that is not blank."""
+    with _opened(path) as file:
+        for number, line in enumerate(file, 1):
+            where = f"{path}, line {number}"
+            try:
+                text = line.decode("utf-8-sig")
+                if text.strip():
+                    yield where, json.loads(text)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{where} is not UTF-8 text (byte {error.start})") from error
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{where} is not JSON: {error.msg}") from error
+
+
+def _dataset(source: str) -> Iterator[tuple[str, Any]]:
+    """(where, what) of every row of a data set, on the hub or saved in a folder."""
+    name, _, part = (source, "", "") if Path(source).is_dir() else source.partition(":")
+    local = Path(name).is_dir()
+    try:
+        library = importlib.import_module("datasets")
+    except ImportError as error:
+        cause = "was saved by `datasets`" if local else "is neither a file nor a folder here"
+        install = "data sets are read with the library: pip install 'draftproof[train]'"
+        raise ValueError(f"{source} {cause}; {install}") from error
+    try:
+        if local:
+            data = library.load_from_disk(name)
+        else:
+            data = library.load_dataset(name, split=part or "train")
+    except (OSError, ValueError, RuntimeError, library.exceptions.DatasetsError) as error:
+        cause = "cannot be loaded" if local else "is no file or folder here, nor loads from the hub"
+        raise ValueError(f"{source} {cause}: {' '.join(str(error).split())[:200]}") from error
+    splits = data if isinstance(data, dict) else {"train" if local else part or "train": data}
+    chosen = part or (next(iter(splits)) if len(splits) == 1 else "train")
+    if chosen not in splits:
+        raise ValueError(f"{name} has the splits {', '.join(splits)}: name one as {name}:split")
+    for number, row in enumerate(splits[chosen], 1):
+        yield f"{source}, row {number}", row
+
+
+def _entries(name: str, entries: Iterable[tuple[str, Any]], tokenizer: Any) -> Iterator[Document]:
+    count = missed = 0
+    for where, entry in entries:
+        try:
+            found = parsed(where, entry, tokenizer)
+        except (TypeError, UnicodeEncodeError) as error:  # half a surrogate pair, in JSON escapes
+            raise ValueError(f"{where} cannot be tokenised: {error}: correct its text") from error
+        yield from found
+        count += 1
+        missed += not found
+    if missed:
+        warnings.warn(
+            f"{name}: {missed} of {count} entries have nothing to learn and were left out",
+            stacklevel=2,
+        )

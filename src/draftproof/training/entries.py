@@ -1,0 +1,138 @@
+"""One entry of training data becomes documents of token ids: text, a completion, or a chat.
+
+What is learnt of it is marked token by token. Does not know where entries come from.
+"""
+
+from __future__ import annotations
+
+from array import array
+from os.path import commonprefix
+from typing import Any
+
+import numpy as np
+
+from draftproof.training.rows import Document
+
+CHATS = ("messages", "conversations")
+FIELDS = "`text`, `prompt` and `completion`, `messages` or `conversations`"
+ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}  # ShareGPT's names
+ROLES |= {role: role for role in ("user", "assistant", "system", "tool")}
+MARK = "\u00a7answer\u00a7"  # stands for an answer where its place is looked for
+
+
+def parsed(where: str, entry: Any, tokenizer: Any) -> list[Document]:
+    """The documents of one entry, by its fields; none if there is nothing to learn in it.
+
+    Raises `ValueError` that begins with `where`.
+    """
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} is not an object: give one with {FIELDS}")
+    given = {field: value for field, value in entry.items() if value is not None}
+    for field in CHATS:
+        if field in given:
+            return _chat(where, _messages(where, given[field]), tokenizer)
+    if "prompt" in given and "completion" in given:
+        parts = [given["prompt"], given["completion"]]
+    elif "text" in entry:
+        parts = [given.get("text", "")]
+    else:
+        raise ValueError(f"{where} has the fields {sorted(map(str, entry))}: give {FIELDS}")
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"{where}: `text`, `prompt` and `completion` must be text")
+    if not parts[-1].strip():
+        return []
+    whole = "".join(parts)
+    spans = [(len(parts[0]), len(whole))] if len(parts) > 1 else None
+    return [encoded(tokenizer, whole, spans)]
+
+
+def _messages(where: str, given: Any) -> list[dict[str, str]]:
+    """A conversation in the form that chat templates know."""
+    made = []
+    for number, message in enumerate(given if isinstance(given, list) else [given], 1):
+        known = message if isinstance(message, dict) else {}
+        role = known.get("role") or ROLES.get(str(known.get("from")))
+        content = known.get("content", known.get("value"))
+        if not (isinstance(role, str) and isinstance(content, str)):
+            forms = f"`role` and `content`, or `from` ({', '.join(ROLES)}) and `value`"
+            raise ValueError(f"{where}: message {number} must be an object of texts, {forms}")
+        made.append({"role": role, "content": content})
+    return made
+
+
+def _chat(where: str, messages: list[dict[str, str]], tokenizer: Any) -> list[Document]:
+    """A conversation, its answers learnt up to and with the end of their turns.
+
+    One document, or several where the template renders an answer differently once others follow
+    it: then each is the conversation as the model sees it when it gives that answer.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        need = "a tokenizer with a chat template, which this is not"
+        raise ValueError(f"{where} is a chat and needs {need}: give `prompt` and `completion`")
+
+    def rendered(shown: list[dict[str, str]], prompt: bool = False) -> str:
+        try:
+            text: str = tokenizer.apply_chat_template(
+                shown, tokenize=False, add_generation_prompt=prompt
+            )
+        except Exception as error:  # a template is a program that came with the model
+            cause = f"the chat template refuses the conversation ({error})"
+            raise ValueError(f"{where}: {cause}: correct it or leave it out") from error
+        return text
+
+    made: list[tuple[str, list[tuple[int, int]]]] = []
+    for at in range(1, len(messages)):
+        if messages[at]["role"] != "assistant":
+            continue
+        before, prompt = rendered(messages[:at]), rendered(messages[:at], prompt=True)
+        text = rendered(messages[: at + 1])
+        begin = len(commonprefix([prompt, text]))  # some prompts open a thought that is not kept
+        if begin < min(len(before), len(prompt)):
+            # Some of Mistral's show the system's words only while the last question is open. The
+            # model answered the prompt, so the answer is put behind that.
+            marked = rendered([*messages[:at], {"role": "assistant", "content": MARK}])
+            place = marked.find(MARK)
+            if place < 0 or not text.startswith(marked[:place]):
+                cause = "the chat template has no fixed place for an answer"
+                raise ValueError(f"{where}: {cause}: give `prompt` and `completion`")
+            begin = len(text[:place].rstrip())
+            prompt = prompt.removesuffix(text[begin:place])
+            text, begin = prompt + text[begin:], len(prompt)
+        bare = text[begin:].strip() == messages[at]["content"].strip()
+        end = len(text if bare else text.rstrip())  # no model writes the break behind its turn
+        earlier = made.pop() if made and text.startswith(made[-1][0]) else ("", [])
+        made.append((text, [*earlier[1], (begin, end)]))
+    found = [encoded(tokenizer, text, spans, chat=True) for text, spans in made]
+    return [document for document in found if any(document.taught or ())]
+
+
+def encoded(
+    tokenizer: Any, text: str, spans: list[tuple[int, int]] | None = None, chat: bool = False
+) -> Document:
+    """A document that teaches the tokens with a character of `spans` in them (None: all).
+
+    Special tokens are added, and the tokenizer's end behind them; a chat's template has written
+    its own.
+    """
+    options = {"add_special_tokens": not chat, "verbose": False}  # verbose: that it is long
+    fast = spans is not None and bool(getattr(tokenizer, "is_fast", False))
+    made = tokenizer(text, **({"return_offsets_mapping": True} if fast else {}), **options)
+    ids = array("i", made["input_ids"])  # a tenth of a list of numbers
+    taught = np.zeros(len(ids), dtype=bool)
+    begins, ends = np.asarray(made["offset_mapping"] if fast else []).reshape(-1, 2).T
+
+    def token(at: int) -> int:  # the first that differs when the text ends at this character
+        return len(commonprefix([list(ids), list(tokenizer(text[:at], **options)["input_ids"])]))
+
+    for begin, end in spans or []:
+        if fast:
+            taught |= (begins < end) & (ends > begin)
+        else:
+            taught[token(begin) : token(end)] = True
+    last = None if chat else getattr(tokenizer, "eos_token_id", None)
+    if last is not None:
+        if not ids or ids[-1] != last:
+            ids.append(last)
+        taught = np.append(taught, True)[: len(ids)]
+        taught[-1] = True
+    return Document(ids, None if spans is None else taught.tolist())

@@ -1,0 +1,147 @@
+"""The engine in training: the target's own texts, and what heads or a draft give when they serve.
+
+A drafter is judged by the engine that will run it, on prompts that were not trained on.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from draftproof.bench import timing
+from draftproof.heads import Heads
+from draftproof.llm import LLM
+from draftproof.proposers.heads import Placed
+from draftproof.proposers.ngram import NGram
+from draftproof.runners import choice
+from draftproof.sampling import SamplingParams
+from draftproof.training.rows import Document
+
+GIVEN = 64  # tokens of a text that its continuation begins with
+ROOM = 128  # tokens of a prompt that it is judged on, and of what is written behind it
+TEMPERATURES = (0.0, 0.0, 0.7, 1.0)  # at which the target writes what is learnt, in turn
+NEAR = 0.03  # how far, in shares, served may be from predicted
+
+Told = Callable[[float], None]  # is told how much is done, 0 to 1
+
+
+def engine(model: Any, tokenizer: Any, max_batch: int = 8) -> LLM:
+    """The target as it will serve: natively where the native runner takes it."""
+    runner = "native" if choice.suits(model) else "torch"
+    return LLM(model, tokenizer=tokenizer, runner=runner, max_batch=max_batch)
+
+
+def tried(model: Any, tokenizer: Any, proposer: Any = None) -> int:
+    """Tokens of a prompt at most, and of what is written behind it.
+
+    Raises `ValueError` where the engine refuses the target or what drafts: before it is trained.
+    """
+    with engine(model, tokenizer) as llm:
+        llm.use(proposer)
+        return min(ROOM, llm.max_length // 2)
+
+
+def prompts_of(found: Sequence[Document], count: int, room: int) -> list[list[int]]:
+    """At most `count` beginnings from the documents, evenly over them, of at most `room` tokens.
+
+    Of a text of which only a part is learnt, what stands before that, its end where it is longer;
+    else windows of `GIVEN`.
+    """
+    places: list[tuple[Document, int, int]] = []
+    for document in found:
+        marks = document.taught
+        asked = 0 if marks is None or all(marks) else int(next(iter(document.learnt()), 0))
+        if asked:
+            places.append((document, max(0, asked - room), asked))
+            continue
+        size = min(GIVEN, room, max(1, len(document.ids) // 2))
+        begins = range(0, len(document.ids) - size + 1, 4 * size)
+        places += [(document, at, at + size) for at in begins]
+    if not places:
+        raise ValueError("the held-out text has no beginnings to continue: give more data")
+    if count < len(places):
+        places = [places[i * len(places) // count] for i in range(count)]
+    return [list(document.ids[begin:end]) for document, begin, end in places]
+
+
+def written(
+    llm: LLM,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    temperatures: Sequence[float] = (0.0,),
+    *,
+    speculate: Any = None,
+    tell: Told = lambda share: None,
+) -> list[Any]:
+    """The target's completions of the prompts, the temperatures taking turns."""
+    llm.use(speculate)
+    requests = []
+    for number, ids in enumerate(prompts):
+        params = SamplingParams(
+            temperature=temperatures[number % len(temperatures)],
+            max_tokens=min(max_tokens, llm.max_length - len(ids)),
+            seed=number,
+        )
+        requests += llm.submit(list(ids), params)
+    left = len(requests)
+    while left:
+        left -= sum(request.finished for request in llm.engine.step())
+        tell(1 - left / len(requests))
+    done = [request.completion() for request in requests]
+    for one in done:
+        if one.error is not None:
+            raise ValueError(f"the target cannot write: {one.error}")
+    return done
+
+
+def own_texts(
+    llm: LLM, found: Sequence[Document], length: int, limit: int | None, tell: Told
+) -> list[Document]:
+    """Documents of at most `length` tokens whose answers, which are learnt, the target wrote."""
+    count = sum(len(document.ids) for document in found) if limit is None else limit
+    # A quarter of a row at least is its own.
+    prompts = prompts_of(found, max(1, count // length), length - max(1, length // 4))
+    done = written(llm, prompts, length, TEMPERATURES, speculate=NGram(), tell=tell)
+    documents = []
+    for ids, one in zip(prompts, done, strict=True):
+        whole = [*ids, *one.token_ids][:length]
+        if len(whole) > len(ids):  # else it had nothing to say
+            documents.append(Document(whole, [i >= len(ids) for i in range(len(whole))]))
+    return documents
+
+
+def heads_seconds(llm: LLM, heads: Heads) -> float:
+    """Of a pass of the heads and of the LM head over what they make, the median of nine."""
+    placed = Placed(heads, llm.runner)
+    states = torch.zeros(1, heads.hidden_size, dtype=llm.runner.dtype, device=llm.runner.device)
+    with torch.inference_mode():
+        sides = {"heads": lambda: placed.logits(states)}
+        return statistics.median(timing.interleaved(sides, rounds=9, warm=3)["heads"])
+
+
+def tokens_per_step(done: Sequence[Any]) -> float:
+    """Over all completions."""
+    steps = sum(one.stats.steps for one in done)
+    return sum(one.stats.tokens for one in done) / steps if steps else 0.0
+
+
+def told(done: Sequence[Any], line: Callable[[str], None]) -> None:
+    """Each warning of the completions once."""
+    for text in sorted({text for one in done for text in one.warnings}):
+        line(text)
+
+
+def compared(predicted: float, served: float, tokens: int, line: Callable[[str], None]) -> None:
+    """A line where tokens per step are further from what was predicted than chance would have it.
+
+    Where the engine draws, steps differ by about as much as they have; three deviations are left.
+    """
+    steps = tokens / max(1.0, served)
+    if abs(served - predicted) > max(NEAR, 3 / max(1.0, steps) ** 0.5) * predicted:
+        line(
+            f"warning: {predicted:.2f} tokens/step were predicted and {served:.2f} served: one of "
+            "them is wrong, so report it"
+        )

@@ -1,5 +1,0 @@
-"""`python -m foretoken`, as `foretoken`."""
-
-from foretoken.cli import main
-
-main()

@@ -31,13 +31,17 @@ SHARED = " ".join(
     for name in ("base", "together", "growing", "beside", "bush", "automaton", "script")
 )
 SHARED += " proposers.fitting proposers.heads heads"
+STEP = "scheduler drafts turns"
 TABLE = f"""
 tree params             <-  | torch
 noise                   <- native.sampling | torch
-history                 <- params | torch
+history                 <- params | torch numpy
 sampling                <- params noise history native.sampling | torch
 runners runners.*       <- tree native native.* runners runners.* | torch transformers
-verify request          <- tree sampling | torch
+turns                   <-
+counts                  <- tree
+verify                  <- tree sampling | torch
+request                 <- tree sampling counts | torch
 picks                   <- tree sampling request | torch
 proposers               <- proposers.* | torch
 proposers.base          <- tree sampling request runners.base | torch
@@ -50,10 +54,13 @@ proposers.bush          <- tree sampling request runners.base proposers.* | torc
 proposers.staged        <- tree sampling request picks verify runners.base {SHARED} | torch
 proposers.*             <- tree sampling request runners.base {SHARED} checkpoints shapes | torch
 methods                 <- proposers.* checkpoints
-scheduler engine        <- tree sampling verify request picks runners* proposers* scheduler engine
+rules                   <- tree sampling verify request picks runners.base | torch
+scheduler               <- request
+drafts                  <- tree request scheduler proposers.base
+engine                  <- tree verify request rules runners.base proposers.base {STEP}
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods request sampling
-certify certify.*       <- llm tree sampling request runners.* analysis certify certify.*
+certify certify.*       <- llm counts tree sampling request runners.* analysis certify certify.*
 bench bench.*           <- * !server !server.* !cli !training !training.*
 demo.train              <- demo demo.* training.*
 demo demo.*             <- llm analysis methods demo demo.* draftproof

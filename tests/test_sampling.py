@@ -25,7 +25,8 @@ from draftproof.sampling import (
     Noise,
     SamplingParams,
     adjust,
-    argmax_rows,
+    argmax,
+    argmaxes,
     draw,
     draw_distinct,
     law,
@@ -343,7 +344,7 @@ def test_ties_at_the_borders_go_to_the_lowest_id() -> None:
     assert pick(x, SamplingParams(), NOTHING, [], Noise(0, 0), 0) == 500
     assert race(x, SamplingParams(), NOTHING, [], Noise(0, 0), 0, 5)[0] == [500, 40000, 65000, 0, 1]
     tied = torch.tensor([[0.0, 2.0, 2.0], [3.0, 3.0, 1.0]])
-    assert argmax_rows(tied) == [1, 0]
+    assert argmaxes(tied) == [1, 0]
 
 
 # --- the race -------------------------------------------------------------------------------------
@@ -505,7 +506,7 @@ def test_a_row_knows_nothing_of_other_rows(dt: torch.dtype) -> None:
             )
     assert torch.equal(matrix, before)
     picks = [pick(row, SamplingParams(), NOTHING, [], together, 0) for row in matrix]
-    assert argmax_rows(matrix) == picks
+    assert argmaxes(matrix) == picks
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1}, {"temperature": 1, "top_k": 2},
@@ -522,7 +523,7 @@ def test_rows_without_a_pick_raise(settings: dict[str, float], dt: torch.dtype) 
             lambda r: race(r, params, NOTHING, [], Noise(0, 0), 0, 3),
             lambda r: law(r, params, NOTHING, []),
             lambda r: logprobs(r, [1], 2),
-            lambda r: argmax_rows(r[None]),
+            lambda r: argmax(r),
         ):
             with pytest.raises(NoCandidate, match=cause):
                 use(row)

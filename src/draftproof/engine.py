@@ -1,25 +1,26 @@
 """The loop: schedule, propose, run, verify, commit.
 
 Knows runners, proposers and requests by their protocols only; which method drafts, which model
-runs, and what text is are other files' business.
+runs, and what text is are other files' business. Any number of threads may use it: one steps at a
+time, for the requests of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Sequence
 
 import torch
 
-from draftproof.picks import Laws, Picks
-from draftproof.proposers.base import Proposer, release
-from draftproof.request import VERIFIER, Feedback, Request
-from draftproof.runners.base import Output, Runner, Work, begin
-from draftproof.sampling import NoCandidate, argmax_rows
+from draftproof.drafts import Drafts
+from draftproof.proposers.base import Proposer
+from draftproof.request import Feedback, Request
+from draftproof.rules import accept, argmax_of, broken, checked
+from draftproof.runners.base import Output, Runner, Work, begin, fork, hand_over
 from draftproof.scheduler import Scheduler, Turn
 from draftproof.tree import TokenTree
-from draftproof.verify import Typical, verify, verify_rejection, verify_typical
-
-RULES = ("coupled", "rejection", "typical")
+from draftproof.turns import Turns
+from draftproof.verify import Typical
 
 
 class Engine:
@@ -34,137 +35,253 @@ class Engine:
         scheduler: Scheduler,
         vocabulary: int | None = None,
     ) -> None:
-        if not isinstance(rule, Typical) and rule not in RULES:
-            raise ValueError(f"rule {rule!r} is unknown: use one of {', '.join(RULES)}")
-        self.rule = Typical() if rule == "typical" else rule
+        self.rule = checked(rule)
         self.runner, self.scheduler = runner, scheduler
         self.vocabulary = vocabulary
+        self.turns = Turns(self._release_ended, lambda: self._aborted)
+        self._aborted: deque[Request] = deque()  # and not released yet
+        self._ended: list[Request] = []  # by an abort, and not reported by a step yet
+        self.closed = False
         self.use(proposer)
 
     def use(self, proposer: Proposer | None) -> None:
         """Draft with `proposer`, which is bound already, from the next step on."""
-        self.proposer = proposer
-        self.taps = proposer.taps if proposer is not None else ()
-        self.wants_best = getattr(proposer, "wants_best", False)
+        self.drafts = Drafts(proposer, self.vocabulary)
+
+    @property
+    def proposer(self) -> Proposer | None:
+        return self.drafts.proposer
 
     @property
     def name_of_rule(self) -> str:
         return "typical" if isinstance(self.rule, Typical) else self.rule
 
     def add(self, request: Request) -> None:
-        """Let `request` run as soon as there is a place."""
+        """Let `request` run as soon as there is a place. Raises `ValueError` behind `close`."""
+        if self.closed:
+            raise ValueError("this LLM is closed: make a new one")
         if not request.finished:
+            request.added = True
             self.scheduler.add(request)
 
     def abort(self, request: Request) -> None:
-        """End `request` now, keeping what it wrote; nothing happens if it has ended."""
+        """End `request`, keeping what it wrote; nothing happens if it has ended.
+
+        At once; but while a step runs, of this thread or another, at its end.
+        """
         if not request.finished:
-            request.finish("abort")
-            self._release(request)
+            request.aborted = True
+            self._aborted.append(request)
+            self.turns.tidy()
+
+    def step(self) -> list[Request]:
+        """One pass of the target; returns the requests that wrote or ended, aborted ones too."""
+        mine = self.turns.name()
+        try:
+            self.turns.take(mine)
+            return self._step()
+        finally:
+            self.turns.give(mine)
+
+    def run(self, requests: Sequence[Request]) -> Generator[Request]:
+        """Until all have ended, each whenever it wrote or ended; closed earlier, aborts the rest.
+
+        Requests that were not added are. Steps, or waits for what another thread's steps bring.
+        """
+        news: deque[Request] = deque()
+        try:
+            for request in requests:
+                request.listener = news.append
+                if not request.added:
+                    self.add(request)
+            left = {request.key for request in requests if not request.finished}
+            while left:
+                while news:
+                    request = news.popleft()
+                    if request.key not in left:
+                        continue
+                    if request.finished:
+                        left.discard(request.key)
+                    yield request
+                self._bring(news, left)
+        finally:  # an error or an interrupt leaves nothing running
+            for request in requests:
+                self.abort(request)
+
+    def close(self) -> None:
+        """Abort every request, and take no more."""
+        self.closed = True
+        with self.turns.turn():
+            for request in [*self.scheduler.running, *self.scheduler.waiting]:
+                self.abort(request)
+
+    def check(self) -> None:
+        """Asserts what must hold between two steps."""
+        running, waiting = self.scheduler.running, self.scheduler.waiting
+        everybody = [*running, *waiting]
+        assert not self.turns.taken and not self._aborted
+        assert len({id(request) for request in everybody}) == len(everybody)
+        assert len(running) <= self.scheduler.max_batch
+        assert not any(request.finished for request in running)
+        if (check := getattr(self.runner, "check", None)) is not None:
+            check({request.key for request in running})
+
+    def _bring(self, news: deque[Request], left: set[int]) -> None:
+        """Something new: by a step of this thread, or by those of the one that has the turn."""
+        if not left or news:
+            return
+        mine = self.turns.name()
+        try:
+            if self.turns.take(mine, lambda: news):
+                self._step()
+        finally:
+            self.turns.give(mine)
 
     @torch.inference_mode()
-    def step(self) -> list[Request]:
-        """One pass of the target; returns the requests that wrote or ended."""
-        turns = self.scheduler.pick(self.runner.cached, self._begin)
-        trees = self._propose(turns)
+    def _step(self) -> list[Request]:
+        self._release_ended()
+        for request in [*self.scheduler.waiting] if self.closed else ():  # added meanwhile
+            request.finish("abort")
+            self._end(request)
+        moved = list[Request]()
+        turns = self.scheduler.next_turns(self.runner.cached, self._begin, self._fork)
+        trees = self.drafts.trees(turns)
+        self._run(turns, trees, moved)
+        self._release_ended()
+        moved += self._ended
+        self._ended.clear()
+        return moved
+
+    def _begin(self, request: Request) -> None:
+        try:
+            begin(self.runner, request.key, request.tokens)
+        except Exception as error:
+            request.fail(error)
+
+    def _fork(self, request: Request, sibling: Request) -> bool:
+        """The prompt as another completion of it has read it."""
+        try:
+            return fork(self.runner, request.key, sibling.key, len(request.prompt) - 1)
+        except MemoryError:
+            return False
+
+    def _run(
+        self, turns: Sequence[Turn], trees: Sequence[TokenTree | None], moved: list[Request]
+    ) -> None:
+        """A pass over all, or, where it fails, over one after another: one's fault is its own."""
+        if not turns:
+            return
         work = [
             Work(turn.request.key, turn.new, tree, greedy=self._greedy(turn.request))
             for turn, tree in zip(turns, trees, strict=True)
         ]
-        outputs = self.runner.forward(work, self.taps) if work else []
-        moved = []
+        try:
+            outputs = self.runner.forward(work, self.drafts.taps)
+        except Exception as error:
+            if len(turns) > 1:
+                for turn, tree in zip(turns, trees, strict=True):
+                    self._run([turn], [tree], moved)
+            elif trees[0] is not None and len(trees[0]) > 1:  # its drafts may be what does not fit
+                self._run(turns, [trees[0].truncate(0)], moved)
+            else:
+                turns[0].request.fail(error)
+                self._end(turns[0].request)
+                moved.append(turns[0].request)
+            return
         for turn, tree, output in zip(turns, trees, outputs, strict=True):
             if tree is not None:
-                self._commit(turn.request, tree, output)
+                self._commit(turn, tree, output)
                 moved.append(turn.request)
-        return moved
 
     def _greedy(self, request: Request) -> bool:
         return self.rule == "coupled" and request.greedy
 
-    def _begin(self, request: Request) -> None:
-        begin(self.runner, request.key, request.tokens)
+    def _commit(self, turn: Turn, tree: TokenTree, output: Output) -> None:
+        """Verify a tree and write what is accepted, token by token; commit what was written."""
+        request, before, last = turn.request, len(turn.request.tokens), 0
 
-    def _propose(self, turns: Sequence[Turn]) -> list[TokenTree | None]:
-        """A tree for every turn that has read its prompt."""
-        drafting = [
-            turn.request
-            for turn in turns
-            if turn.whole and not turn.request.plain and turn.request.room > 1
-        ]
-        drafts = self._drafts(drafting) if self.proposer is not None and drafting else {}
-        trees: list[TokenTree | None] = []
-        for turn in turns:
-            tree = drafts.get(turn.request.key) or TokenTree.chain([turn.request.tokens[-1]])
-            # The bonus token needs a place too: no node may stand on the last position.
-            trees.append(tree.truncate(turn.request.room - 1) if turn.whole else None)
-        return trees
+        def write(node: int) -> bool:
+            nonlocal last
+            ended = request.write(tree.tokens[node], output.logits[tree.parents[node]], True)
+            last = node
+            return ended
 
-    def _drafts(self, requests: Sequence[Request]) -> dict[int, TokenTree]:
-        """The proposer's trees; a request on which it fails goes on without it, and says so."""
-        assert self.proposer is not None
         try:
-            trees = self.proposer.propose(requests)
-            for request, tree in zip(requests, trees, strict=True):
-                self._check(request, tree)
-            return {request.key: tree for request, tree in zip(requests, trees, strict=True)}
-        except Exception as error:  # a drafter is foreign code, and the output does not need it
-            if len(requests) > 1:
-                return {
-                    key: tree for each in requests for key, tree in self._drafts([each]).items()
-                }
-            requests[0].stop_drafting(error)
-            release(self.proposer, requests[0])
-            return {}
+            if request.aborted:
+                request.finish("abort")
+            else:
+                bonus = accept(self.rule, request, tree, output, write)
+                if bonus is not None:
+                    request.write(bonus, output.logits[last])
+        except Exception as error:
+            # A draft that overflowed gets into rows that may not see it: 0 times infinity is NaN.
+            # So the row is asked for again, alone.
+            request.again = len(tree) > 1 and not request.finished and broken(output, last)
+            if not request.again:
+                request.fail(error)
+        except BaseException as error:  # an interrupt, between any two lines
+            request.fail(error)
+            raise
+        finally:
+            self._keep(turn, tree, tree.path(last), len(request.tokens) - before, output)
 
-    def _check(self, request: Request, tree: TokenTree) -> None:
-        """Refuse what would reach the model as another context, or not at all."""
-        if tree.tokens[0] != request.tokens[-1]:
-            raise ValueError("node 0 of the tree is not the request's last token")
-        size = self.vocabulary
-        if size is None:
-            return
-        if min(tree.tokens) < 0 or max(tree.tokens) >= size:
-            raise ValueError(f"the tree holds a token outside of the vocabulary of {size}")
-        if tree.laws is not None and tree.laws.shape[1] != size:
-            raise ValueError(f"the tree's laws are not over the vocabulary of {size}")
-
-    def _commit(self, request: Request, tree: TokenTree, output: Output) -> None:
-        """Verify a tree, write what was accepted, commit exactly what was written."""
+    def _keep(
+        self, turn: Turn, tree: TokenTree, path: list[int], written: int, output: Output
+    ) -> None:
+        """Commit the part of the path behind which `written` tokens follow; release what ended."""
+        request = turn.request
         try:
-            path, bonus = self._verify(request, tree, output)
-        except NoCandidate as error:
-            request.finish("error", str(error))
-            self._release(request)
-            return
-        written = request.accept(tree, path, bonus, output.logits)
-        if request.finished:
-            self._release(request)
-            return
-        self.runner.keep(request.key, path[: len(written)])
-        best = _best(output) if self.wants_best else None
-        request.feedback = Feedback(tree, path, output.hidden, best)
+            request.commit(tree, path, written)
+            if request.finished:
+                return
+            if written:
+                self.runner.keep(request.key, path[:written])
+            elif turn.new:  # what was read beside the drafts is as broken as the row
+                done = len(request.tokens) - 1 - len(turn.new)
+                self.runner.crop(request.key, done)
+            if request.again:
+                request.feedback = None
+            else:
+                best = argmax_of(output) if self.drafts.wants_best else None
+                request.feedback = Feedback(tree, path, output.hidden, best)
+            if request.listener is not None:
+                request.listener(request)
+        except BaseException as error:
+            request.fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if request.finished:
+                self._end(request)
 
-    def _verify(self, request: Request, tree: TokenTree, output: Output) -> tuple[list[int], int]:
-        if self.rule == "rejection":
-            laws = Laws(request, tree, output.logits)
-            return verify_rejection(tree, laws, request.generator(VERIFIER))
-        if isinstance(self.rule, Typical):
-            return verify_typical(tree, Laws(request, tree, output.logits), self.rule)
-        return verify(tree, Picks(request, tree, output.logits, output.best))
-
-    def _release(self, request: Request) -> None:
+    def _end(self, request: Request) -> None:
+        """Its place, its row and what its drafter holds are free at once."""
+        heir = self.scheduler.heir(request)
         self.scheduler.remove(request)
-        self.runner.free(request.key)
-        if self.proposer is not None:
-            release(self.proposer, request)
+        if heir is not None and self._hand_over(request, heir):
+            self.scheduler.promote(heir)
+        else:
+            self.runner.free(request.key)
+        self.drafts.release(request)
+        if request.listener is not None:
+            request.listener(request)
 
+    def _hand_over(self, request: Request, heir: Request) -> bool:
+        """The prompt that both complete need not be read again where one row follows the other."""
+        length = len(request.prompt) - 1
+        if self.runner.cached(request.key) < length:
+            return False
+        return hand_over(self.runner, request.key, heir.key, length)
 
-def _best(output: Output) -> Sequence[int] | None:
-    """The target's argmax after every node; None where a row is not finite."""
-    if output.best is not None:
-        return output.best
-    try:
-        return argmax_rows(output.logits)
-    except NoCandidate:
-        return None
+    def _release_ended(self) -> None:
+        """What was aborted, and what an interrupt left behind."""
+        while self._aborted:
+            request = self._aborted[0]
+            if not request.finished:
+                request.finish("abort")
+                if request.listener is None:  # else it is told
+                    self._ended.append(request)
+                self._end(request)
+            self._aborted.popleft()
+        for request in [each for each in self.scheduler.running if each.finished]:
+            self._end(request)

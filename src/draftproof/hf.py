@@ -8,7 +8,8 @@ name. Knows `generate`'s conventions, not how anything is drafted.
 
 from __future__ import annotations
 
-import inspect
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -75,6 +76,7 @@ class CustomGenerate:
         self._options: dict[str, Any] = {"rule": rule, "max_batch": max_batch}
         self._options["speculate"] = resolve(speculate)
         self._seed = seed
+        self._making = threading.Lock()
         self._llm: LLM | None = None
         self._made_for: tuple[Any, ...] = ()
 
@@ -88,9 +90,7 @@ class CustomGenerate:
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Sequences (rows, prompt + output), padded on the right as transformers pads them."""
-        frame = inspect.currentframe()
-        handed = _of_generate(frame.f_back.f_locals if frame and frame.f_back else {})
-        del frame
+        handed = _of_generate(sys._getframe(1).f_locals)
         streamer = model_kwargs.pop("streamer", handed.get("streamer"))
         _refuse(generation_config, logits_processor, model_kwargs, handed)
         rows = len(input_ids)
@@ -112,42 +112,39 @@ class CustomGenerate:
         }
         llm = self._for(model)
         written: list[Row] = []
-        try:
-            for index, seed in enumerate(self._seeds(rows, bool(generation_config.do_sample))):
-                begin = _prompt_begin(model_kwargs, index, input_ids.shape[1])
-                ids = input_ids[index].tolist()
-                (request,) = llm.submit(ids[begin:], SamplingParams(seed=seed, **params))
-                written.append(Row(request, ids[:begin], index, rows, logits_processor))
-                written[-1].stop_at(StoppingCriteriaList(ends))
-                if generation_config.return_dict_in_generate and (
-                    generation_config.output_scores or generation_config.output_logits
-                ):
-                    request.rows = []
-            _run(llm, written, streamer)
-        finally:  # an error or an interrupt leaves nothing running
-            for row in written:
-                llm.engine.abort(row.request)
+        for index, seed in enumerate(self._seeds(rows, bool(generation_config.do_sample))):
+            begin = _prompt_begin(model_kwargs, index, input_ids.shape[1])
+            ids = input_ids[index].tolist()
+            (request,) = llm.prepare(ids[begin:], SamplingParams(seed=seed, **params))
+            written.append(Row(request, ids[:begin], index, rows, logits_processor))
+            written[-1].stop_at(StoppingCriteriaList(ends))
+            if generation_config.return_dict_in_generate and (
+                generation_config.output_scores or generation_config.output_logits
+            ):
+                request.rows = []
+        _run(llm, written, streamer)
         for row in written:
             row.tell(params["max_tokens"])
         pad = getattr(generation_config, "_pad_token_tensor", None)
         sequences = _padded(input_ids, written, 0 if pad is None else int(pad))
         if not generation_config.return_dict_in_generate:
             return sequences
-        scores, logits = generation_config.output_scores, generation_config.output_logits
+        config = generation_config
         return GenerateDecoderOnlyOutput(
             sequences=sequences,  # type: ignore[arg-type]
-            scores=_stacked(written, Row.scores) if scores else None,
-            logits=_stacked(written, Row.logits) if logits else None,
+            scores=_stacked(written, Row.scores) if config.output_scores else None,
+            logits=_stacked(written, Row.logits) if config.output_logits else None,
         )
 
     def _for(self, model: PreTrainedModel) -> LLM:
         """The engine of the last call, unless the model is another one, or has moved."""
-        asked = (id(model), model.device, model.dtype)
-        if self._llm is None or asked != self._made_for:
-            if self._llm is not None:
-                self._llm.close()
-            self._llm, self._made_for = LLM(model, **self._options), asked
-        return self._llm
+        asked = (model, model.device, model.dtype)
+        with self._making:
+            if self._llm is None or asked != self._made_for:
+                if self._llm is not None:
+                    self._llm.close()
+                self._llm, self._made_for = LLM(model, **self._options), asked
+            return self._llm
 
     def _seeds(self, rows: int, sampled: bool) -> list[int]:
         generator = None  # torch's global one: what transformers' own sampling reads
@@ -163,15 +160,16 @@ class Row:
     def __init__(
         self, request: Request, padding: list[int], index: int, rows: int, processors: Sequence[Any]
     ) -> None:
-        self.request, self.padding, self.index, self.rows = request, padding, index, rows
+        self.request, self.index, self.rows = request, index, rows
+        self.padding = torch.tensor(padding, dtype=torch.long)
         # Each with whether it is given this row alone.
         row_wise = ROW_WISE.split()
         self.processors = [(p, rows == 1 or type(p).__name__ in row_wise) for p in processors]
         if processors:
-            request.history.process = lambda path, row: self.process([*request.tokens, *path], row)
+            request.history.process = self.process
 
-    def process(self, tokens: Sequence[int], logits: Tensor) -> Tensor:
-        """Scores (V,) of what follows `tokens`, from the model's logits (V,); float32."""
+    def process(self, tokens: Tensor, logits: Tensor) -> Tensor:
+        """Scores (V,) of what follows `tokens` (n,), from the model's logits (V,); float32."""
         ids = self._ids(tokens, logits.device)
         scores = logits.to(torch.float32, copy=True)[None]
         for processor, alone in self.processors:
@@ -188,7 +186,9 @@ class Row:
             request = self.request
 
             def ends() -> bool:
-                ids = self._ids(request.tokens, torch.device("cpu")).repeat(self.rows, 1)
+                committed = len(request.prompt) + request.history.length
+                tokens = request.history.ids(request.tokens[committed:])
+                ids = self._ids(tokens, torch.device("cpu")).repeat(self.rows, 1)
                 return bool(criteria(ids, None)[self.index])
 
             request.ends = ends
@@ -196,8 +196,8 @@ class Row:
     def tell(self, max_tokens: int) -> None:
         """Raise or warn about what the caller could not see in the tokens."""
         request = self.request
-        if request.finish_reason == "error":
-            raise ValueError(request.error)
+        if request.fault is not None:
+            raise request.fault
         for warning in request.warnings:
             warnings.warn(warning, stacklevel=3)
         if request.finish_reason == "length" and len(request.output) < max_tokens:
@@ -217,10 +217,12 @@ class Row:
         logits = self.logits(at)
         if not self.processors or at >= len(self.request.output):
             return logits
-        return self.process([*self.request.prompt, *self.request.output[:at]], logits)
+        before = self.request.tokens[: len(self.request.prompt) + at]
+        return self.process(torch.tensor(before), logits)
 
-    def _ids(self, tokens: Sequence[int], device: torch.device) -> Tensor:
-        return torch.tensor([[*self.padding, *tokens]], device=device)
+    def _ids(self, tokens: Tensor, device: torch.device) -> Tensor:
+        """(1, n), a copy: whoever is given it may keep it."""
+        return torch.cat((self.padding, tokens))[None].to(device)
 
 
 def _of_generate(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -274,12 +276,11 @@ def _prompt_begin(given: dict[str, Any], index: int, length: int) -> int:
 
 def _run(llm: LLM, rows: Sequence[Row], streamer: Any) -> None:
     sent = len(rows[0].request.prompt)
-    while not all(row.request.finished for row in rows):
-        llm.engine.step()
+    for request in llm.engine.run([row.request for row in rows]):
         if streamer is not None:
-            for token in rows[0].request.tokens[sent:]:
+            for token in request.tokens[sent:]:
                 streamer.put(torch.tensor([token]))
-            sent = len(rows[0].request.tokens)
+            sent = len(request.tokens)
     if streamer is not None:
         streamer.end()
 

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,40 +21,123 @@ class History:
     """What penalties look at: the ids of the prompt and the counts of the output's ids.
 
     `end_ids` (end-of-text and stop ids) are banned until `min_tokens` are out. `process`, if set,
-    is a further rule: (path, row (V,)) -> row (V,), a function of the history and the row alone.
+    is a further rule: (ids, row (V,)) -> row (V,), a function of its arguments alone; ids (n,) is
+    the text that the row follows, and stays as it is for the length of the call only. Whatever is
+    asked for costs by what is new since it was asked for last, not by the length of the text.
     """
 
     def __init__(self, prompt: Sequence[int], end_ids: Sequence[int] = ()) -> None:
         self.end_ids = tuple(end_ids)
-        self.counts: Counter[int] = Counter()
-        self.length = 0  # output tokens
-        self.process: Callable[[Sequence[int], Tensor], Tensor] | None = None
-        self._prompt: Sequence[int] | Tensor = list(prompt)
-        self._totals: tuple[Tensor, Tensor] | None = None
+        self.process: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._given: Sequence[int] = prompt
+        self._output: list[int] = []
+        self._prompt: Tensor | None = None  # its ids, once each
+        self._text = Growing()
+        self._distinct: dict[int, int] = {}  # id of the counted output -> its place below
+        self._ids, self._counts = Growing(), Growing()
+        self._counted = 0  # tokens of the output
+
+    @property
+    def length(self) -> int:
+        """Output tokens."""
+        return len(self._output)
 
     def append(self, tokens: Sequence[int]) -> None:
         """Commit `tokens` to the output."""
-        self.counts.update(tokens)
-        self.length += len(tokens)
-        self._totals = None
+        self._output += tokens
+
+    def rewind(self, length: int) -> None:
+        """Take back the output behind its first `length` tokens."""
+        for token in self._output[length : self._counted]:
+            self._counts.array[self._distinct[token]] -= 1
+        self._counted = min(self._counted, length)
+        self._text.size = min(self._text.size, len(self._given) + length)
+        del self._output[length:]
+
+    def forget(self) -> None:
+        """Let go of everything: no row will be asked about any more."""
+        self.process, self._prompt = None, None
+        self._text, self._ids, self._counts = Growing(), Growing(), Growing()
+        self._distinct.clear()
+        self._counted = 0
 
     def prompt(self) -> Tensor:
         """The ids that the prompt holds, once each, (P,)."""
-        if not isinstance(self._prompt, Tensor):
-            self._prompt = _long(set(self._prompt))
+        if self._prompt is None:
+            self._prompt = _long(set(self._given))
         return self._prompt
 
+    def ids(self, path: Sequence[int]) -> Tensor:
+        """Prompt, output and `path`, (n,); what is given before is overwritten."""
+        text, prompt = self._text, len(self._given)
+        if text.size < prompt:
+            text.extend(self._given[text.size :])
+        text.extend(self._output[text.size - prompt :])
+        committed = text.size
+        text.extend(path)
+        whole = text.tensor
+        text.size = committed
+        return whole
+
     def totals(self, path: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The ids that output and `path` hold, once each, and their counts, (U,) and (U,)."""
-        if self._totals is None:
-            self._totals = _long(self.counts), _long(self.counts.values())
+        """The ids that output and `path` hold, once each, and their counts, (U,) and (U,).
+
+        A token that was taken back may be among them, with a count of 0.
+        """
+        if self._counted < len(self._output):
+            self._count(self._output[self._counted :])
+            self._counted = len(self._output)
+        ids, counts = self._ids.tensor, self._counts.tensor
         if not path:
-            return self._totals
-        (ids, counts), here = self._totals, Counter(path)
-        there = _long(here)
-        fresh = ~torch.isin(ids, there)
-        both = _long(self.counts[token] + count for token, count in here.items())
-        return torch.cat((ids[fresh], there)), torch.cat((counts[fresh], both))
+            return ids, counts
+        counts, fresh = counts.clone(), Counter[int]()
+        for token in path:
+            if (at := self._distinct.get(token)) is None:
+                fresh[token] += 1
+            else:
+                counts[at] += 1
+        if not fresh:
+            return ids, counts
+        return torch.cat((ids, _long(fresh))), torch.cat((counts, _long(fresh.values())))
+
+    def _count(self, tokens: Sequence[int]) -> None:
+        new = Counter(tokens)
+        fresh = [token for token in new if token not in self._distinct]
+        for at, token in enumerate(fresh, self._ids.size):
+            self._distinct[token] = at
+        self._ids.extend(fresh)
+        self._counts.extend([0] * len(fresh))
+        self._counts.array[[self._distinct[token] for token in new]] += [*new.values()]
+
+
+class Growing:
+    """Integers that grow at their end.
+
+    numpy's: a tensor that was made in inference mode could not grow outside of it.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._room = np.empty(0, np.int64)
+
+    @property
+    def array(self) -> np.typing.NDArray[np.int64]:
+        """(size,), a view."""
+        return self._room[: self.size]
+
+    @property
+    def tensor(self) -> Tensor:
+        """(size,), a view."""
+        return torch.from_numpy(self.array)
+
+    def extend(self, values: Sequence[int]) -> None:
+        end = self.size + len(values)
+        if end > len(self._room):
+            room = np.empty(max(end, 2 * len(self._room), 64), np.int64)
+            room[: self.size] = self.array
+            self._room = room
+        self._room[self.size : end] = values
+        self.size = end
 
 
 def _long(values: Iterable[int]) -> Tensor:
@@ -74,7 +158,7 @@ def adjust(logits: Tensor, params: SamplingParams, history: History, path: Seque
     row = logits
     if params.penalises or params.logit_bias or banned:
         row = _adjusted(logits, params, history, path, banned)
-    return row if history.process is None else history.process(path, row)
+    return row if history.process is None else history.process(history.ids(path), row)
 
 
 def _adjusted(
@@ -100,10 +184,13 @@ def _adjusted(
 def _penalise(row: Tensor, params: SamplingParams, history: History, path: Sequence[int]) -> None:
     ids, counts = history.totals(path)
     if params.repetition_penalty != 1:
-        seen = torch.cat((history.prompt(), ids))  # what is in both gets the same value twice
+        # What is in both gets the same value twice.
+        seen = torch.cat((history.prompt(), ids[counts > 0]))
         seen = seen[seen < len(row)].to(row.device)
         x = row[seen]
         row[seen] = torch.where(x > 0, x / params.repetition_penalty, x * params.repetition_penalty)
     fits = ids < len(row)
-    loss = counts[fits].to(row.dtype) * params.frequency_penalty + params.presence_penalty
+    counts = counts[fits]
+    loss = counts.to(row.dtype) * params.frequency_penalty
+    loss += (counts > 0).to(row.dtype) * params.presence_penalty
     row[ids[fits].to(row.device)] -= loss.to(row.device)

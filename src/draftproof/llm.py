@@ -5,8 +5,12 @@ Loads a model, resolves `speculate`, turns prompts into requests and requests in
 
 from __future__ import annotations
 
+import itertools
+import os
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +20,7 @@ from draftproof import native
 from draftproof.engine import Engine
 from draftproof.inputs import Prompt, as_list, integers, params_of
 from draftproof.methods import resolve
-from draftproof.proposers.base import Proposer, bind
+from draftproof.proposers.base import Proposer, bind, close
 from draftproof.request import Completion, Request
 from draftproof.runners import choice, loading
 from draftproof.runners.native import NativeRunner
@@ -27,13 +31,15 @@ from draftproof.text import TextStream, chat_ids, end_ids, load_tokenizer
 from draftproof.verify import Typical
 
 
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a streamed answer: new text and new tokens; the last one has a reason."""
 
-    __slots__ = ("finish_reason", "text", "token_ids")
-
-    def __init__(self, text: str, token_ids: list[int], finish_reason: str | None) -> None:
-        self.text, self.token_ids, self.finish_reason = text, token_ids, finish_reason
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None
+    logprobs: list[dict[int, float]] | None = None  # of the tokens, if they were asked for
+    error: str | None = None  # the cause, if the reason is "error"
 
 
 class LLM:
@@ -47,6 +53,8 @@ class LLM:
     list of these, whose trees are merged. rule: "coupled" (same seed, same tokens, whatever
     drafts), "rejection" (exact in law), or a `Typical` (lossy). max_length bounds prompt and
     output together.
+    Any number of threads may use one LLM, and any number of LLMs one model: requests of all threads
+    share steps, and nobody's output depends on who else writes. A forked child may not.
     prefix_cache: a prompt that begins like an earlier request is read from there on; off, because
     what is kept outlives a change of the model's weights or adapters.
 
@@ -107,8 +115,8 @@ class LLM:
             vocabulary=self.runner.vocabulary,
         )
         self._draft_with(proposer)
-        self._next_key = 0
-        self._closed = False
+        self._keys = itertools.count()  # its next() is atomic
+        self._closed, self._process = False, os.getpid()
 
     def __enter__(self) -> LLM:
         return self
@@ -126,22 +134,34 @@ class LLM:
 
         Raises `ValueError` while requests are running, and changes nothing if it raises.
         """
-        if self.engine.scheduler.running or self.engine.scheduler.waiting:
-            raise ValueError("requests are running: change the method when they have ended")
-        self._draft_with(resolve(speculate))
+        self._check_usable()
+        proposer = resolve(speculate)
+        with self.engine.turns.turn():
+            if self.engine.scheduler.running or self.engine.scheduler.waiting:
+                raise ValueError("requests are running: change the method when they have ended")
+            self._draft_with(proposer)
 
     def _draft_with(self, proposer: Proposer | None) -> None:
         if proposer is not None:
             bind(proposer, self.runner)
+        former = self.engine.proposer
         self.engine.use(proposer)
+        if former is not None and former is not proposer:
+            close(former)
 
     def close(self) -> None:
-        """End every request and let go of caches; the user's model stays as it was."""
-        scheduler = self.engine.scheduler
-        for request in [*scheduler.running, *scheduler.waiting]:
-            self.engine.abort(request)
-        self.runner.close()
+        """End every request and let go of caches; the user's model stays as it was.
+
+        Waits for a step that runs in another thread. Closing again does nothing.
+        """
+        if self._closed or os.getpid() != self._process:
+            return
         self._closed = True
+        self.engine.close()
+        with self.engine.turns.turn():
+            if self.engine.proposer is not None:
+                close(self.engine.proposer)
+            self.runner.close()
 
     def generate(
         self,
@@ -158,9 +178,10 @@ class LLM:
         requests = [
             request
             for prompt, one in zip(listed, each, strict=True)
-            for request in self._requests(prompt, one)
+            for request in self.prepare(prompt, one)
         ]
-        self._run(requests)
+        for _ in self.engine.run(requests):
+            pass
         return [request.completion() for request in requests]
 
     def chat(
@@ -178,45 +199,35 @@ class LLM:
         """Chunks of one completion as they are written; closing the iterator aborts it."""
         if params is not None and params.n != 1:
             raise ValueError(f"stream writes one completion, not n={params.n}: use generate")
-        (request,) = self._requests(prompt, params or SamplingParams())
+        (request,) = self.prepare(prompt, params or SamplingParams())
         return self._stream(request)
 
     def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> list[Request]:
         """Requests that run whenever `engine.step()` is called; for servers and tests."""
-        requests = self._requests(prompt, params or SamplingParams())
+        requests = self.prepare(prompt, params or SamplingParams())
         for request in requests:
             self.engine.add(request)
         return requests
 
     def _stream(self, request: Request) -> Iterator[Chunk]:
-        self.engine.add(request)
         sent = len(request.prompt)
-        try:
-            done = False
-            while not done:
-                if not request.finished:  # another stream's step may have ended it meanwhile
-                    self.engine.step()
-                done, tokens = request.finished, request.tokens[sent:]
-                sent += len(tokens)
+        with closing(self.engine.run([request])) as news:
+            while True:
+                done = next(news, None) is None or request.finished
+                tokens, known = request.tokens[sent:], request.logprobs
                 text = request.text.take() if isinstance(request.text, TextStream) else ""
                 if tokens or done:
-                    yield Chunk(text, tokens, request.finish_reason)
-        finally:
-            self.engine.abort(request)
+                    begin = sent - len(request.prompt)
+                    sent += len(tokens)
+                    asked = request.params.logprobs is not None
+                    logprobs = known[begin : begin + len(tokens)] if asked else None
+                    yield Chunk(text, tokens, request.finish_reason, logprobs, request.error)
+                if done:
+                    return
 
-    def _run(self, requests: Sequence[Request]) -> None:
-        try:
-            for request in requests:
-                self.engine.add(request)
-            while not all(request.finished for request in requests):
-                self.engine.step()
-        finally:  # an error or an interrupt leaves nothing running
-            for request in requests:
-                self.engine.abort(request)
-
-    def _requests(self, prompt: Prompt, params: SamplingParams) -> list[Request]:
-        if self._closed:
-            raise ValueError("this LLM is closed: make a new one")
+    def prepare(self, prompt: Prompt, params: SamplingParams) -> list[Request]:
+        """Requests that do not run yet, one for each completion; `engine.run` takes them."""
+        self._check_usable()
         ids = self._ids(prompt)
         if params.stop and self.tokenizer is None:
             raise ValueError("stop strings need a tokenizer: pass tokenizer= or use stop_token_ids")
@@ -224,14 +235,14 @@ class LLM:
         self._check_ids("bad_token_ids", params.bad_token_ids)
         self._check_ids("stop_token_ids", params.stop_token_ids)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        requests = []
-        for index in range(params.n):
+        requests, keys = [], [next(self._keys) for _ in range(params.n)]
+        for index, key in enumerate(keys):
             text = None
             if self.tokenizer is not None:
                 text = TextStream(self.tokenizer, ids, params.stop)
             requests.append(
                 Request(
-                    self._next_key,
+                    key,
                     ids,
                     params,
                     seed=seed,
@@ -240,10 +251,18 @@ class LLM:
                     max_length=self.max_length,
                     text=text,
                     index=index,
+                    siblings=keys if len(keys) > 1 else (),
                 )
             )
-            self._next_key += 1
         return requests
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ValueError("this LLM is closed: make a new one")
+        if os.getpid() != self._process:
+            raise ValueError(
+                "this LLM was made in another process, a fork of which this is: make one here"
+            )
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -253,7 +272,7 @@ class LLM:
             ids = [int(i) for i in self.tokenizer(prompt)["input_ids"]] if prompt else []
         else:
             ids = integers(prompt)
-            self._check_ids("the prompt", ids)
+        self._check_ids("the prompt", ids)  # a tokenizer may have more than the model has rows
         if not ids:
             raise ValueError("the prompt is empty: give at least one token")
         if len(ids) > self.max_length - 1:

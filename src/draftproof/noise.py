@@ -113,9 +113,15 @@ class Noise:
         self.seed, self.stream = seed, stream
         self._kept: dict[int, Tensor] = {}  # position -> (V,) float32, the oldest first
 
-    def forget(self) -> None:
-        """Free what is kept; it is made again if it is asked for."""
-        self._kept.clear()
+    def forget(self, before: int | None = None) -> None:
+        """Free what is kept of the positions before that one, of all if None.
+
+        It is made again if it is asked for.
+        """
+        if before is None:
+            self._kept.clear()
+        for position in [at for at in self._kept if before is not None and at < before]:
+            del self._kept[position]
 
     def exact(self, position: int, token: int) -> float:
         """E of one token: the same bits as `noise`."""

@@ -54,9 +54,9 @@ class SamplingParams:
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, Mapping):
                 raise ValueError(f"logit_bias is {self.logit_bias!r}, but must map ids to numbers")
-            huge, name = sys.float_info.max, "logit_bias"
+            name, allowed = "logit_bias", f"in [-{_LARGE:g}, {_LARGE:g}]"
             biases = [
-                _number(name, bias, float, -huge, huge, "finite")
+                _number(name, bias, float, -_LARGE, _LARGE, allowed)
                 for bias in self.logit_bias.values()
             ]
             clean[name] = dict(zip(_ids(name, self.logit_bias), biases, strict=True))
@@ -82,12 +82,13 @@ class SamplingParams:
 
 
 _TINY, _HUGE = 5e-324, sys.float_info.max  # the least float above 0, the largest finite one
+_LARGE = 1e30  # of what is added to or multiplied with logits, which stay finite in float32
 _RANGES: dict[str, tuple[type, float, float, str]] = {
     "temperature": (float, 0, _HUGE, "finite and >= 0"),
     "top_k": (int, -1, math.inf, ">= 1, or 0 or -1 for off"),
     "top_p": (float, _TINY, 1, "in (0, 1]"),
     "min_p": (float, 0, 1, "in [0, 1]"),
-    "repetition_penalty": (float, _TINY, _HUGE, "finite and > 0"),
+    "repetition_penalty": (float, 1 / _LARGE, _LARGE, f"in [{1 / _LARGE:g}, {_LARGE:g}]"),
     "presence_penalty": (float, -2, 2, "in [-2, 2]"),
     "frequency_penalty": (float, -2, 2, "in [-2, 2]"),
     "min_tokens": (int, 0, math.inf, ">= 0"),

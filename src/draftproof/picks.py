@@ -25,24 +25,26 @@ class Picks:
         self, request: Request, tree: TokenTree, logits: Tensor, best: Sequence[int] | None = None
     ) -> None:
         self.request, self.tree, self.logits = request, tree, logits
+        self._position = len(request.tokens)  # of node 0's pick; the walk writes as it goes
         self._best = best if request.greedy else None
         # One synchronisation with an accelerator, where a row at a time would take one each.
         if request.greedy and best is None and logits.device.type != "cpu":
-            self._best = sampling.argmax_rows(logits)
+            self._best = sampling.argmaxes(logits)
 
     def __getitem__(self, node: int) -> int:
         request = self.request
         if self._best is not None:
-            if self._best[node] < 0:
+            if self._best[node] >= 0:
+                return self._best[node]
+            if not len(self.logits):
                 raise sampling.NoCandidate("no token can be picked, the logits are not finite")
-            return self._best[node]
         return sampling.pick(
             self.logits[node],
             request.params,
             request.history,
             self.tree.path_tokens(node),
             request.noise,
-            len(request.tokens) + self.tree.depths[node],
+            self._position + self.tree.depths[node],
         )
 
 

@@ -1,4 +1,4 @@
-"""A request from prompt to completion: its tokens, its randomness, its stop rules, its counts.
+"""A request from prompt to completion: its tokens, its randomness, its stop rules, its end.
 
 Cuts the output before anything is committed: end-of-text, stop strings, length. Does not know the
 engine, runners or methods.
@@ -6,9 +6,7 @@ engine, runners or methods.
 
 from __future__ import annotations
 
-import copy
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor
 
 from draftproof import sampling
+from draftproof.counts import Stats
 from draftproof.sampling import History, Noise, SamplingParams
 from draftproof.tree import TokenTree
 
@@ -41,34 +40,6 @@ class Feedback:
     path: list[int]
     hidden: Mapping[int, Tensor]  # tapped layer -> (N, hidden size)
     best: Sequence[int] | None = None  # (N,) the target's argmax after each node, if it is wanted
-
-
-@dataclass(slots=True)
-class Stats:
-    """Counts of one request, after stop rules cut the output."""
-
-    lossy: bool = False  # the rule of acceptance changes the law of the output
-
-    steps: int = 0  # target passes that emitted
-    drafting_steps: int = 0  # those that had something to verify
-    drafted: int = 0
-    accepted: int = 0
-    tokens: int = 0
-    accepted_per_position: list[int] = field(default_factory=list)
-    # How often the walk came to a depth where there was a draft to accept.
-    offered_per_position: list[int] = field(default_factory=list)
-    began: float = 0.0  # monotonic seconds: added, first token, end
-    first_token: float = 0.0
-    ended: float = 0.0
-
-    @property
-    def tokens_per_step(self) -> float:
-        return self.tokens / self.steps if self.steps else 0.0
-
-    @property
-    def acceptance_length(self) -> float:
-        """1 + accepted / steps that drafted: vLLM's definition."""
-        return 1 + self.accepted / self.drafting_steps if self.drafting_steps else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +74,10 @@ class Request:
         max_length: int = 1 << 30,
         text: Text | None = None,
         index: int = 0,
+        siblings: Sequence[int] = (),
     ) -> None:
         self.key, self.params, self.rule, self.index = key, params, rule, index
+        self.siblings = siblings  # keys of all completions of its prompt, its own too; () for one
         self.seed = sampling.mix(seed, index)
         self.prompt = list(prompt)
         self.tokens = list(prompt)
@@ -117,13 +90,20 @@ class Request:
         self.feedback: Feedback | None = None
         self.finish_reason: str | None = None
         self.error: str | None = None
+        self.fault: BaseException | None = None  # what `error` says
         self.warnings: list[str] = []
         self.plain = False  # its drafter failed: one node per step from now on
+        self.again = False  # a row was not finite beside drafts: the next step goes without any
+        self.added = False  # to an engine
+        self.aborted = False  # somebody wants it to end; the engine ends it
+        self.listener: Callable[[Request], object] | None = None  # called when it wrote or ended
         self.ends: Callable[[], bool] | None = None  # a further stop rule, asked after each token
         self.rows: list[Tensor] | None = None  # a list here is given the row (V,) of each token
         self.logprobs: list[dict[int, float]] = []
         self.from_draft: list[bool] = []
         self._generators: dict[int, torch.Generator] = {}
+        self._rolled_back: list[int] = []  # lengths, of a twin
+        self._followed = len(self.tokens)  # of the other's text, what a twin has taken over
         if params.max_tokens == 0:
             self.finish("length")
 
@@ -166,14 +146,31 @@ class Request:
             rule=self.rule,
             max_length=self.max_length,
         )
-        made.noise = self.noise
+        made.noise, made.history.end_ids = self.noise, self.history.end_ids
+        made.history.process = self.history.process
         return made
 
     def follow(self, other: Request) -> None:
-        """Take over the text of `other`, whatever this one had written beyond it."""
-        self.tokens = list(other.tokens)
-        self.history = copy.copy(other.history)
-        self.history.counts = Counter(other.history.counts)
+        """Take over the text of `other`, back to where this one had written something else."""
+        at, theirs, ours = self._followed, other.tokens, self.tokens
+        while at < len(ours) and at < len(theirs) and ours[at] == theirs[at]:
+            at += 1
+        if at < len(ours):
+            self._rolled_back.append(at)
+            self.history.rewind(at - len(self.prompt))
+            del ours[at:]
+        ours += theirs[at:]
+        self.history.append(theirs[at:])
+        self._followed = len(ours)
+
+    @property
+    def rewinds(self) -> int:
+        """How often the text was rolled back: never, but for a twin's."""
+        return len(self._rolled_back)
+
+    def shortest(self, since: int) -> int:
+        """The shortest that the text was, prompt included, since it was rolled back so often."""
+        return min((*self._rolled_back[since:], len(self.tokens)))
 
     def resume(self, written: Sequence[int]) -> None:
         """Go on behind `written` as if it had been written here; before the first step only."""
@@ -187,36 +184,52 @@ class Request:
         self.plain = True
         self.warnings.append(f"drafting stopped: {type(error).__name__}: {error}")
 
+    def fail(self, error: BaseException) -> None:
+        """End with `error`, in a sentence."""
+        said, self.fault = " ".join(str(error).split()), error
+        known = isinstance(error, sampling.NoCandidate | MemoryError) and said
+        self.finish("error", said if known else f"{type(error).__name__}: {said}".strip(": "))
+
     def finish(self, reason: str, error: str | None = None) -> None:
-        self.finish_reason, self.error = reason, error
-        self.stats.ended = time.monotonic()
-        self.noise.forget()  # megabytes, and whoever reads the result may hold the request
-        if self.text is not None:
-            self.text.flush()
+        """End, and let go of what only writing needs: whoever reads the result may hold this."""
+        if self.finished:
+            return
+        try:
+            if self.text is not None:
+                self.text.flush()
+                if reason == "length" and self.text.stopped():
+                    reason = "stop"
+        except Exception as failure:  # a tokenizer is foreign code
+            if reason != "error":
+                self.fault, reason = failure, "error"
+                error = f"{type(failure).__name__}: {failure}"
+        self.error, self.stats.ended = error, time.monotonic()
+        self.finish_reason = reason  # last: another thread may wait for it to read the rest
+        self.noise.forget()
+        self.history.forget()
+        self.feedback = self.ends = None
+        self._generators.clear()
 
-    def accept(self, tree: TokenTree, path: Sequence[int], bonus: int, logits: Tensor) -> list[int]:
-        """Write what a step accepted, cut by the stop rules; returns what was written.
+    def write(self, token: int, row: Tensor, drafted: bool = False) -> bool:
+        """Append a token that was picked from the target's `row` (V,); whether it ends the output.
 
-        `path` starts with 0; `logits` (N, V) are the target's rows for the tree's nodes.
+        Penalties do not count it before `commit`, as verification goes by paths.
         """
-        offered = [*(tree.tokens[node] for node in path[1:]), bonus]
-        written: list[int] = []
-        for token in offered:
-            written.append(token)
-            self.tokens.append(token)
-            if self._stops(token):
-                break
-        drafted = min(len(path) - 1, len(written))
-        self.from_draft += [i < drafted for i in range(len(written))]
-        whole = len(written) == len(offered)
-        self._count(tree, path[: drafted + whole], drafted, len(written))
-        self.history.append(written)
-        if self.rows is not None:
-            self.rows += [logits[node].clone() for node in path[: len(written)]]
         if self.params.logprobs is not None:
-            for node, token in zip(path, written, strict=False):
-                self.logprobs.append(sampling.logprobs(logits[node], [token], self.params.logprobs))
-        return written
+            self.logprobs.append(sampling.logprobs(row, [token], self.params.logprobs))
+        if self.rows is not None:
+            self.rows.append(row.clone())
+        self.from_draft.append(drafted)
+        self.tokens.append(token)
+        return self._stops(token)
+
+    def commit(self, tree: TokenTree, path: Sequence[int], written: int) -> None:
+        """Count the last `written` tokens, of which those of `path` behind node 0 were drafted."""
+        accepted = min(len(path) - 1, written)
+        self.history.append(self.tokens[len(self.tokens) - written :])
+        self.noise.forget(before=len(self.tokens))
+        if written:
+            self.stats.count(tree, path[:written], accepted, written)
 
     def completion(self) -> Completion:
         return Completion(
@@ -249,27 +262,3 @@ class Request:
         elif self.room <= 0:
             self.finish("length")
         return self.finished
-
-    def _count(self, tree: TokenTree, asked: Sequence[int], accepted: int, written: int) -> None:
-        """`asked`: the nodes whose following token was decided and written."""
-        stats = self.stats
-        if not stats.tokens:
-            stats.first_token = time.monotonic()
-        stats.steps += 1
-        stats.tokens += written
-        if len(tree.tokens) == 1:
-            return
-        stats.drafting_steps += 1
-        stats.drafted += len(tree.tokens) - 1
-        stats.accepted += accepted
-        parents = set(tree.parents)
-        for depth, node in enumerate(asked):
-            if node in parents:  # else there was nothing left to accept
-                _bump(stats.offered_per_position, depth)
-        for depth in range(accepted):
-            _bump(stats.accepted_per_position, depth)
-
-
-def _bump(counts: list[int], at: int) -> None:
-    counts += [0] * (at + 1 - len(counts))
-    counts[at] += 1

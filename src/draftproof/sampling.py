@@ -28,7 +28,8 @@ __all__ = [
     "Noise",
     "SamplingParams",
     "adjust",
-    "argmax_rows",
+    "argmax",
+    "argmaxes",
     "draw",
     "draw_distinct",
     "law",
@@ -184,28 +185,32 @@ def pick(
     """
     row = adjust(logits, params, history, path)
     if params.temperature == 0:
-        return argmax_rows(row[None])[0]
+        return argmax(row)
     return _winners(row, params, noise, position, 1, mass=False)[0][0][0]
 
 
-def argmax_rows(logits: Tensor) -> list[int]:
-    """The first argmax of every row (N, V): the picks at temperature 0 of rows without adjustments.
+def argmaxes(logits: Tensor) -> list[int]:
+    """The first argmax of every row (N, V), -1 where there is nothing to pick.
 
-    One synchronisation with an accelerator. Raises `NoCandidate` if any row must.
+    The picks at temperature 0 of rows without adjustments. One synchronisation with an accelerator.
     """
     wide = logits if logits.dtype == torch.float64 else logits.float()  # bfloat16's argmax is slow
     if wide.device.type == "cpu":  # numpy's is four times as fast as torch's, and both find NaN
         rows = wide.detach().numpy()
         tokens = [int(row.argmax()) for row in rows]
-        for row, token in zip(rows, tokens, strict=True):
-            _checked(float(row[token]))
-        return tokens
+        return [t if math.isfinite(row[t]) else -1 for t, row in zip(tokens, rows, strict=True)]
     best = wide.argmax(dim=-1, keepdim=True)  # the first on ties; finds NaN and +inf too
     values = wide.gather(-1, best)
     found = torch.cat((best.double(), values.double()), dim=-1).tolist()
-    for _, value in found:
-        _checked(value)
-    return [int(token) for token, _ in found]
+    return [int(token) if math.isfinite(value) else -1 for token, value in found]
+
+
+def argmax(row: Tensor) -> int:
+    """The first argmax of a row (V,). Raises `NoCandidate`."""
+    (token,) = argmaxes(row[None])
+    if token < 0:
+        _top(row)
+    return token
 
 
 def race(
@@ -242,7 +247,7 @@ def law(logits: Tensor, params: SamplingParams, history: History, path: Sequence
     row = adjust(logits, params, history, path)
     p = torch.zeros(len(row), dtype=torch.float64, device=row.device)
     if params.temperature == 0:
-        p[argmax_rows(row[None])[0]] = 1.0
+        p[argmax(row)] = 1.0
         return p
     ids, scaled = survivors(row, params)
     weights = scaled.exp()

@@ -1,13 +1,13 @@
 """Who runs this step, and how much of a long prompt is read.
 
-First come, first served; a free place is filled at once. Long prompts are read in slices under a
-token budget, so that running requests keep writing. Does not know runners or methods.
+First come, first served; a free place is filled at once. Prompts are read in slices under a token
+budget that all share, so that running requests keep writing. Does not know runners or methods.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from draftproof.request import Request
@@ -33,6 +33,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
 
     def add(self, request: Request) -> None:
+        """Any thread may, while another one steps."""
         self.waiting.append(request)
 
     def remove(self, request: Request) -> None:
@@ -41,23 +42,91 @@ class Scheduler:
         elif request in self.waiting:
             self.waiting.remove(request)
 
-    def pick(
-        self, cached: Callable[[int], int], begin: Callable[[Request], None] | None = None
+    def heir(self, request: Request) -> Request | None:
+        """The request that waits longest for the place of `request`, if their prompt is one."""
+        if not request.siblings or request not in self.running or not self.waiting:
+            return None
+        first = self.waiting[0]
+        return first if first.key in request.siblings else None
+
+    def promote(self, request: Request) -> None:
+        """Let a waiting request run, before the others that wait."""
+        self.running.append(request)
+        self.waiting.remove(request)
+
+    def next_turns(
+        self,
+        cached: Callable[[int], int],
+        begin: Callable[[Request], None] = lambda request: None,
+        fork: Callable[[Request, Request], bool] = lambda request, sibling: False,
     ) -> list[Turn]:
         """The turns of this step; a request whose prompt found no budget has none.
 
-        cached: tokens of a key that need not be read; begin: told of a request that gets a place.
+        cached: tokens of a key that need not be read; begin: told of a request that gets a place;
+        fork: lets a request begin with the prompt that another completion of it has read.
         """
-        while self.waiting and len(self.running) < self.max_batch:
-            self.running.append(self.waiting.popleft())
-            if begin is not None:
-                begin(self.running[-1])
-        turns, budget = [], self.prompt_budget
-        for request in self.running:
-            done, last = cached(request.key), len(request.tokens) - 1
-            end = min(last, done + budget)
-            if end == done < last:
-                continue
-            budget -= end - done
-            turns.append(Turn(request, request.tokens[done:end], whole=end == last))
+        self._admit(begin)
+        ready = [
+            each
+            for each in self.running
+            if not (each.finished or self._waits(each, cached, fork))  # it may fail when it begins
+        ]
+        done = [cached(request.key) for request in ready]
+        shares = self._shares(
+            [len(each.tokens) - 1 - at for each, at in zip(ready, done, strict=True)]
+        )
+        turns = []
+        for request, at, share in zip(ready, done, shares, strict=True):
+            last = len(request.tokens) - 1
+            if share or at == last:
+                new = request.tokens[at : at + share]
+                turns.append(Turn(request, new, whole=at + share == last))
         return turns
+
+    def _admit(self, begin: Callable[[Request], None]) -> None:
+        """Fill free places; what an interrupt leaves between two lines is not lost."""
+        while self.waiting and (
+            len(self.running) < self.max_batch or self.waiting[0] in self.running
+        ):
+            request = self.waiting[0]
+            if request not in self.running:
+                self.running.append(request)
+            self.waiting.popleft()
+            begin(request)
+
+    def _waits(
+        self,
+        request: Request,
+        cached: Callable[[int], int],
+        fork: Callable[[Request, Request], bool],
+    ) -> bool:
+        """Whether another completion is reading the prompt for it; takes over what was read."""
+        length = len(request.prompt) - 1
+        if not request.siblings or request.output or cached(request.key) or not length:
+            return False
+        for other in self.running:
+            if other is request:
+                return False
+            if other.key in request.siblings and cached(other.key) < length:
+                return True
+            if other.key in request.siblings and fork(request, other):
+                return False
+        return False
+
+    def _shares(self, unread: Sequence[int]) -> list[int]:
+        """Tokens that each may read now.
+
+        Half of the budget is for the one that came first, so that nobody waits for ever; the rest
+        for those that have least to read, so that nobody waits for a long prompt.
+        """
+        shares, budget = [0] * len(unread), self.prompt_budget
+        first = next((at for at, left in enumerate(unread) if left), None)
+        if first is None:
+            return shares
+        shares[first] = min(unread[first], (budget + 1) // 2)
+        budget -= shares[first]
+        for at in sorted(range(len(unread)), key=lambda at: unread[at] - shares[at]):
+            more = min(unread[at] - shares[at], budget)
+            shares[at] += more
+            budget -= more
+        return shares

@@ -2,7 +2,8 @@
 
 Three rules. Each takes a tree and what the target says after its nodes, and returns
 `(path, bonus)`: the accepted nodes from node 0 on, and the token that follows the last of them. So
-a verification yields `len(path)` new tokens: the accepted ones and the bonus.
+a verification yields `len(path)` new tokens: the accepted ones and the bonus. Where an accepted
+node ends the text the walk ends too: nothing behind it is asked for, and the bonus is None.
 
 - `verify`, the default: a child is accepted if it is the target's own pick. Lossless for greedy
   decoding and, with coupled noise, at any temperature.
@@ -16,6 +17,7 @@ swap p and q). This module does not know how logits become picks or laws, nor wh
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +39,12 @@ class Laws(Protocol):
     def __getitem__(self, node: int, /) -> Tensor: ...
 
 
-def verify(tree: TokenTree, picks: Picks) -> tuple[list[int], int]:
+Ends = Callable[[int], bool]  # of a node, told of every accepted one in order: does the text end?
+
+
+def verify(
+    tree: TokenTree, picks: Picks, ends: Ends = lambda node: False
+) -> tuple[list[int], int | None]:
     """Follow the target's own picks through the tree.
 
     The child of node u whose token is `picks[u]` is accepted (greedy: SpecInfer, VerifyGreedy;
@@ -47,24 +54,20 @@ def verify(tree: TokenTree, picks: Picks) -> tuple[list[int], int]:
     `picks` may be lazy and dear: it is indexed at most once per node, and only at nodes that the
     walk reaches. Returns the path, which starts with 0, and `picks[path[-1]]`.
     """
-    tokens, parents = tree.tokens, tree.parents
-    depths = {0: 0}  # of the nodes reached
-    seen: dict[int, int] = {}
-    last = 0
-    for i in range(1, len(tokens)):  # a parent stands before its children
-        parent = parents[i]
-        if parent not in depths:
-            continue
-        if parent not in seen:
-            seen[parent] = picks[parent]
-        if tokens[i] == seen[parent]:
-            depths[i] = depths[parent] + 1
-            if depths[i] > depths[last]:
-                last = i
-    return tree.path(last), seen[last] if last in seen else picks[last]
+    level = [0]  # nodes behind the same tokens
+    while True:
+        pick = picks[level[0]]
+        following = [c for u in level for c in tree.children(u) if tree.tokens[c] == pick]
+        if not following:
+            return tree.path(level[0]), pick
+        level = sorted(following)
+        if ends(level[0]):
+            return tree.path(level[0]), None
 
 
-def verify_rejection(tree: TokenTree, p: Laws, rng: torch.Generator) -> tuple[list[int], int]:
+def verify_rejection(
+    tree: TokenTree, p: Laws, rng: torch.Generator, ends: Ends = lambda node: False
+) -> tuple[list[int], int | None]:
     """Accept drafted tokens so that the output follows the target's law exactly.
 
     At node u, R = p[u]. For each child c with token t, in the order of drawing, q = laws[c]:
@@ -91,6 +94,8 @@ def verify_rejection(tree: TokenTree, p: Laws, rng: torch.Generator) -> tuple[li
         if accepted is None:
             return path, _draw(law, coins[0])
         path.append(accepted)
+        if ends(accepted):
+            return path, None
 
 
 @dataclass(frozen=True)
@@ -111,30 +116,46 @@ class Typical:
             )
 
 
-def verify_typical(tree: TokenTree, p: Laws, rule: Typical) -> tuple[list[int], int]:
+def verify_typical(
+    tree: TokenTree,
+    p: Laws,
+    rule: Typical,
+    ends: Ends = lambda node: False,
+    end_ids: Container[int] = (),
+) -> tuple[list[int], int | None]:
     """Accept what is typical of the target: lossy, the output does not follow the target's law.
 
     (Medusa, Cai et al. 2024, section 2.3.2.) The longest path all of whose tokens are accepted
     wins, the likelier among equals; the token after it is the target's likeliest. Greedy decoding,
-    whose laws are one-hot, stays greedy. p: as in `verify_rejection`.
+    whose laws are one-hot, stays greedy. p: as in `verify_rejection`; a node for which it raises
+    `ValueError` has no children, and if it is the last one accepted that is raised. end_ids: behind
+    these no path goes on.
     """
     reached = {0: (0, 0.0)}  # node -> depth, log-likelihood
     bars: dict[int, float] = {}  # node -> what its children must surpass
     last = 0
     for i in range(1, len(tree)):
         parent = tree.parents[i]
-        if parent not in reached:
+        if parent not in reached or (parent and tree.tokens[parent] in end_ids):
             continue
-        law = p[parent]
-        share = float(law[tree.tokens[i]])
         if parent not in bars:
-            entropy = float(torch.special.entr(law).sum())
-            bars[parent] = min(rule.epsilon, rule.delta * math.exp(-entropy))
+            try:
+                entropy = float(torch.special.entr(p[parent]).sum())
+                bars[parent] = min(rule.epsilon, rule.delta * math.exp(-entropy))
+            except ValueError:
+                bars[parent] = math.inf
+        if math.isinf(bars[parent]):
+            continue
+        share = float(p[parent][tree.tokens[i]])
         if share > bars[parent]:
             depth, likelihood = reached[parent]
             reached[i] = depth + 1, likelihood + math.log(share)
             last = max(last, i, key=reached.__getitem__)
-    return tree.path(last), int(p[last].argmax())
+    path = tree.path(last)
+    for at, node in enumerate(path[1:], 2):
+        if ends(node):
+            return path[:at], None
+    return path, int(p[last].argmax())
 
 
 def _round(tree: TokenTree, u: int, law: Tensor, coins: list[float]) -> tuple[Tensor, int | None]:

@@ -59,6 +59,9 @@ class PoolRunner:
     def keep(self, key: int, path: Sequence[int]) -> None:
         self.lengths[key] += len(path)
 
+    def crop(self, key: int, length: int) -> None:
+        self.lengths[key] = length
+
     def free(self, key: int) -> None:
         self.lengths.pop(key, None)
 

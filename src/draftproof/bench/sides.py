@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from draftproof.counts import Stats
 from draftproof.llm import LLM
 from draftproof.proposers.base import release
-from draftproof.request import Request, Stats
+from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
 

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from draftproof.counts import Stats
 from draftproof.llm import LLM
-from draftproof.request import Request, Stats
+from draftproof.request import Request
 from draftproof.runners.base import Work
 from draftproof.sampling import History, NoCandidate, SamplingParams, pick
 from draftproof.tree import TokenTree

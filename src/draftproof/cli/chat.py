@@ -21,8 +21,8 @@ from draftproof import LLM, Completion, SamplingParams, methods
 from draftproof.cli import options, output
 from draftproof.cli.generate import given_sources, speculation
 from draftproof.cli.options import LOADING, SAMPLING, option
+from draftproof.counts import Stats
 from draftproof.demo import BUNDLED, located, precision
-from draftproof.request import Stats
 from draftproof.text import chat_ids, load_tokenizer
 
 TALK = "The conversation"

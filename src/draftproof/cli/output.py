@@ -11,7 +11,8 @@ from rich import box
 from rich.table import Table
 
 from draftproof import LLM, Completion
-from draftproof.request import Request, Stats
+from draftproof.counts import Stats
+from draftproof.request import Request
 from draftproof.text import TextStream
 
 
@@ -22,14 +23,11 @@ def write(llm: LLM, requests: Sequence[Request], quiet: bool) -> bool:
     """
     interrupted = False
     try:
-        while not all(request.finished for request in requests):
-            llm.engine.step()
+        for request in llm.engine.run(requests):
             if len(requests) == 1 and not quiet:
-                _print_new(requests[0])
+                _print_new(request)
     except KeyboardInterrupt:
         interrupted = True
-        for request in requests:
-            llm.engine.abort(request)
     for request in () if quiet else requests:
         if len(requests) > 1:
             print(f"[{request.index}]")

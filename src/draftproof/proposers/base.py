@@ -41,3 +41,17 @@ def release(proposer: Proposer, request: Request) -> None:
     hook = getattr(proposer, "release", None)
     if hook is not None:
         hook(request)
+
+
+def read_along(proposer: Proposer, requests: Sequence[Request]) -> None:
+    """Call the hook if there is one."""
+    hook = getattr(proposer, "read_along", None)
+    if hook is not None:
+        hook(requests)
+
+
+def close(proposer: Proposer) -> None:
+    """Call the hook if there is one."""
+    hook = getattr(proposer, "close", None)
+    if hook is not None:
+        hook()

@@ -133,6 +133,7 @@ class Staged(Growing):
         if shadow.rule == "rejection" and shadow.params.temperature > 0:
             p = Laws(shadow, tree, logits)
             path, bonus = verify_rejection(tree, p, shadow.generator(VERIFIER))
+            assert bonus is not None  # nothing ends here
             tokens = [*(tree.tokens[node] for node in path[1:]), bonus]
             more = self.vocabulary - logits.shape[1]
             laws = [torch.nn.functional.pad(p[node], (0, more)) for node in path]

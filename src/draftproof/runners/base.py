@@ -44,8 +44,10 @@ class Output:
 class Runner(Protocol):
     """A model with a cache of committed tokens and scratch room for one tree per key.
 
-    One hook is optional: begin(key, tokens), before the first pass of a key, for a runner that can
-    take over what it cached for an earlier key.
+    Hooks are optional. begin(key, tokens), before the first pass of a key, for a runner that can
+    take over what it cached for an earlier key. fork(key, source, length) and
+    hand_over(key, heir, length): see the functions of these names. check(keys): asserts that
+    nothing is held of any other key.
     """
 
     def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
@@ -60,6 +62,10 @@ class Runner(Protocol):
         """Commit this path of the last tree (0, ...), drop the rest of its scratch."""
         ...
 
+    def crop(self, key: int, length: int) -> None:
+        """Forget the committed tokens from `length` on."""
+        ...
+
     def free(self, key: int) -> None:
         """Forget `key`; its place is free at once."""
         ...
@@ -70,6 +76,24 @@ def begin(runner: Runner, key: int, tokens: Sequence[int]) -> None:
     hook = getattr(runner, "begin", None)
     if hook is not None:
         hook(key, tokens)
+
+
+def fork(runner: Runner, key: int, source: int, length: int) -> bool:
+    """Let `key`, which is new, begin with a copy of the first `length` tokens of `source`.
+
+    False where the runner cannot: then they are read again.
+    """
+    hook = getattr(runner, "fork", None)
+    return hook is not None and bool(hook(key, source, length))
+
+
+def hand_over(runner: Runner, key: int, heir: int, length: int) -> bool:
+    """Let `heir`, which is new, take over the first `length` tokens of `key`, which is forgotten.
+
+    False where the runner cannot: then nothing has changed.
+    """
+    hook = getattr(runner, "hand_over", None)
+    return hook is not None and bool(hook(key, heir, length))
 
 
 class Target(Runner, Protocol):
@@ -88,10 +112,6 @@ class Target(Runner, Protocol):
         A pass that ends early commits nothing: it takes no `new`. head=False: the head is left
         out, and of the outputs the hidden states alone are of use.
         """
-        ...
-
-    def crop(self, key: int, length: int) -> None:
-        """Forget the committed tokens from `length` on, for a draft that is drafted for."""
         ...
 
     @property

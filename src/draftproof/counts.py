@@ -1,0 +1,63 @@
+"""What one request took: passes, drafted and accepted tokens, seconds.
+
+Counted after stop rules cut the output. Knows no request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftproof.tree import TokenTree
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts of one request, after stop rules cut the output."""
+
+    lossy: bool = False  # the rule of acceptance changes the law of the output
+
+    steps: int = 0  # target passes that emitted
+    drafting_steps: int = 0  # those that had something to verify
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    # How often the walk came to a depth where there was a draft to accept.
+    offered_per_position: list[int] = field(default_factory=list)
+    began: float = 0.0  # monotonic seconds: added, first token, end
+    first_token: float = 0.0
+    ended: float = 0.0
+
+    @property
+    def tokens_per_step(self) -> float:
+        return self.tokens / self.steps if self.steps else 0.0
+
+    @property
+    def acceptance_length(self) -> float:
+        """1 + accepted / steps that drafted: vLLM's definition."""
+        return 1 + self.accepted / self.drafting_steps if self.drafting_steps else 1.0
+
+    def count(self, tree: TokenTree, asked: Sequence[int], accepted: int, written: int) -> None:
+        """One pass that wrote; `asked`: the nodes whose following token was decided and written."""
+        if not self.tokens:
+            self.first_token = time.monotonic()
+        self.steps += 1
+        self.tokens += written
+        if len(tree.tokens) == 1:
+            return
+        self.drafting_steps += 1
+        self.drafted += len(tree.tokens) - 1
+        self.accepted += accepted
+        parents = set(tree.parents)
+        for depth, node in enumerate(asked):
+            if node in parents:  # else there was nothing left to accept
+                _bump(self.offered_per_position, depth)
+        for depth in range(accepted):
+            _bump(self.accepted_per_position, depth)
+
+
+def _bump(counts: list[int], at: int) -> None:
+    counts += [0] * (at + 1 - len(counts))
+    counts[at] += 1

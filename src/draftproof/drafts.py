@@ -1,0 +1,91 @@
+"""What a proposer gives a step: a tree for every request, whatever the proposer does.
+
+A drafter is foreign code, and the output does not need it: where it fails, a request goes on
+without it and says so. Knows a proposer by its protocol only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from draftproof.proposers.base import Proposer, read_along, release
+from draftproof.request import Request
+from draftproof.scheduler import Turn
+from draftproof.tree import TokenTree
+
+
+class Drafts:
+    """The trees of a step, and what becomes of a proposer's failures.
+
+    proposer: None drafts nothing. vocabulary: ids that a tree may hold; None: any.
+    """
+
+    def __init__(self, proposer: Proposer | None, vocabulary: int | None) -> None:
+        self.proposer, self.vocabulary = proposer, vocabulary
+        self.taps = proposer.taps if proposer is not None else ()
+        self.wants_best = getattr(proposer, "wants_best", False)
+
+    def trees(self, turns: Sequence[Turn]) -> list[TokenTree | None]:
+        """A tree for every turn that has read its prompt."""
+        drafting, reading = list[Request](), list[Request]()
+        for turn in turns if self.proposer is not None else ():
+            request = turn.request
+            if request.room > 1 and not (request.plain or request.again):
+                (drafting if turn.whole else reading).append(request)
+        self._for_each(reading, self._read_along)
+        drafted: dict[int, TokenTree] = {}
+        self._for_each(drafting, lambda requests: drafted.update(self._propose(requests)))
+        trees: list[TokenTree | None] = []
+        for turn in turns:
+            tree = drafted.get(turn.request.key) or TokenTree.chain([turn.request.tokens[-1]])
+            # The bonus token needs a place too: no node may stand on the last position.
+            trees.append(tree.truncate(turn.request.room - 1) if turn.whole else None)
+            turn.request.again = False
+        return trees
+
+    def release(self, request: Request) -> None:
+        """Let go of a request that has ended, or goes on without drafts."""
+        if self.proposer is None:
+            return
+        try:
+            release(self.proposer, request)
+        except Exception as error:
+            request.warnings.append(f"its drafter failed: {type(error).__name__}: {error}")
+
+    def _for_each(
+        self, requests: Sequence[Request], call: Callable[[Sequence[Request]], None]
+    ) -> None:
+        """One call for all; where it fails, one for each, and the one that fails drafts no more."""
+        try:
+            if requests:
+                call(requests)
+        except Exception as error:
+            if len(requests) > 1:
+                for request in requests:
+                    self._for_each([request], call)
+                return
+            requests[0].stop_drafting(error)
+            self.release(requests[0])
+
+    def _read_along(self, requests: Sequence[Request]) -> None:
+        assert self.proposer is not None
+        read_along(self.proposer, requests)
+
+    def _propose(self, requests: Sequence[Request]) -> dict[int, TokenTree]:
+        assert self.proposer is not None
+        trees = self.proposer.propose(requests)
+        for request, tree in zip(requests, trees, strict=True):
+            self._check(request, tree)
+        return {request.key: tree for request, tree in zip(requests, trees, strict=True)}
+
+    def _check(self, request: Request, tree: TokenTree) -> None:
+        """Refuse what would reach the model as another context, or not at all."""
+        if tree.tokens[0] != request.tokens[-1]:
+            raise ValueError("node 0 of the tree is not the request's last token")
+        size = self.vocabulary
+        if size is None:
+            return
+        if min(tree.tokens) < 0 or max(tree.tokens) >= size:
+            raise ValueError(f"the tree holds a token outside of the vocabulary of {size}")
+        if tree.laws is not None and tree.laws.shape[1] != size:
+            raise ValueError(f"the tree's laws are not over the vocabulary of {size}")

@@ -127,9 +127,8 @@ def verify_typical(
 
     (Medusa, Cai et al. 2024, section 2.3.2.) The longest path all of whose tokens are accepted
     wins, the likelier among equals; the token after it is the target's likeliest. Greedy decoding,
-    whose laws are one-hot, stays greedy. p: as in `verify_rejection`; a node for which it raises
-    `ValueError` has no children, and if it is the last one accepted that is raised. end_ids: behind
-    these no path goes on.
+    whose laws are one-hot, stays greedy. p: as in `verify_rejection`; where it raises no path goes
+    on, and it raises again if the best one ends there. end_ids: behind these none goes on either.
     """
     reached = {0: (0, 0.0)}  # node -> depth, log-likelihood
     bars: dict[int, float] = {}  # node -> what its children must surpass
@@ -142,7 +141,7 @@ def verify_typical(
             try:
                 entropy = float(torch.special.entr(p[parent]).sum())
                 bars[parent] = min(rule.epsilon, rule.delta * math.exp(-entropy))
-            except ValueError:
+            except Exception:  # a request's own rules; raised if a path ends here
                 bars[parent] = math.inf
         if math.isinf(bars[parent]):
             continue

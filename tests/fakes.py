@@ -77,6 +77,17 @@ class Table:
         self.committed.pop(key, None)
         self.scratch.pop(key, None)
 
+    def fork(self, key: int, source: int, length: int) -> bool:
+        assert key not in self.committed and length <= len(self.committed[source])
+        self.committed[key] = self.committed[source][:length]
+        return True
+
+    def hand_over(self, key: int, heir: int, length: int) -> bool:
+        assert heir not in self.committed
+        self.committed[heir] = self.committed.pop(key)[:length]
+        self.scratch.pop(key, None)
+        return True
+
     def check(self, keys: set[int]) -> None:
         assert self.committed.keys() <= keys and self.scratch.keys() <= keys
 
@@ -113,7 +124,9 @@ class Wild:
 
 
 def request(key: int, prompt: Sequence[int], seed: int = 0, **options: Any) -> Request:
-    extra = {name: options.pop(name) for name in ("end_ids", "max_length") if name in options}
+    extra = {
+        name: options.pop(name) for name in ("end_ids", "max_length", "siblings") if name in options
+    }
     params = dp.SamplingParams(**{"max_tokens": 20, **options})
     return Request(key, prompt, params, seed=seed, **extra)
 

@@ -102,7 +102,7 @@ class Scheduler:
     ) -> bool:
         """Whether another completion is reading the prompt for it; takes over what was read."""
         length = len(request.prompt) - 1
-        if not request.siblings or request.output or cached(request.key) or not length:
+        if not request.siblings or cached(request.key) or not length:
             return False
         for other in self.running:
             if other is request:

@@ -31,7 +31,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:
         self._decode_with = tokenizer.decode
-        self._prompt: list[int] | None = list(prompt[-2 * LONGEST :])
+        self._prompt: Sequence[int] | None = prompt
         self._window: list[int] = []  # whole text, given out
         self._open: list[int] = []  # tokens behind it that end in what may be half a character
         self._text = ""  # of window and open tokens
@@ -61,14 +61,14 @@ class Detokenizer:
         self._text = self._seen = text
         return text[len(seen) :]
 
-    def _begin(self, prompt: list[int]) -> None:
+    def _begin(self, prompt: Sequence[int]) -> None:
         size = CONTEXT
         text = self._decode(prompt[-size:])
         # Special tokens alone show nothing; a context cut inside a character misreads bytes.
-        while size < min(len(prompt), LONGEST) and (not text or text[0] == UNKNOWN):
+        while size < len(prompt) and (not text or text[0] == UNKNOWN):
             size *= 2
             text = self._decode(prompt[-size:])
-        self._window, self._text, self._seen = prompt[-size:], text, text
+        self._window, self._text, self._seen = list(prompt[-size:]), text, text
         if text.endswith(UNKNOWN):
             self._cuts = [self._decode(self._window[:-back]) for back in range(1, WAIT)]
 
@@ -164,9 +164,14 @@ class Detokenizer:
             if same and (sound or size >= WINDOW):
                 return self._keep(ids, self._open, text)
             size += 1 if size < WINDOW - 1 else size
-        if len(self._window) > LONGEST:
-            return self._keep(self._window[: LONGEST // 2] + self._window[-WINDOW:], self._open)
-        return ""
+        if len(self._window) <= LONGEST:
+            return ""
+        ids = [one for one in self._window if one not in self._silent]
+        silent = {one for one in set(ids) if self._shows_nothing(one)}
+        ids = [one for one in ids if one not in silent]
+        if len(ids) > LONGEST:  # spaces, which such a decoder shows only before other text
+            ids = ids[: LONGEST // 2] + ids[-WINDOW:]
+        return self._keep(ids, self._open)
 
     def _keep(self, window: list[int], open_: list[int], text: str | None = None) -> str:
         """Go on with fewer tokens, whose text ends as that of all did."""
@@ -183,6 +188,8 @@ class Detokenizer:
         return ""
 
     def _decode(self, ids: Sequence[int]) -> str:
+        if not ids:
+            return ""
         text: str = self._decode_with(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )

@@ -68,7 +68,9 @@ training.data training.entries training.rows <- training.entries training.rows
 training.run* training.prepare training.served <- * !server !server.* !cli !cli.*
 training training.*     <- runners runners.* heads checkpoints analysis demo training.*
 server server.* cli cli.* draftproof __main__ <- *
-native native.* text     <- native native.*
+native native.*         <- native native.*
+text                    <- detokenizer
+detokenizer             <-
 heads                   <-  | torch
 checkpoints             <- heads
 inputs                  <- sampling

@@ -82,6 +82,7 @@ def test_an_llm_in_four_threads(runner: str, tmp_path: Any) -> None:
     prompts = [[3 + i, 5, 7 * i + 1] for i in range(6)]
     with dp.LLM(model, runner=runner) as llm:
         wanted = [each.token_ids for each in llm.generate(prompts, PARAMS)]
+        assert all(len(tokens) == 12 for tokens in wanted)
     before = model.config._attn_implementation
     with dp.LLM(model, runner=runner, speculate=dp.DraftModel(draft), max_batch=4) as llm:
 

@@ -202,7 +202,7 @@ class Engine:
 
         def write(node: int) -> bool:
             nonlocal last
-            ended = request.write(tree.tokens[node], output.logits[tree.parents[node]], True)
+            ended = request.write(tree.tokens[node], output.logits, tree.parents[node], True)
             last = node
             return ended
 
@@ -212,7 +212,7 @@ class Engine:
             else:
                 bonus = accept(self.rule, request, tree, output, write)
                 if bonus is not None:
-                    request.write(bonus, output.logits[last])
+                    request.write(bonus, output.logits, last)
         except Exception as error:
             # A draft that overflowed gets into rows that may not see it: 0 times infinity is NaN.
             # So the row is asked for again, alone.

@@ -210,15 +210,17 @@ class Request:
         self.feedback = self.ends = None
         self._generators.clear()
 
-    def write(self, token: int, row: Tensor, drafted: bool = False) -> bool:
-        """Append a token that was picked from the target's `row` (V,); whether it ends the output.
+    def write(self, token: int, logits: Tensor, node: int, drafted: bool = False) -> bool:
+        """Append a token that was picked from row `node` of `logits`; whether it ends the output.
 
-        Penalties do not count it before `commit`, as verification goes by paths.
+        logits (N, V) may be empty for a greedy request. Penalties do not count the token before
+        `commit`, as verification goes by paths.
         """
         if self.params.logprobs is not None:
+            row = logits[node]
             self.logprobs.append(sampling.logprobs(row, [token], self.params.logprobs))
         if self.rows is not None:
-            self.rows.append(row.clone())
+            self.rows.append(logits[node].clone())
         self.from_draft.append(drafted)
         self.tokens.append(token)
         return self._stops(token)

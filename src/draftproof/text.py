@@ -23,8 +23,8 @@ class TextStream:
     """The text of an output, growing; cut before the stop string that is complete first.
 
     One thread may push while another takes. If the tokenizer's decode raises, the text stays what
-    it was before that token, and the next `push` or `flush` raises the error, once; `take` never
-    raises.
+    it was before that token, and the error is raised once: by `push` where there are stop strings,
+    else by `flush`, so that it does not depend on who takes when. `take` never raises.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
@@ -55,9 +55,9 @@ class TextStream:
             if not self._done:
                 self._pending += tokens
                 self._stops = stops
-                if self._stop:
-                    self._advance()
-            self._raise()
+            if self._stop:
+                self._advance()
+                self._raise()
 
     def flush(self) -> None:
         """The output has ended: emit what waited, as it is; that too may hold a stop string."""

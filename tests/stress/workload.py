@@ -204,7 +204,7 @@ class Stress:
         if reason == "abort" or (reason == "error" and case.wanted[2] != "error"):
             assert tokens == case.wanted[0][: len(tokens)]
         else:
-            assert (tokens, "".join(texts), reason) == case.wanted[:3], case
+            assert (tokens, "".join(texts), reason) == case.wanted[:3], (texts, tokens, reason, case)
         self.counts["streamed"] += 1
 
     def submit(self, llm: dp.LLM, rng: Random) -> None:

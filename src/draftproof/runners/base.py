@@ -44,8 +44,13 @@ class Output:
 class Runner(Protocol):
     """A model with a cache of committed tokens and scratch room for one tree per key.
 
-    One hook is optional: begin(key, tokens), before the first pass of a key, for a runner that can
-    take over what it cached for an earlier key.
+    Three hooks are optional, each with a function below that calls it where it is:
+    begin(key, tokens), before the first pass of a key, takes over what was cached for an earlier
+    key; fork(key, source, length) makes a new key begin with a copy of the first `length` committed
+    tokens of `source`; hand_over(key, heir, length) gives what is cached of a key that ends, up to
+    `length` tokens, to `heir`, and forgets the key. A new key is one that ran nothing: what it took
+    over in `begin` makes way. fork raises `MemoryError` where there is no room, and leaves the new
+    key with nothing cached.
     """
 
     def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
@@ -70,6 +75,22 @@ def begin(runner: Runner, key: int, tokens: Sequence[int]) -> None:
     hook = getattr(runner, "begin", None)
     if hook is not None:
         hook(key, tokens)
+
+
+def fork(runner: Runner, key: int, source: int, length: int) -> bool:
+    """Call the hook if there is one; else `key` has to read what `source` has read."""
+    hook = getattr(runner, "fork", None)
+    if hook is not None:
+        hook(key, source, length)
+    return hook is not None
+
+
+def hand_over(runner: Runner, key: int, heir: int, length: int) -> bool:
+    """Call the hook if there is one; else both keys stay as they are."""
+    hook = getattr(runner, "hand_over", None)
+    if hook is not None:
+        hook(key, heir, length)
+    return hook is not None
 
 
 class Target(Runner, Protocol):

@@ -41,7 +41,7 @@ def make(
     """
     if runner not in RUNNERS:
         raise ValueError(f"runner {runner!r} is unknown: use {', '.join(RUNNERS)}")
-    _use(threads)
+    _check(threads)
     owned = not isinstance(model, torch.nn.Module)
     where = loading.pick_device(device)
     wanted = None if dtype == INT8 else loading.pick_dtype(dtype)
@@ -59,17 +59,19 @@ def make(
         loading.refuse_to_convert(loaded, device, "auto" if dtype == INT8 else dtype)
     options["trust_remote_code"] = trust_remote_code
     if must or (runner == "auto" and owned and suits(loaded)):
-        return _native(loaded, dtype == INT8, owned, options)
-    return TorchRunner(loaded, **options)
+        return _native(loaded, dtype == INT8, owned, threads, options)
+    return TorchRunner(loaded, threads=threads, **options)
 
 
-def _native(model: Any, int8: bool, owned: bool, options: dict[str, Any]) -> NativeRunner:
+def _native(
+    model: Any, int8: bool, owned: bool, threads: int | None, options: dict[str, Any]
+) -> NativeRunner:
     if not int8 and model.dtype != torch.bfloat16:
         raise ValueError(
             f"the native runner computes in bfloat16 or int8, and the model is in {model.dtype}: "
             "give dtype='bfloat16' or dtype='int8'"
         )
-    team = Team(torch.get_num_threads())
+    team = Team(threads or torch.get_num_threads())
     precision = INT8 if int8 else "bfloat16"
     made = NativeRunner(model, precision=precision, team=team, release=owned, **options)
     if native.kernels() != "avx512":
@@ -77,12 +79,11 @@ def _native(model: Any, int8: bool, owned: bool, options: dict[str, Any]) -> Nat
     return made
 
 
-def _use(threads: int | None) -> None:
+def _check(threads: int | None) -> None:
     if threads is None:
         return
     if threads < 1:
         raise ValueError(f"threads={threads} computes nothing: use 1 or more")
-    torch.set_num_threads(threads)
     cores = os.cpu_count() or threads
     if threads > cores:
         say_once(f"{threads} threads on {cores} cores wait for one another: use {cores}")

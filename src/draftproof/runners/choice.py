@@ -17,6 +17,7 @@ import torch
 from draftproof import native
 from draftproof.runners import loading, packing
 from draftproof.runners.native import NativeRunner
+from draftproof.runners.takeover import Takeover
 from draftproof.runners.team import Team
 from draftproof.runners.torch import TorchRunner
 
@@ -73,7 +74,9 @@ def _native(
         )
     team = Team(threads or torch.get_num_threads())
     precision = INT8 if int8 else "bfloat16"
-    made = NativeRunner(model, precision=precision, team=team, release=owned, **options)
+    options |= {"precision": precision, "team": team, "release": owned}
+    # Another runner of the same model in another thread may be in the middle of a pass.
+    made = Takeover(loading.unwrap(model)).alone(lambda: NativeRunner(model, **options))
     if native.kernels() != "avx512":
         say_once(f"no AVX512 with BF16 and VNNI here: {native.kernels()} kernels, slower")
     return made

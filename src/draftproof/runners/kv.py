@@ -192,6 +192,9 @@ class KVCache(Rows):
             held.layers.update(self._room({layer: empty}, held.slots))
             self.layers[layer] = empty
         keys, values = held.layers[layer]
+        if keys.dtype != key.dtype or keys.device != key.device:  # the owner converted the model
+            keys, values = held.layers[layer] = keys.to(key), values.to(value)
+            self.layers[layer] = keys[:, :0].clone(), values[:, :0].clone()
         end = at + key.shape[1]
         keys[:, at:end] = key
         values[:, at:end] = value

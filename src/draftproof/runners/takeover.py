@@ -50,10 +50,9 @@ class Takeover:
         self._modules = list(model.modules())
         self._configs = _configs(self._modules)
         self._text: Any = model.config.get_text_config()
-        ordered = sorted(
-            [*self._configs, self._text], key=id
-        )  # for all alike: nobody waits in a ring
-        self._locks = [_lock_of(config) for config in {id(c): c for c in ordered}.values()]
+        changed = {id(config): config for config in (*self._configs, self._text)}
+        # In one order for all, so that no two runners wait for one another.
+        self._locks = [_lock_of(changed[number]) for number in sorted(changed)]
 
     def alone(self, call: Callable[[], T]) -> T:
         """`call` while nobody else has the model."""
@@ -68,7 +67,7 @@ class Takeover:
         return self.alone(lambda: self._evaluating(lambda: self._changed(attention, call, layers)))
 
     def _changed(self, attention: str, call: Callable[[], T], layers: int) -> T:
-        # Parents are restored before their children, because setting a parent's sets its children's.
+        # Parents are restored before their children: setting a parent's sets its children's.
         before = [config._attn_implementation for config in self._configs]
         depth = self._text.num_hidden_layers
         try:

@@ -9,7 +9,7 @@ Knows nothing of models.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -70,14 +70,13 @@ class Rows:
             self.rows[key] = self._empty_row()
         return self.rows[key]
 
-    def _free(self) -> Iterator[int]:
+    def _free(self) -> list[int]:
         taken = {*self.rows.values(), *self._parked}
-        return (row for row in range(self.max_rows) if row not in taken)
+        return [row for row in range(self.max_rows) if row not in taken]
 
     def _empty_row(self) -> int:
-        row = next(self._free(), None)
-        if row is None:
-            row = self._forget_oldest()
+        free = self._free()
+        row = free[0] if free else self._forget_oldest()
         if row is None:
             raise RuntimeError(f"all {self.max_rows} rows of the cache are taken")
         return row
@@ -115,7 +114,7 @@ class Rows:
         if not shared[row]:
             return 0
         oldest = next(iter(self._parked))  # the one that would be taken
-        another = row != oldest or next(self._free(), None) is not None
+        another = row != oldest or bool(self._free())
         if another and 2 * shared[row] < len(self._parked[row]):
             return 0
         self.lengths.pop(key, None)
@@ -179,7 +178,8 @@ class KVCache(Rows):
         row = self.row_of(key)
         held = self._held.get(row, Row())
         if slots > held.slots or len(held.layers) < len(self.layers):
-            wanted = grown(held.slots, slots, self.max_slots)
+            whole = -(-slots // FIRST_SLOTS) * FIRST_SLOTS  # a few tokens more need nothing new
+            wanted = grown(held.slots, max(slots, min(whole, self.max_slots)), self.max_slots)
             layers = {layer: held.layers.get(layer, empty) for layer, empty in self.layers.items()}
             self._held[row] = Row(wanted, self._room(layers, wanted))
         return row

@@ -48,7 +48,7 @@ class TorchRunner(Committed):
         self.max_length = loading.length_limit(self.config, max_length)
         self._accepts = inspect.signature(self.model.forward).parameters
         self.takeover = Takeover(self.model)
-        self._layers = self.takeover.alone(lambda: probe.check(self))
+        self._layers = on_threads(threads, lambda: self.takeover.alone(lambda: probe.check(self)))
         self._cache = KVCache(max_batch, self.max_length, self._layers)
         super().__init__(self._cache, self._cache, prefix_cache)
 

@@ -142,8 +142,14 @@ def test_passes_over_what_two_models_share_come_one_after_another(
     (wanted,) = runners[0].forward(WORK)
     wanted_logits = wanted.logits.clone()
     before = state(first), state(second)
+    depths: list[int] = []
+    hook = first.model.layers[0].register_forward_hook(
+        lambda *_: depths.extend(runner.layers for runner in runners)
+    )
     (early,) = runners[0].forward([Work(1, [], TREE)], (), layers)
     early_logits = early.logits.clone()
+    hook.remove()
+    assert depths == [4, 4]  # also in the middle of a pass that ends early
     got = beside(
         first,
         second,

@@ -74,12 +74,11 @@ def runners(llm: dp.LLM) -> list[TorchRunner]:
 
 def books_are_right(runner: TorchRunner, requests: Sequence[Request]) -> None:
     """No row is lost or had by two, and the runner knows what its rows hold."""
-    cache = runner._cache
-    rows = [*cache.rows.values(), *cache._parked, *cache._free]
-    assert sorted(rows) == list(range(cache._row_count)) and len(rows) <= cache.max_rows
+    runner.check([each.key for each in requests])
     for each in requests:
         if each.key in runner._tokens:
-            assert runner._tokens[each.key] == each.tokens[: runner.cached(each.key)]
+            length = runner.cached(each.key)
+            assert list(runner._tokens[each.key][:length]) == each.tokens[:length]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -197,6 +197,8 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
         threads=options.threads,
         max_batch=max(options.batches),
     )
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)  # of all sides: the others are not ours
     return model, plain, assistant
 
 

@@ -44,10 +44,13 @@ class Output:
 class Runner(Protocol):
     """A model with a cache of committed tokens and scratch room for one tree per key.
 
-    Hooks are optional. begin(key, tokens), before the first pass of a key, for a runner that can
-    take over what it cached for an earlier key. fork(key, source, length) and
-    hand_over(key, heir, length): see the functions of these names. check(keys): asserts that
-    nothing is held of any other key.
+    Some hooks are optional. Three have each a function below that calls it where it is:
+    begin(key, tokens), before the first pass of a key, takes over what was cached for an earlier
+    key; fork(key, source, length) makes a new key begin with a copy of the first `length` committed
+    tokens of `source`; hand_over(key, heir, length) gives what is cached of a key that ends, up to
+    `length` tokens, to `heir`, and forgets the key. A new key is one that ran nothing: what it took
+    over in `begin` makes way. fork raises `MemoryError` where there is no room, and leaves the new
+    key with nothing cached. And check(keys) asserts that nothing is held of any other key.
     """
 
     def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
@@ -79,21 +82,19 @@ def begin(runner: Runner, key: int, tokens: Sequence[int]) -> None:
 
 
 def fork(runner: Runner, key: int, source: int, length: int) -> bool:
-    """Let `key`, which is new, begin with a copy of the first `length` tokens of `source`.
-
-    False where the runner cannot: then they are read again.
-    """
+    """Call the hook if there is one; else `key` has to read what `source` has read."""
     hook = getattr(runner, "fork", None)
-    return hook is not None and bool(hook(key, source, length))
+    if hook is not None:
+        hook(key, source, length)
+    return hook is not None
 
 
 def hand_over(runner: Runner, key: int, heir: int, length: int) -> bool:
-    """Let `heir`, which is new, take over the first `length` tokens of `key`, which is forgotten.
-
-    False where the runner cannot: then nothing has changed.
-    """
+    """Call the hook if there is one; else both keys stay as they are."""
     hook = getattr(runner, "hand_over", None)
-    return hook is not None and bool(hook(key, heir, length))
+    if hook is not None:
+        hook(key, heir, length)
+    return hook is not None
 
 
 class Target(Runner, Protocol):

@@ -17,6 +17,7 @@ import torch
 from draftproof import native
 from draftproof.runners import loading, packing
 from draftproof.runners.native import NativeRunner
+from draftproof.runners.takeover import Takeover
 from draftproof.runners.team import Team
 from draftproof.runners.torch import TorchRunner
 
@@ -41,7 +42,7 @@ def make(
     """
     if runner not in RUNNERS:
         raise ValueError(f"runner {runner!r} is unknown: use {', '.join(RUNNERS)}")
-    _use(threads)
+    _check(threads)
     owned = not isinstance(model, torch.nn.Module)
     where = loading.pick_device(device)
     wanted = None if dtype == INT8 else loading.pick_dtype(dtype)
@@ -59,30 +60,33 @@ def make(
         loading.refuse_to_convert(loaded, device, "auto" if dtype == INT8 else dtype)
     options["trust_remote_code"] = trust_remote_code
     if must or (runner == "auto" and owned and suits(loaded)):
-        return _native(loaded, dtype == INT8, owned, options)
-    return TorchRunner(loaded, **options)
+        return _native(loaded, dtype == INT8, owned, threads, options)
+    return TorchRunner(loaded, threads=threads, **options)
 
 
-def _native(model: Any, int8: bool, owned: bool, options: dict[str, Any]) -> NativeRunner:
+def _native(
+    model: Any, int8: bool, owned: bool, threads: int | None, options: dict[str, Any]
+) -> NativeRunner:
     if not int8 and model.dtype != torch.bfloat16:
         raise ValueError(
             f"the native runner computes in bfloat16 or int8, and the model is in {model.dtype}: "
             "give dtype='bfloat16' or dtype='int8'"
         )
-    team = Team(torch.get_num_threads())
+    team = Team(threads or torch.get_num_threads())
     precision = INT8 if int8 else "bfloat16"
-    made = NativeRunner(model, precision=precision, team=team, release=owned, **options)
+    options |= {"precision": precision, "team": team, "release": owned}
+    # Another runner of the same model in another thread may be in the middle of a pass.
+    made = Takeover(loading.unwrap(model)).alone(lambda: NativeRunner(model, **options))
     if native.kernels() != "avx512":
         say_once(f"no AVX512 with BF16 and VNNI here: {native.kernels()} kernels, slower")
     return made
 
 
-def _use(threads: int | None) -> None:
+def _check(threads: int | None) -> None:
     if threads is None:
         return
     if threads < 1:
         raise ValueError(f"threads={threads} computes nothing: use 1 or more")
-    torch.set_num_threads(threads)
     cores = os.cpu_count() or threads
     if threads > cores:
         say_once(f"{threads} threads on {cores} cores wait for one another: use {cores}")

@@ -5,7 +5,8 @@ The roll-back and the prefix cache, the same for any storage. Knows no model and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,9 +16,10 @@ from draftproof.tree import TokenTree
 
 
 class Movable(Protocol):
-    """Storage whose slots can be copied within a row."""
+    """Storage whose slots can be copied, within a row and into another key's."""
 
     def move(self, row: int, sources: Sequence[int], to: int) -> None: ...
+    def copy(self, source: int, key: int, slots: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -29,63 +31,99 @@ class Scratch:
 
 
 class Committed:
-    """The part of the `Runner` protocol that is bookkeeping."""
+    """The part of the `Runner` protocol that is bookkeeping.
+
+    Its order of statements is its promise: an interrupt between any two leaves a length that is
+    not above what was written, and a tree only while all its nodes lie where they were written.
+    """
 
     def __init__(self, rows: Rows, storage: Movable, prefix_cache: bool) -> None:
         self.prefix_cache = prefix_cache
         self._rows, self._storage = rows, storage
         self._scratch: dict[int, Scratch] = {}
-        self._tokens: dict[int, list[int]] = {}  # the committed ones, kept for the prefix cache
+        # The committed ones, kept for the prefix cache; behind the length anything may stand.
+        self._tokens: dict[int, array[int]] = {}
 
     def cached(self, key: int) -> int:
         return self._rows.lengths.get(key, 0)
 
     def begin(self, key: int, tokens: Sequence[int]) -> None:
         """Take over what an earlier key cached of `tokens`; the last one is left to be run."""
-        if self.prefix_cache and key not in self._tokens:  # a draft that failed begins again
+        known = key in self._tokens or key in self._rows.rows  # a draft that failed begins again
+        if self.prefix_cache and not known:
             shared = self._rows.adopt(key, tokens[:-1])
-            self._tokens[key] = list(tokens[:shared])
+            self._tokens[key] = array("q", tokens[:shared])
+
+    def fork(self, key: int, source: int, length: int) -> None:
+        """`key` begins with a copy of the first `length` committed tokens of `source`."""
+        assert key != source and 0 <= length <= self.cached(source)
+        self.free(key)
+        if length:
+            self._storage.copy(source, key, length)
+        if source in self._tokens:
+            self._tokens[key] = self._tokens[source][:length]
+        self._rows.lengths[key] = length
+
+    def hand_over(self, key: int, heir: int, length: int) -> None:
+        """`heir` takes over what is cached of `key`, up to `length`; `key` is forgotten."""
+        assert key != heir and 0 <= length <= self.cached(key)
+        self.free(heir)
+        self._scratch.pop(key, None)
+        tokens = self._tokens.pop(key, None)
+        if tokens is not None:
+            self._tokens[heir] = tokens[:length]
+        self._rows.hand_over(key, heir, length)
 
     def free(self, key: int) -> None:
-        self._rows.release(key, self._tokens.pop(key, ()))
         self._scratch.pop(key, None)
+        self._rows.release(key, self._tokens.pop(key, None))
 
     def crop(self, key: int, length: int) -> None:
         assert 0 <= length <= self._rows.lengths[key]
-        self._rows.lengths[key] = length
         self._scratch.pop(key, None)
-        if key in self._tokens:
-            del self._tokens[key][length:]
+        self._rows.lengths[key] = length
 
     def keep(self, key: int, path: Sequence[int]) -> None:
-        scratch = self._scratch[key]
-        assert not path or path[-1] < scratch.ran, "a node was kept that never ran"
+        assert not path or path[-1] < self.ran(key), "a node was kept that never ran"
+        scratch = self._scratch.pop(key, Scratch(None, 0))
         base = self._rows.lengths[key]
         moved = next((i for i, node in enumerate(path) if node != i), len(path))
         if moved < len(path):
             sources = [base + node for node in path[moved:]]
             self._storage.move(self._rows.rows[key], sources, base + moved)
         if key in self._tokens and scratch.tree is not None:
-            self._tokens[key][base:] = [scratch.tree.tokens[node] for node in path]
+            kept = [scratch.tree.tokens[node] for node in path]
+            self._tokens[key][base:] = array("q", kept)
         self._rows.lengths[key] = base + len(path)
-        self._scratch[key] = Scratch(None, 0)
 
     def ran(self, key: int) -> int:
         """How many nodes of the key's tree lie in scratch."""
         scratch = self._scratch.get(key)
         return scratch.ran if scratch is not None else 0
 
+    def passing(self, item: Work) -> None:
+        """A pass over `item` begins: it writes over the last tree, unless it goes on with it."""
+        if not item.first:
+            self._scratch.pop(item.key, None)
+
     def passed(self, item: Work) -> None:
         """A pass over `item` is done: `new` is committed, the tree is scratch."""
         cached = self._rows.lengths[item.key]
-        if item.key in self._tokens:  # before the length: an interrupt may come in between
-            self._tokens[item.key][cached:] = item.new
+        if item.key in self._tokens:
+            self._tokens[item.key][cached:] = array("q", item.new)
         self._rows.lengths[item.key] = cached + len(item.new)
         nodes = 0 if item.tree is None else len(item.tree.tokens)
         self._scratch[item.key] = Scratch(item.tree, nodes)
 
     def forget(self, rows: Rows, storage: Movable) -> None:
         """Begin again with empty rows."""
-        self._rows, self._storage = rows, storage
         self._scratch.clear()
         self._tokens.clear()
+        self._rows, self._storage = rows, storage
+
+    def check(self, keys: Collection[int]) -> None:
+        """Asserts that nothing is held but for `keys`, and that what is held fits together."""
+        self._rows.check(keys)
+        for held in (self._scratch, self._tokens):
+            assert held.keys() <= set(keys), "something is remembered of a key that has ended"
+        assert all(len(tokens) >= self.cached(key) for key, tokens in self._tokens.items())

@@ -1,20 +1,24 @@
 """Keys and values of committed tokens and of one tree per row: where they live and move.
 
 A row belongs to one key; slot i holds position i for committed tokens, scratch nodes lie behind
-them. `Rows` says which row is whose, `KVCache` holds one pair of tensors per layer, (rows, heads,
+them. `Rows` says which row is whose, `KVCache` holds one pair of tensors per row and layer, (heads,
 slots, head size). Contiguous, not paged: a row can be handed to any attention kernel as a view.
 Knows nothing of models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from os.path import commonprefix  # of lists as well as of paths
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 FIRST_SLOTS = 256
+SMALL = 64 << 20  # bytes for which nobody asks whether they are free
+
+Pair = tuple[Tensor, Tensor]  # keys and values of one layer
 
 
 def grown(have: int, wanted: int, most: int) -> int:
@@ -36,44 +40,64 @@ def available_bytes(device: torch.device) -> int | None:
     return int(line.split()[1]) * 1024
 
 
+def shared_length(held: array[int], tokens: array[int]) -> int:
+    """How many tokens two texts share at their beginning."""
+    both = min(len(held), len(tokens))
+    if not both:
+        return 0
+    views = [torch.frombuffer(ids, dtype=torch.int64, count=both) for ids in (held, tokens)]
+    differ = views[0] != views[1]
+    return int(differ.byte().argmax()) if differ.any() else both  # the first of the largest
+
+
 class Rows:
-    """At most `max_rows` rows, each of one key or parked with what it holds for a later one."""
+    """At most `max_rows` rows, each of one key or parked with what it holds for a later one.
+
+    An interrupt may come between any two statements: a row that nobody is said to have is free, a
+    length that nobody set is 0, so what was on its way is read again and never trusted.
+    """
 
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max_rows
         self.rows: dict[int, int] = {}  # key -> row
         self.lengths: dict[int, int] = {}  # key -> committed tokens
-        self._free: list[int] = []
-        self._parked: dict[int, list[int]] = {}  # row -> what it holds for nobody, oldest first
-        self._row_count = 0
+        self._parked: dict[int, array[int]] = {}  # row -> what it holds for nobody, oldest first
 
     def row_of(self, key: int) -> int:
         """The row of `key`, made if new."""
         if key not in self.rows:
-            self.rows[key] = self._empty_row()
             self.lengths[key] = 0
+            self.rows[key] = self._empty_row()
         return self.rows[key]
 
+    def _free(self) -> list[int]:
+        taken = {*self.rows.values(), *self._parked}
+        return [row for row in range(self.max_rows) if row not in taken]
+
     def _empty_row(self) -> int:
-        if self._free:
-            return self._free.pop()
-        if self._row_count < self.max_rows:
-            self._row_count += 1
-            return self._row_count - 1
-        if not self._parked:
+        free = self._free()
+        row = free[0] if free else self._forget_oldest()
+        if row is None:
             raise RuntimeError(f"all {self.max_rows} rows of the cache are taken")
-        row = next(iter(self._parked))
-        del self._parked[row]
         return row
 
-    def release(self, key: int, tokens: Sequence[int] = ()) -> None:
+    def _forget_oldest(self) -> int | None:
+        """The row that was parked first, now free; None where none is parked."""
+        row = next(iter(self._parked), None)
+        if row is not None:
+            del self._parked[row]
+            self.vacated(row)
+        return row
+
+    def release(self, key: int, tokens: array[int] | None = None) -> None:
         """Forget `key`; `tokens`, the committed ones, let a later key `adopt` its row."""
-        if key in self.rows:
-            row, length = self.rows.pop(key), self.lengths.pop(key)
-            if tokens and length:
-                self._parked[row] = list(tokens[:length])
-            else:
-                self._free.append(row)
+        length, row = self.lengths.pop(key, 0), self.rows.pop(key, None)
+        if row is None:
+            return
+        if tokens and length:
+            self._parked[row] = tokens[:length]
+        else:
+            self.vacated(row)
 
     def adopt(self, key: int, tokens: Sequence[int]) -> int:
         """Give `key` the parked row that begins most like `tokens`; how many tokens they share.
@@ -81,78 +105,173 @@ class Rows:
         A row that would lose most of what it holds is left alone while there is another to take:
         else two conversations with the same first words would take one row from each other.
         """
-        shared = {
-            row: len(commonprefix([held, list(tokens)])) for row, held in self._parked.items()
-        }
-        row = max(shared, key=lambda row: shared[row], default=None)
-        if row is None or not shared[row]:
+        assert key not in self.rows
+        if not self._parked:
+            return 0
+        wanted = array("q", tokens)
+        shared = {row: shared_length(held, wanted) for row, held in self._parked.items()}
+        row = max(shared, key=lambda row: shared[row])
+        if not shared[row]:
             return 0
         oldest = next(iter(self._parked))  # the one that would be taken
-        another = self._free or self._row_count < self.max_rows or row != oldest
+        another = row != oldest or bool(self._free())
         if another and 2 * shared[row] < len(self._parked[row]):
             return 0
+        self.lengths.pop(key, None)
         del self._parked[row]
-        self.rows[key], self.lengths[key] = row, shared[row]
+        self.rows[key] = row
+        self.lengths[key] = shared[row]
         return shared[row]
+
+    def hand_over(self, key: int, heir: int, length: int) -> None:
+        """The row of `key` becomes that of `heir`, who is new, up to `length` tokens."""
+        assert heir not in self.rows and 0 <= length <= self.lengths[key]
+        del self.lengths[key]
+        self.lengths.pop(heir, None)
+        row = self.rows.pop(key)
+        self.rows[heir] = row
+        self.lengths[heir] = length
+
+    def vacated(self, row: int) -> None:
+        """A row is nobody's any more: storage may let go of what it took for it."""
+
+    def copy(self, source: int, key: int, slots: int) -> None:
+        """Give `key` a row of its own, whose first `slots` are those of key `source`."""
+        raise NotImplementedError
+
+    def check(self, keys: Collection[int]) -> None:
+        """Every row is one key's, or parked, or free; no key is known but `keys`."""
+        assert self.rows.keys() <= set(keys), "a row is held for a key that has ended"
+        assert self.lengths.keys() <= set(keys), "a length is held for a key that has ended"
+        taken = [*self.rows.values(), *self._parked]
+        assert len(taken) == len(set(taken)), "a row is held twice"
+        assert set(taken) <= set(range(self.max_rows)), "a row is held that there is not"
+        assert all(len(held) for held in self._parked.values()), "an empty row is parked"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one row has room for: (heads, slots, head size) twice in every layer."""
+
+    slots: int = 0
+    layers: dict[int, Pair] = field(default_factory=dict)
 
 
 class KVCache(Rows):
-    """Keys and values for at most `max_rows` keys; grows when needed, never shrinks."""
+    """Keys and values for at most `max_rows` keys, each row as long as its text needs.
 
-    def __init__(self, max_rows: int, max_slots: int) -> None:
+    layers: an empty pair of each layer, which tells heads, sizes, type and place; a layer that is
+    not among them is known from its first pass on. All of a row's room is there before a pass
+    begins, or nothing is changed and `MemoryError` is raised.
+    """
+
+    def __init__(
+        self, max_rows: int, max_slots: int, layers: Mapping[int, Pair] | None = None
+    ) -> None:
         super().__init__(max_rows)
-        self.max_slots, self._slot_count = max_slots, 0
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self.max_slots = max_slots
+        self.layers: dict[int, Pair] = dict(layers or {})
+        self._held: dict[int, Row] = {}
 
     def reserve(self, key: int, slots: int) -> int:
-        """The row of `key`, made if new, with room for `slots` in all."""
+        """The row of `key`, made if new, with room for `slots` in all; what it holds stays."""
         row = self.row_of(key)
-        self._slot_count = grown(self._slot_count, slots, self.max_slots)
+        held = self._held.get(row, Row())
+        if slots > held.slots or len(held.layers) < len(self.layers):
+            whole = -(-slots // FIRST_SLOTS) * FIRST_SLOTS  # a few tokens more need nothing new
+            wanted = grown(held.slots, max(slots, min(whole, self.max_slots)), self.max_slots)
+            layers = {layer: held.layers.get(layer, empty) for layer, empty in self.layers.items()}
+            self._held[row] = Row(wanted, self._room(layers, wanted))
         return row
 
     def write(self, layer: int, row: int, at: int, key: Tensor, value: Tensor) -> None:
         """Store key and value (heads, T, head size) of one layer in the slots from `at`."""
-        keys, values = self._tensors(layer, key, value)
+        held = self._held[row]
+        if layer not in held.layers:
+            empty = key.new_empty(key[:, :0].shape), value.new_empty(value[:, :0].shape)
+            held.layers.update(self._room({layer: empty}, held.slots))
+            self.layers[layer] = empty
+        keys, values = held.layers[layer]
+        if keys.dtype != key.dtype or keys.device != key.device:  # the owner converted the model
+            keys, values = held.layers[layer] = keys.to(key), values.to(value)
+            self.layers[layer] = keys[:, :0].clone(), values[:, :0].clone()
         end = at + key.shape[1]
-        keys[row, :, at:end] = key
-        values[row, :, at:end] = value
+        keys[:, at:end] = key
+        values[:, at:end] = value
 
-    def read(self, layer: int, row: int, end: int) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int, row: int, end: int) -> Pair:
         """Views (1, heads, end, head size) of everything before slot `end`."""
-        keys, values = self._layers[layer]
-        return keys[row : row + 1, :, :end], values[row : row + 1, :, :end]
+        keys, values = self._held[row].layers[layer]
+        return keys[None, :, :end], values[None, :, :end]
 
     def move(self, row: int, sources: Sequence[int], to: int) -> None:
         """Copy the slots `sources` to the slots from `to`, in every layer."""
         at = None
-        for tensors in self._layers.values():
-            for tensor in tensors:
+        for pair in self._held[row].layers.values():
+            for tensor in pair:
                 if at is None or at.device != tensor.device:
                     at = torch.tensor(sources, device=tensor.device)
                 with torch.inference_mode():
-                    tensor[row, :, to : to + len(sources)] = tensor[row].index_select(1, at)
+                    tensor[:, to : to + len(sources)] = tensor.index_select(1, at)
 
-    def _tensors(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        old = self._layers.get(layer)
-        if old is None or old[0].shape[0] < self._row_count or old[0].shape[2] < self._slot_count:
-            self._layers[layer] = (
-                self._grown(old[0] if old else None, key),
-                self._grown(old[1] if old else None, value),
-            )
-        return self._layers[layer]
+    def copy(self, source: int, key: int, slots: int) -> None:
+        """Give `key` a row of its own, whose first `slots` are those of key `source`."""
+        made = self._held[self.reserve(key, slots)]
+        for layer, pair in self._held[self.rows[source]].layers.items():
+            for old, new in zip(pair, made.layers[layer], strict=True):
+                with torch.inference_mode():
+                    new[:, :slots] = old[:, :slots]
 
-    def _grown(self, old: Tensor | None, like: Tensor) -> Tensor:
-        shape = (self._row_count, like.shape[0], self._slot_count, like.shape[2])
-        if old is not None:
-            shape = (max(shape[0], old.shape[0]), shape[1], max(shape[2], old.shape[2]), shape[3])
-        bytes_wanted = like.element_size() * shape[0] * shape[1] * shape[2] * shape[3]
-        room = available_bytes(like.device) if bytes_wanted > 64 << 20 else None
-        if room is not None and bytes_wanted > room:
-            raise MemoryError(
-                f"one layer's keys for {shape[0]} requests x {shape[2]} tokens take "
-                f"{bytes_wanted:,} bytes and {room:,} are free: lower max_batch or max_length"
-            )
-        fresh = like.new_zeros(shape)
-        if old is not None:
-            fresh[: old.shape[0], :, : old.shape[2]] = old
-        return fresh
+    def vacated(self, row: int) -> None:
+        """Long texts are rare: their room is let go with them."""
+        if row in self._held and self._held[row].slots > FIRST_SLOTS:
+            del self._held[row]
+
+    def check(self, keys: Collection[int]) -> None:
+        super().check(keys)
+        texts = {row: self.lengths.get(key, 0) for key, row in self.rows.items()}
+        texts |= {row: len(held) for row, held in self._parked.items()}
+        for row, length in texts.items():
+            held = self._held.get(row, Row())
+            assert length <= held.slots <= self.max_slots, "a text is longer than its row"
+            for pair in held.layers.values():
+                assert all(part.shape[1] == held.slots for part in pair), "layers differ in slots"
+
+    def _room(self, layers: Mapping[int, Pair], slots: int) -> dict[int, Pair]:
+        """New tensors of `slots`, beginning with what these hold; parked rows make way for them."""
+        while True:
+            try:
+                return _longer(layers, slots)
+            except MemoryError:
+                oldest = self._forget_oldest()
+                if oldest is None:
+                    raise
+                self._held.pop(oldest, None)
+
+
+def _longer(layers: Mapping[int, Pair], slots: int) -> dict[int, Pair]:
+    parts = [part for pair in layers.values() for part in pair]
+    size = sum(part.element_size() * slots * part.shape[0] * part.shape[2] for part in parts)
+    on_cpu = [part.device for part in parts if part.device.type == "cpu"]
+    # The system promises more than it has; an accelerator says no by itself.
+    free = available_bytes(on_cpu[0]) if on_cpu and size > SMALL else None
+    try:
+        if free is not None and size > free:
+            raise MemoryError
+        with torch.inference_mode():
+            return {
+                layer: (_copied(keys, slots), _copied(values, slots))
+                for layer, (keys, values) in layers.items()
+            }
+    except (MemoryError, RuntimeError) as error:  # torch raises the latter
+        known = "" if free is None else f" and {free:,} are free"
+        raise MemoryError(
+            f"keys and values of a request with room for {slots:,} tokens take {size:,} "
+            f"bytes{known}: lower max_batch or max_length"
+        ) from error
+
+
+def _copied(old: Tensor, slots: int) -> Tensor:
+    fresh = old.new_zeros(old.shape[0], slots, old.shape[2])
+    fresh[:, : old.shape[1]] = old
+    return fresh

@@ -171,7 +171,7 @@ class NativeRunner(Committed):
             if quantize is not None:
                 raise loading.Refused(f"the draft cannot be quantised: {reason}; drop quantize")
             LOG.warning("the draft runs on torch: %s", reason)
-            return TorchRunner(loaded, **options)
+            return TorchRunner(loaded, threads=self.team.threads, **options)
         ours = not isinstance(model, torch.nn.Module)
         return NativeRunner(
             loaded,
@@ -229,6 +229,8 @@ class NativeRunner(Committed):
         hidden = torch.empty(len(taps), len(wanted), self.packed.shape.hidden)
         tapped = [tap % (self.layers + 1) for tap in taps]
         ids = [_ids(each) for each in (tokens, parents, wanted, places, tapped)]
+        for item in work:
+            self.passing(item)
         self._check(
             self.packed.library.dp_forward(
                 self.packed.handle,

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftproof import native
-from draftproof.runners import loading
 from draftproof.runners.kv import available_bytes
+from draftproof.runners.takeover import Takeover
 from draftproof.runners.team import pack
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -183,6 +183,6 @@ def probe_ids(config: Any) -> list[int]:
 def reference(model: PreTrainedModel) -> Tensor:
     """The model's own logits for the probe, (T, V) float32."""
     ids = torch.tensor([probe_ids(model.config.get_text_config())])
-    with torch.inference_mode(), loading.evaluating(list(model.modules())):
-        logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
+    out: Any = Takeover(model).look(lambda: model(input_ids=ids, use_cache=False))
+    logits: Tensor = out.logits[0]
     return logits.float()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from draftproof.runners import loading
-from draftproof.runners.attention import Call, Segment, Step
-from draftproof.runners.kv import KVCache
+from draftproof.runners.attention import Call, Step
+from draftproof.runners.kv import KVCache, Pair
 from draftproof.runners.loading import Refused
+from draftproof.runners.segments import Segment
 
 if TYPE_CHECKING:
     from draftproof.runners.torch import TorchRunner
@@ -34,8 +34,11 @@ _BOUND = {
 _SHARE = {torch.bfloat16: 0.5, torch.float16: 0.5}
 
 
-def check(runner: TorchRunner) -> None:
-    """Raise `Refused` unless the packed pass is the model's own pass."""
+def check(runner: TorchRunner) -> dict[int, Pair]:
+    """Raise `Refused` unless the packed pass is the model's own pass.
+
+    Returns an empty pair of keys and values of every layer.
+    """
     name = type(runner.model).__name__
     span = min(runner.vocabulary, 1 << 15)
     ids = [[(11 + 7919 * (i + 17 * j)) % span for i in range(n)] for j, n in enumerate(LENGTHS)]
@@ -70,6 +73,7 @@ def check(runner: TorchRunner) -> None:
             f"{name} gives other logits when its sequences are packed (off by {off:.2g}), "
             f"because {_cause(runner, ids[0], own[0])}: {ANOTHER}"
         )
+    return cache.layers
 
 
 def check_exit(runner: TorchRunner, layers: int) -> None:
@@ -84,9 +88,9 @@ def check_exit(runner: TorchRunner, layers: int) -> None:
 
 def _own(runner: TorchRunner, sequence: list[int], **options: Any) -> torch.Tensor:
     """The logits (T, V) of the model's own pass over one sequence."""
-    with torch.inference_mode(), loading.evaluating(runner._modules):
-        at = torch.tensor([sequence], device=runner.device)
-        logits: torch.Tensor = runner.model(input_ids=at, use_cache=False, **options).logits[0]
+    at = torch.tensor([sequence], device=runner.device)
+    out = runner.takeover.look(lambda: runner.model(input_ids=at, use_cache=False, **options))
+    logits: torch.Tensor = out.logits[0]
     return logits
 
 

@@ -7,8 +7,7 @@ where a request begins. The user's model is taken over for the length of a pass 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,15 +15,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftproof.runners import attention, loading, probe
-from draftproof.runners.attention import Segment, Step
+from draftproof.runners.attention import Step
 from draftproof.runners.base import Output, Target, Work
 from draftproof.runners.committed import Committed
 from draftproof.runners.kv import KVCache
+from draftproof.runners.segments import Segment
+from draftproof.runners.takeover import Takeover, on_threads
 
 
 class TorchRunner(Committed):
     """A `Runner` and `Target` over a transformers model.
 
+    threads: that torch computes a pass on; None: as many as it has.
     Raises `ValueError` at construction, naming the cause, when the model cannot be run packed.
     """
 
@@ -36,17 +38,19 @@ class TorchRunner(Committed):
         max_length: int | None = None,
         trust_remote_code: bool = False,
         prefix_cache: bool = False,
+        threads: int | None = None,
     ) -> None:
         self.model = loading.unwrap(model)
         loading.refuse_unsupported(self.model)
         self.config = self.model.config.get_text_config()
         self.max_batch, self.trust_remote_code = max_batch, trust_remote_code
+        self.threads = threads
         self.max_length = loading.length_limit(self.config, max_length)
-        self._configs, self._modules = _configs(self.model), list(self.model.modules())
         self._accepts = inspect.signature(self.model.forward).parameters
-        self._cache = KVCache(max_batch, self.max_length)
+        self.takeover = Takeover(self.model)
+        self._layers = on_threads(threads, lambda: self.takeover.alone(lambda: probe.check(self)))
+        self._cache = KVCache(max_batch, self.max_length, self._layers)
         super().__init__(self._cache, self._cache, prefix_cache)
-        probe.check(self)
 
     @property
     def name(self) -> str:
@@ -77,16 +81,16 @@ class TorchRunner(Committed):
     def head(self, hidden: Tensor) -> Tensor:
         """The model's logits (N, V) of post-norm hidden states (N, hidden size)."""
         with torch.inference_mode():
-            return logits_of(self.model, hidden)
+            return on_threads(self.threads, lambda: logits_of(self.model, hidden))
 
     def linear(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
         """A matrix (out, in) in the model's precision and place; rows (N, in) -> (N, out)."""
         placed = weight.detach().to(self.device, self.dtype)
-        return lambda rows: rows.to(placed) @ placed.T
+        return lambda rows: on_threads(self.threads, lambda: rows.to(placed) @ placed.T)
 
     @property
     def layers(self) -> int:
-        return int(self.config.num_hidden_layers)
+        return len(self._layers)  # in the config there may be fewer while another runner runs
 
     def check_exit(self, layers: int) -> None:
         """Raises `ValueError` where a pass cannot end after so many layers."""
@@ -94,6 +98,7 @@ class TorchRunner(Committed):
 
     def again(self, **options: Any) -> TorchRunner:
         """Another runner over the same weights, with room of its own."""
+        options = {"threads": self.threads, **options}
         return TorchRunner(self.model, trust_remote_code=self.trust_remote_code, **options)
 
     def load(self, model: Any, quantize: str | None = None) -> Target:
@@ -105,7 +110,7 @@ class TorchRunner(Committed):
                 model,
                 runner="native",
                 dtype=quantize,
-                threads=None,
+                threads=self.threads,
                 revision=None,
                 device=self.device,
                 max_batch=self.max_batch,
@@ -118,11 +123,17 @@ class TorchRunner(Committed):
             device=self.device,
             trust_remote_code=self.trust_remote_code,
         )
-        return TorchRunner(loaded, max_batch=self.max_batch, prefix_cache=self.prefix_cache)
+        return TorchRunner(
+            loaded,
+            max_batch=self.max_batch,
+            trust_remote_code=self.trust_remote_code,
+            prefix_cache=self.prefix_cache,
+            threads=self.threads,
+        )
 
     def close(self) -> None:
         """Let go of all keys and values."""
-        self._cache = KVCache(self.max_batch, self.max_length)
+        self._cache = KVCache(self.max_batch, self.max_length, self._layers)
         self.forget(self._cache, self._cache)
 
     def forward(
@@ -146,6 +157,8 @@ class TorchRunner(Committed):
                 tokens += item.tree.tokens[item.first :]
                 wanted += range(seg.begin + seg.fresh, seg.end)
             positions += seg.positions()
+        for item in work:
+            self.passing(item)
         step = Step(segments, self._cache)
         logits, hidden = self.run(tokens, positions, step, wanted, taps, layers, head)
         outputs, at = [], 0
@@ -180,19 +193,20 @@ class TorchRunner(Committed):
             options["logits_to_keep"] = 1
         if taps:
             options["output_hidden_states"] = True
-        with torch.inference_mode(), self._taken_over(layers):
-            out = self.model(
-                input_ids=torch.tensor([tokens], device=device),
-                position_ids=torch.tensor([positions], device=device),
-                **options,
-            )
+        options["input_ids"] = torch.tensor([tokens], device=device)
+        options["position_ids"] = torch.tensor([positions], device=device)
+
+        def taken() -> Any:
+            return self.takeover.run(attention.NAME, lambda: self.model(**options), layers)
+
+        out = on_threads(self.threads, taken)
         logits = out.logits[0]
         hidden = {tap: out.hidden_states[tap][0] for tap in taps}
         if not everything:
             at = torch.tensor(wanted, dtype=torch.long, device=device)
-            hidden = {tap: h[at] for tap, h in hidden.items()}
+            hidden = {tap: h[at.to(h.device)] for tap, h in hidden.items()}
             if "logits_to_keep" not in self._accepts:
-                logits = logits[at]
+                logits = logits[at.to(logits.device)]
         return logits, hidden
 
     def _segment(self, item: Work, begin: int) -> Segment:
@@ -204,22 +218,6 @@ class TorchRunner(Committed):
         row = self._cache.reserve(item.key, cached + len(item.new) + nodes)
         end = begin + len(item.new) + nodes - item.first
         return Segment(begin, end, row, cached, len(item.new), item.tree, item.first)
-
-    @contextmanager
-    def _taken_over(self, layers: int) -> Iterator[None]:
-        """Selects our attention function, and fewer layers, for the length of a pass.
-
-        Parents are restored before their children, because setting a parent's sets its children's.
-        """
-        before = [config._attn_implementation for config in self._configs]
-        try:
-            for config in self._configs:
-                config._attn_implementation = attention.NAME
-            with loading.evaluating(self._modules), loading.shallower(self.config, layers):
-                yield
-        finally:
-            for config, old in zip(self._configs, before, strict=True):
-                config._attn_implementation = old
 
 
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
@@ -233,13 +231,3 @@ def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
         logits = torch.tanh(logits / cap) * cap
     return logits
-
-
-def _configs(model: PreTrainedModel) -> list[Any]:
-    """Every distinct config in use, parents first."""
-    found: dict[int, Any] = {}
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation"):
-            found.setdefault(id(config), config)
-    return list(found.values())

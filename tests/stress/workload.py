@@ -1,8 +1,8 @@
 """Eight threads that do to a few LLMs whatever users do, in every order, with faults in between.
 
 What every request writes must be what plain decoding writes for it alone: the same tokens, text,
-reason and error; the beginning of that, where it was aborted or found no room. At the end nothing is
-held.
+reason and error; the beginning of that, where it was aborted or found no room. At the end nothing
+is held.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ class Stress:
             assert tokens == wanted[: len(tokens)], (request.key, tokens, wanted)
             assert whole.startswith(text.rstrip("\ufffd")), (text, whole)
         else:
-            assert (tokens, text, reason, error) == case.wanted, (request.key, case)
+            found = tokens, text, reason, error
+            assert found == case.wanted, (request.key, found, request.warnings, case)
 
     def generate(self, llm: dp.LLM, rng: Random) -> None:
         chosen = rng.choices(self.cases, k=rng.randint(1, 5))
@@ -204,7 +205,8 @@ class Stress:
         if reason == "abort" or (reason == "error" and case.wanted[2] != "error"):
             assert tokens == case.wanted[0][: len(tokens)]
         else:
-            assert (tokens, "".join(texts), reason) == case.wanted[:3], (texts, tokens, reason, case)
+            found = tokens, "".join(texts), reason
+            assert found == case.wanted[:3], (found, texts, case)
         self.counts["streamed"] += 1
 
     def submit(self, llm: dp.LLM, rng: Random) -> None:

@@ -72,6 +72,8 @@ class Outcome:
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    alone: int = 0  # drafted for one prompt at a time
+    together: int = 0  # drafted in steps that wrote several
     difference: float = 0.0  # the largest
     near_ties: list[Finding] = field(default_factory=list)
     defects: list[Finding] = field(default_factory=list)
@@ -81,6 +83,13 @@ class Outcome:
         self.steps += stats.steps
         self.drafted += stats.drafted
         self.accepted += stats.accepted
+
+    def divide(self, drafted: int, requests: int) -> None:
+        """What a step drafted for the requests that it wrote."""
+        if requests > 1:
+            self.together += drafted
+        else:
+            self.alone += drafted
 
     def see(self, off: float) -> None:
         """One position, whose logits are so far off."""
@@ -92,6 +101,8 @@ class Outcome:
         self.steps += other.steps
         self.drafted += other.drafted
         self.accepted += other.accepted
+        self.alone += other.alone
+        self.together += other.together
         self.difference = max(self.difference, other.difference)
         self.near_ties += other.near_ties
         self.defects += other.defects
@@ -159,7 +170,7 @@ def examine(llm: LLM, made: Sequence[Reference], bound: Bound) -> Outcome:
     served = None
     while pending:
         work = [(ref.prompt, ref.params, ref.tokens[:start]) for ref, start in pending]
-        requests = write(llm, work, examined=True)
+        requests = write(llm, work, examined=True, outcome=outcome)
         if served is None and not made[0].params.temperature:
             # What users get: nobody looks at logits, and greedy decoding may make none.
             served = write(llm, work, examined=False)
@@ -174,9 +185,15 @@ def examine(llm: LLM, made: Sequence[Reference], bound: Bound) -> Outcome:
 
 
 def write(
-    llm: LLM, work: Sequence[tuple[list[int], SamplingParams, list[int]]], examined: bool
+    llm: LLM,
+    work: Sequence[tuple[list[int], SamplingParams, list[int]]],
+    examined: bool,
+    outcome: Outcome | None = None,
 ) -> list[Request]:
-    """Requests that go on from what is written already, run to their ends in one batch."""
+    """Requests that go on from what is written already, run to their ends in one batch.
+
+    outcome: is told of what was drafted alone and together.
+    """
     requests = []
     for prompt, params, written in work:
         (request,) = llm.submit(prompt, params)
@@ -184,7 +201,11 @@ def write(
         request.rows = [] if examined else None
         requests.append(request)
     while not all(request.finished for request in requests):
-        llm.engine.step()
+        before = sum(request.stats.drafted for request in requests)
+        moved = llm.engine.step()
+        if outcome is not None:
+            drafted = sum(request.stats.drafted for request in requests)
+            outcome.divide(drafted - before, len(moved))
     return requests
 
 

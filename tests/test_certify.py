@@ -56,7 +56,7 @@ def test_a_sound_engine_is_identical() -> None:
     assert found.bound.blocks > 0 and (found.bound.rounding or 0.0) > 0
     coupled, rejection = found.cases
     assert len(rejection.laws) == len(law.SETTINGS) and not coupled.laws
-    assert counted.total() == certificates.total(1, 3, certificates.RULES, 40, 1)
+    assert counted.total() == certificates.total(1, PROMPTS[1:3], certificates.RULES, 40, 1)
 
 
 @pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
@@ -115,7 +115,8 @@ def test_a_planted_defect_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    found = certify(rules=["coupled"])
+    longer = {"max_tokens": 24, "prompts": PROMPTS[:3]} if plant is foreign_penalty else {}
+    found = certify(rules=["coupled"], **longer)
     assert found.code == certificates.DEFECT and found.verdict.startswith("DEFECT")
     assert any(PLANTED[plant] in cause for cause in causes(found))
     assert len(report.defects(found)) <= report.SHOWN

@@ -73,7 +73,7 @@ class Outcome:
     drafted: int = 0
     accepted: int = 0
     alone: int = 0  # drafted for one prompt at a time
-    together: int = 0  # drafted in steps that wrote several
+    together: int = 0  # drafted in steps that asked for several drafts
     difference: float = 0.0  # the largest
     near_ties: list[Finding] = field(default_factory=list)
     defects: list[Finding] = field(default_factory=list)
@@ -84,9 +84,9 @@ class Outcome:
         self.drafted += stats.drafted
         self.accepted += stats.accepted
 
-    def divide(self, drafted: int, requests: int) -> None:
-        """What a step drafted for the requests that it wrote."""
-        if requests > 1:
+    def divide(self, drafted: int, asked: int) -> None:
+        """What a step drafted, in which so many requests had use for drafts."""
+        if asked > 1:
             self.together += drafted
         else:
             self.alone += drafted
@@ -202,10 +202,10 @@ def write(
         requests.append(request)
     while not all(request.finished for request in requests):
         before = sum(request.stats.drafted for request in requests)
-        moved = llm.engine.step()
+        asked = sum(not (one.finished or one.plain) and one.room > 1 for one in requests)
+        llm.engine.step()
         if outcome is not None:
-            drafted = sum(request.stats.drafted for request in requests)
-            outcome.divide(drafted - before, len(moved))
+            outcome.divide(sum(one.stats.drafted for one in requests) - before, asked)
     return requests
 
 

@@ -16,7 +16,7 @@ from itertools import islice
 
 from torch import Tensor
 
-from draftproof.certify.chi_square import LEAST, Outcome, chi_square, visible
+from draftproof.certify.chi_square import Outcome, chi_square, visible
 from draftproof.certify.identity import KEY, complaints
 from draftproof.llm import LLM
 from draftproof.request import Request, Stats
@@ -89,9 +89,9 @@ class Test:
             return None
         if not self.drafted:
             return "nothing was drafted"
-        if self.bins < 2 and self.runs * (1 - self.surest) < LEAST:
-            return "the target nearly always writes the same there"
-        return "all outcomes share one bin, the runs are too few" if self.bins < 2 else None
+        if self.bins < 2:
+            return f"all outcomes share one bin (the likeliest has a share of {self.surest:.2g})"
+        return None
 
 
 def exact(llm: LLM, ids: Sequence[int], params: SamplingParams, off: float) -> Law:

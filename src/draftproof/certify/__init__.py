@@ -44,6 +44,7 @@ from draftproof.sampling import SamplingParams
 
 RULES = ("coupled", "rejection")
 CONTEXTS = 2  # per method, of the tests of law
+SAID = ("greedy", "temperature 0.7")  # whose texts are contexts of the tests of law
 EARLY = 4  # tokens: where every text ends before, next to nothing would be compared
 
 __all__ = [
@@ -111,7 +112,7 @@ def certify(
         for setting, refs in _plain(plain, prompts, max_tokens, seed, tick):
             if bound is None:
                 bound = calibrate(plain, refs, _wider(llm))
-            if setting != ENDED:  # which are greedy's texts again
+            if setting in SAID:
                 listed += candidates(refs, llm.max_length, plain=not listed)
             settings[setting] = [ref.params for ref in refs]
             for case in cases:

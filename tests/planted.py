@@ -46,13 +46,13 @@ def draft() -> PreTrainedModel:
 
 
 def methods() -> dict[str, Callable[[], Any]]:
-    return {"draft": lambda: dp.DraftModel(draft(), 5, min_confidence=0.0)}
+    """With siblings enough to show that they are told apart."""
+    return {"draft": lambda: dp.DraftModel(draft(), 5, min_confidence=0.0, branch=6)}
 
 
 def certify(llm: dp.LLM | None = None, **options: Any) -> Certificate:
     options = {"max_tokens": 14, "runs": 40, "contexts": 1, **options}
-    prompts = options.pop("prompts", PROMPTS[1:3])
-    return certificates.certify(llm or dp.LLM(target()), methods(), prompts, **options)
+    return certificates.certify(llm or dp.LLM(target()), methods(), PROMPTS[1:3], **options)
 
 
 def wrong_residual(patch: pytest.MonkeyPatch) -> None:

@@ -115,8 +115,7 @@ def test_a_planted_defect_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    longer = {"max_tokens": 24, "prompts": PROMPTS[:3]} if plant is foreign_penalty else {}
-    found = certify(rules=["coupled"], **longer)
+    found = certify(rules=["coupled"])
     assert found.code == certificates.DEFECT and found.verdict.startswith("DEFECT")
     assert any(PLANTED[plant] in cause for cause in causes(found))
     assert len(report.defects(found)) <= report.SHOWN

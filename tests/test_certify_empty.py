@@ -164,7 +164,7 @@ def test_runs_too_few_are_no_test() -> None:
     found = certified(ALWAYS, rules=["rejection"], runs=1, max_tokens=3)
     assert found.code == certificates.NOT_EXERCISED
     assert "x under rejection (none of 2 tests of law)" in found.verdict
-    assert "2 of 2 tests of law not exercised: all outcomes share one bin" in report.idle(found)[0]
+    assert all("not exercised: all outcomes share one bin" in one for one in report.idle(found))
 
 
 def test_a_law_of_one_outcome_is_no_test(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,10 +29,10 @@ def run(*arguments: str) -> int:
 
 
 def test_the_command_certifies(capsys: Any) -> None:
-    assert run(*BUNDLED, "--num-prompts", "1", "--max-tokens", "12", "--rule", "coupled") == 0
+    assert run(*BUNDLED, "--num-prompts", "1", "--threads", "1", "--rule", "coupled") == 0
     shown = capsys.readouterr().out
     assert "IDENTICAL" in shown and "ngram" in shown and "draft" in shown
-    one = ("--num-prompts", "1", "--rule", "rejection", "--method", "draft", "--max-tokens", "6")
+    one = ("--num-prompts", "1", "--rule", "rejection", "--method", "draft", "--threads", "1")
     assert run(*BUNDLED, *one) == 0
     assert "chi-square" in capsys.readouterr().out
 

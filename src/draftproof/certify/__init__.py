@@ -11,16 +11,27 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from draftproof.certify import law, sampled
+from draftproof.certify.certificate import (
+    DEFECT,
+    ENDED,
+    IDENTICAL,
+    NEAR_TIES,
+    NOT_EXERCISED,
+    SETTINGS,
+    Case,
+    Certificate,
+    draws,
+)
+from draftproof.certify.contexts import Context, candidates, tests
 from draftproof.certify.identity import (
     Bound,
-    Finding,
     Outcome,
     Reference,
     calibrate,
@@ -31,110 +42,40 @@ from draftproof.llm import LLM
 from draftproof.runners.kv import available_bytes
 from draftproof.sampling import SamplingParams
 
-IDENTICAL, DEFECT, NEAR_TIES = 0, 1, 3  # exit codes
 RULES = ("coupled", "rejection")
 CONTEXTS = 2  # per method, of the tests of law
-ENDED = "greedy, a stop token"
-SETTINGS: dict[str, SamplingParams] = {
-    "greedy": SamplingParams(),
-    ENDED: SamplingParams(ignore_eos=True),  # the token is chosen from what plain decoding wrote
-    "temperature 0.7": SamplingParams(temperature=0.7),
-    "top_k, top_p, min_p": SamplingParams(temperature=1.0, top_k=20, top_p=0.9, min_p=0.02),
-    "penalties": SamplingParams(
-        temperature=0.8, repetition_penalty=1.5, presence_penalty=1.0, frequency_penalty=0.5
-    ),
-}
+SAID = ("greedy", "temperature 0.7")  # whose texts are contexts of the tests of law
+EARLY = 4  # tokens: where every text ends before, next to nothing would be compared
+
+__all__ = [
+    "CONTEXTS",
+    "DEFECT",
+    "IDENTICAL",
+    "NEAR_TIES",
+    "NOT_EXERCISED",
+    "RULES",
+    "SETTINGS",
+    "Case",
+    "Certificate",
+    "certify",
+    "total",
+]
 
 Tick = Callable[[str, int], None]  # what is being done, and how many of `total` it was
 
 
-@dataclass(frozen=True)
-class Case:
-    """One method under one rule."""
-
-    method: str
-    rule: str
-    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by setting
-    laws: list[law.Test] = field(default_factory=list)
-
-    @property
-    def whole(self) -> Outcome:
-        """The outcomes of all settings together."""
-        total = Outcome()
-        for outcome in self.outcomes.values():
-            total.add(outcome)
-        return total
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What was compared, and what was found."""
-
-    runner: str
-    precision: str
-    seed: int
-    prompts: list[list[int]]
-    settings: dict[str, list[SamplingParams]]  # one per prompt
-    bound: Bound
-    cases: list[Case]
-    contexts: dict[int, list[int]]  # of the tests of law, by number of the prompt
-    runs: int  # of each of them
-
-    @property
-    def tests(self) -> int:
-        """Tests of law in all, among which the false alarms are shared."""
-        return sum(len(case.laws) for case in self.cases)
-
-    @property
-    def failed_laws(self) -> list[tuple[Case, law.Test]]:
-        """Laws that are not the target's, and drafters that failed under such a test."""
-        return [(c, test) for c in self.cases for test in c.laws if test.fails(self.tests)]
-
-    @property
-    def defects(self) -> list[tuple[Case, str, Finding]]:
-        return [
-            (case, setting, finding)
-            for case in self.cases
-            for setting, outcome in case.outcomes.items()
-            for finding in outcome.defects
-        ]
-
-    @property
-    def near_ties(self) -> int:
-        return sum(len(case.whole.near_ties) for case in self.cases)
-
-    @property
-    def code(self) -> int:
-        """0: identical; 1: a defect; 3: near-ties only."""
-        if self.defects or self.failed_laws:
-            return DEFECT
-        return NEAR_TIES if self.near_ties else IDENTICAL
-
-    @property
-    def verdict(self) -> str:
-        positions = sum(case.whole.positions for case in self.cases)
-        over = f"over {positions:,} positions"
-        if self.tests:
-            over += f" and {self.tests} tests of law"
-        if self.code == DEFECT:
-            found = f"{len(self.defects)} differences"
-            if self.failed_laws:
-                found += f" and {len(self.failed_laws)} failed tests of law"
-            return f"DEFECT: {found} {over}"
-        if self.code == NEAR_TIES:
-            return f"NEAR-TIES: {self.near_ties} tokens differ by rounding alone {over}"
-        return f"IDENTICAL: nothing differs {over}"
-
-
-def total(methods: int, prompts: int, rules: Sequence[str], runs: int, contexts: int) -> int:
+def total(
+    methods: int, prompts: Sequence[list[int]], rules: Sequence[str], runs: int, contexts: int
+) -> int:
     """What `certify` counts up to, by its callback."""
-    identity = prompts * (len(SETTINGS) + 2 * methods * len(SETTINGS) * ("coupled" in rules))
+    count = len(_several(prompts))
+    identity = count * (len(SETTINGS) + 2 * methods * len(SETTINGS) * ("coupled" in rules))
     if "rejection" not in rules:
         return identity
-    sampling = sum(params.temperature > 0 for params in SETTINGS.values())
+    sampling = sum(map(draws, SETTINGS.values()))
     greedy = len(SETTINGS) - sampling
-    identity += prompts * methods * (2 * greedy + sampling)
-    return identity + methods * min(contexts, prompts) * len(law.SETTINGS) * runs
+    identity += count * methods * (2 * greedy + sampling)
+    return identity + methods * min(contexts, count) * len(law.SETTINGS) * runs
 
 
 def certify(
@@ -149,46 +90,68 @@ def certify(
     contexts: int = CONTEXTS,
     tick: Tick = lambda what, count: None,
 ) -> Certificate:
-    """Certify `methods` (name -> what makes what `LLM(speculate=)` takes) on `llm`.
+    """Certify `methods` (name -> what makes what `LLM(speculate=)` takes) on `llm`'s weights.
 
     prompts: token ids; each is written alone and all in one batch, by at most `max_tokens` tokens,
     fewer for some, so that blocks are cut. runs: per test of law, at `contexts` contexts.
     """
-    if "none" in methods:
-        raise ValueError("method none is what everything is compared with: name another one")
+    rules = [*dict.fromkeys(rules)]
+    _check(methods, prompts, rules, max_tokens=max_tokens, runs=runs, contexts=contexts)
+    prompts = _several(prompts)
     cases = [Case(name, rule) for rule in rules for name in methods]
     bound: Bound | None = None
-    settings = dict[str, list[SamplingParams]]()
+    settings, listed = dict[str, list[SamplingParams]](), list[Context]()
+    share = partial(LLM, llm, max_length=llm.max_length)
     with ExitStack() as opened:
+        plain = opened.enter_context(share(max_batch=1))  # whatever `llm` itself drafts with
         # One for all rules: a method may hold a draft, which is loaded as often as it is made.
         engines = {
-            name: opened.enter_context(LLM(llm, speculate=made(), max_batch=max(1, len(prompts))))
+            name: opened.enter_context(share(speculate=made(), max_batch=len(prompts)))
             for name, made in methods.items()
         }
-        for setting, refs in _plain(llm, prompts, max_tokens, seed, tick):
+        for setting, refs in _plain(plain, prompts, max_tokens, seed, tick):
             if bound is None:
-                bound = calibrate(llm, refs, _wider(llm))
-                chosen = law.contexts(refs, contexts, llm.max_length)
+                bound = calibrate(plain, refs, _wider(llm))
+            if setting in SAID:
+                listed += candidates(refs, llm.max_length, plain=not listed)
             settings[setting] = [ref.params for ref in refs]
             for case in cases:
                 engines[case.method].engine.rule = case.rule
-                _examine(case, setting, llm, engines[case.method], refs, bound, tick)
+                _examine(case, setting, plain, engines[case.method], refs, bound, tick)
     assert bound is not None
+    # What a context shares with the run before it is read from there.
+    options: dict[str, Any] = {"max_batch": law.BATCH, "prefix_cache": True, "rule": "rejection"}
+    count, seeds = min(contexts, len(prompts)), range(seed, seed + runs)
     for case in cases:
         if case.rule == "rejection":
-            _test(case, llm, methods[case.method](), chosen, range(seed, seed + runs), bound, tick)
+            with share(speculate=methods[case.method](), **options) as engine:
+                _test(case, engine, listed, count, seeds, bound, tick)
     runner = llm.runner
-    return Certificate(
-        runner.name,
-        runner.precision,
-        seed,
-        [*map(list, prompts)],
-        settings,
-        bound,
-        cases,
-        dict(chosen),
-        runs,
-    )
+    return Certificate(runner.name, runner.precision, seed, prompts, settings, bound, cases)
+
+
+def _check(
+    methods: Mapping[str, Any], prompts: Sequence[Any], rules: Sequence[str], **counts: int
+) -> None:
+    """Refuse what would compare nothing."""
+    if "none" in methods:
+        raise ValueError("method none is what everything is compared with: name another one")
+    for name in rules:
+        if name not in RULES:
+            raise ValueError(f"rule {name!r} cannot be certified: use {', '.join(RULES)}")
+    given = {"methods": len(methods), "prompts": len(prompts), "rules": len(rules), **counts}
+    for name, count in given.items():
+        if count < 1:
+            raise ValueError(f"{name}: {count} of them certify nothing, give 1 or more")
+
+
+def _several(prompts: Sequence[list[int]]) -> list[list[int]]:
+    """The prompts; where all are the same, one more, else no batch could mix them up."""
+    listed = [*map(list, prompts)]
+    first = listed[0]
+    if any(ids != first for ids in listed):
+        return listed
+    return [*listed, first[: len(first) // 2] or first * 2]
 
 
 def _plain(
@@ -204,6 +167,9 @@ def _plain(
         if setting == ENDED:
             each = [_ending(one, ref) for one, ref in zip(each, greedy, strict=True)]
         made = references(llm, prompts, each, partial(tick, f"plain, {setting}", 1))
+        if all(ref.reason == "stop" and len(ref.tokens) < EARLY for ref in made):
+            each = [replace(one, ignore_eos=True, stop_token_ids=()) for one in each]
+            made = references(llm, prompts, each, lambda: None)
         greedy = greedy or made
         yield setting, made
 
@@ -219,10 +185,10 @@ def _examine(
 ) -> None:
     """Every prompt alone, then all in one batch; draws of its own in one batch only."""
     what, outcome = f"{case.method}, {case.rule}, {setting}", Outcome()
-    draws = case.rule == "rejection" and SETTINGS[setting].temperature > 0
+    drawn = case.rule == "rejection" and draws(SETTINGS[setting])
     look: Callable[[LLM, Sequence[Reference], Bound], Outcome]
-    look = partial(sampled.examine, llm) if draws else examine
-    for group in [made] if draws else [*([ref] for ref in made), made]:
+    look = partial(sampled.examine, llm) if drawn else examine
+    for group in [made] if drawn else [*([ref] for ref in made), made]:
         tick(what, 0)
         outcome.add(look(engine, group, bound))
         tick(what, len(group))
@@ -231,21 +197,19 @@ def _examine(
 
 def _test(
     case: Case,
-    llm: LLM,
-    speculate: Any,
-    chosen: list[tuple[int, list[int]]],
-    seeds: Sequence[int],
+    engine: LLM,
+    listed: Sequence[Context],
+    count: int,
+    seeds: range,
     bound: Bound,
     tick: Tick,
 ) -> None:
-    """The law under every setting behind every context."""
-    # What a context shares with the run before it is read from there.
-    options: dict[str, Any] = {"max_batch": law.BATCH, "prefix_cache": True}
-    with LLM(llm, speculate=speculate, rule=case.rule, **options) as engine:
-        for number, ids in chosen:
-            for setting in law.SETTINGS:
-                done = partial(tick, f"{case.method}, law, {setting}")
-                case.laws.append(law.test(engine, number, ids, setting, seeds, bound.value, done))
+    """The law under every setting behind `count` of the contexts."""
+    for setting in law.SETTINGS:
+        what = f"{case.method}, law, {setting}"
+        tick(what, 0)
+        done = partial(tick, what)
+        case.laws.extend(tests(engine, listed, setting, count, seeds, bound.value, done))
 
 
 def _ending(params: SamplingParams, ref: Reference) -> SamplingParams:

@@ -73,6 +73,8 @@ class Outcome:
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    alone: int = 0  # drafted for one prompt at a time
+    together: int = 0  # drafted in steps that asked for several drafts
     difference: float = 0.0  # the largest
     near_ties: list[Finding] = field(default_factory=list)
     defects: list[Finding] = field(default_factory=list)
@@ -82,6 +84,13 @@ class Outcome:
         self.steps += stats.steps
         self.drafted += stats.drafted
         self.accepted += stats.accepted
+
+    def divide(self, drafted: int, asked: int) -> None:
+        """What a step drafted, in which so many requests had use for drafts."""
+        if asked > 1:
+            self.together += drafted
+        else:
+            self.alone += drafted
 
     def see(self, off: float) -> None:
         """One position, whose logits are so far off."""
@@ -93,6 +102,8 @@ class Outcome:
         self.steps += other.steps
         self.drafted += other.drafted
         self.accepted += other.accepted
+        self.alone += other.alone
+        self.together += other.together
         self.difference = max(self.difference, other.difference)
         self.near_ties += other.near_ties
         self.defects += other.defects
@@ -160,7 +171,7 @@ def examine(llm: LLM, made: Sequence[Reference], bound: Bound) -> Outcome:
     served = None
     while pending:
         work = [(ref.prompt, ref.params, ref.tokens[:start]) for ref, start in pending]
-        requests = write(llm, work, examined=True)
+        requests = write(llm, work, examined=True, outcome=outcome)
         if served is None and not made[0].params.temperature:
             # What users get: nobody looks at logits, and greedy decoding may make none.
             served = write(llm, work, examined=False)
@@ -175,9 +186,15 @@ def examine(llm: LLM, made: Sequence[Reference], bound: Bound) -> Outcome:
 
 
 def write(
-    llm: LLM, work: Sequence[tuple[list[int], SamplingParams, list[int]]], examined: bool
+    llm: LLM,
+    work: Sequence[tuple[list[int], SamplingParams, list[int]]],
+    examined: bool,
+    outcome: Outcome | None = None,
 ) -> list[Request]:
-    """Requests that go on from what is written already, run to their ends in one batch."""
+    """Requests that go on from what is written already, run to their ends in one batch.
+
+    outcome: is told of what was drafted alone and together.
+    """
     requests = []
     for prompt, params, written in work:
         (request,) = llm.submit(prompt, params)
@@ -185,7 +202,11 @@ def write(
         request.rows = [] if examined else None
         requests.append(request)
     while not all(request.finished for request in requests):
+        before = sum(request.stats.drafted for request in requests)
+        asked = sum(not (one.finished or one.plain) and one.room > 1 for one in requests)
         llm.engine.step()
+        if outcome is not None:
+            outcome.divide(sum(one.stats.drafted for one in requests) - before, asked)
     return requests
 
 

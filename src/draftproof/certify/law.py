@@ -14,22 +14,20 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-import torch
 from torch import Tensor
 
-from draftproof.certify.identity import KEY, Reference, complaints
+from draftproof.certify.chi_square import Outcome, chi_square, visible
+from draftproof.certify.identity import KEY, complaints
 from draftproof.llm import LLM
-from draftproof.request import Request
+from draftproof.request import Request, Stats
 from draftproof.runners.base import Work
 from draftproof.sampling import History, SamplingParams, adjust, law
 from draftproof.tree import TokenTree
 
 TOKENS = 3  # whose joint law is tested
 AHEAD = 12  # that a run has room for beyond them: a tree is never deeper than the room
-LEAST = 5  # expected counts of a bin
-FALSE_ALARM = 1e-3  # of a whole certificate, shared equally among its tests
+FALSE_ALARM = 1e-3  # of a whole certificate, shared equally among the tests that were exercised
 BATCH = 32  # runs at once
-LONGEST = 64  # tokens of a context: it is read many times
 # Few candidates, so that all triples are enumerated; penalties, so that paths differ in history.
 SETTINGS = {
     "top_k=4": SamplingParams(temperature=1.0, top_k=4),
@@ -39,8 +37,6 @@ SETTINGS = {
 }
 
 NEAR = -1  # in an outcome: one of the tokens that rounding may exchange at the border of top_k
-
-Outcome = tuple[int, ...]  # the tokens, up to NEAR
 
 
 @dataclass(frozen=True)
@@ -64,39 +60,38 @@ class Test:
 
     setting: str
     context: int  # number of the prompt
+    ids: list[int]  # the context itself
+    seeds: tuple[int, int]  # the first, and the one behind the last
     runs: int
     bins: int
     p: float  # the chance of counts at least as far off under the target's law
+    surest: float  # the probability of the likeliest outcome
     impossible: int  # runs that wrote what the target never writes
     drafted: int  # tokens of the trees that were verified
     accepted: int  # of the runs' first three tokens, those that a draft had
+    rejected: int  # and those that replaced what a draft had
     cause: str | None = None  # why the runs were given up
 
     def fails(self, tests: int) -> bool:
-        """Whether it does, one of so many."""
-        return self.cause is not None or self.impossible > 0 or self.p < FALSE_ALARM / tests
+        """Whether it does, one of so many that were exercised."""
+        if self.cause is not None or self.impossible:
+            return True
+        return self.idle is None and self.p < FALSE_ALARM / tests
+
+    def sees(self, tests: int) -> float:
+        """The total variation from which on it surely finds a false law, one of so many."""
+        return visible(self.bins, self.runs, FALSE_ALARM / max(1, tests))
 
     @property
     def idle(self) -> str | None:
         """Why it says nothing of drafts, if so."""
-        if self.cause is not None:
+        if self.cause is not None or self.impossible:
             return None
         if not self.drafted:
             return "nothing was drafted"
-        return "all outcomes share one bin" if self.bins < 2 else None
-
-
-def contexts(made: Sequence[Reference], count: int, room: int) -> list[tuple[int, list[int]]]:
-    """Prompt numbers and contexts behind which the target is least sure, one per prompt.
-
-    room: tokens that context and run may have together.
-    """
-    found, longest = [], max(1, min(LONGEST, room - TOKENS - AHEAD))
-    for ref in made:
-        spread = [float(row.float().topk(4).values.softmax(-1).amax()) for row in ref.rows]
-        at = min(range(len(spread)), key=spread.__getitem__)
-        found.append((spread[at], ref.number, [*ref.prompt, *ref.tokens[:at]][-longest:]))
-    return [(number, ids) for _, number, ids in sorted(found)[:count]]
+        if self.bins < 2:
+            return f"all outcomes share one bin (the likeliest has a share of {self.surest:.2g})"
+        return None
 
 
 def exact(llm: LLM, ids: Sequence[int], params: SamplingParams, off: float) -> Law:
@@ -163,65 +158,65 @@ def test(
     off: how far the logits of two passes may differ.
     """
     counts: Counter[Outcome] = Counter()
-    params, drafted, accepted, cause = SETTINGS[setting], 0, 0, None
+    params, drafted, accepted, rejected, cause = SETTINGS[setting], 0, 0, 0, None
     want = exact(llm, ids, params, off)
     with closing(_runs(llm, ids, params, seeds)) as written:
-        for request in written:
+        for request, refused in written:
             if cause := next(iter(complaints(request)), None):
                 break
             drafted += request.stats.drafted
             accepted += sum(request.from_draft[:TOKENS])
+            rejected += refused
             counts[want.outcome(request.output[:TOKENS])] += 1
             done(1)
     made = counts.total()
     done(len(seeds) - made)
     impossible = sum(n for outcome, n in counts.items() if not want.shares.get(outcome))
     bins, p = (0, 0.0) if cause else chi_square(want.shares, counts, made)
-    return Test(setting, number, made, bins, p, impossible, drafted, accepted, cause)
+    return Test(
+        setting,
+        number,
+        ids,
+        (seeds[0], seeds[-1] + 1),
+        made,
+        bins,
+        p,
+        max(want.shares.values()),
+        impossible,
+        drafted,
+        accepted,
+        rejected,
+        cause,
+    )
 
 
 def _runs(
     llm: LLM, ids: list[int], params: SamplingParams, seeds: Sequence[int]
-) -> Generator[Request]:
-    """A run for every seed, as soon as it has its tokens; the next one takes its place at once."""
+) -> Generator[tuple[Request, int]]:
+    """A run for every seed, as soon as it has its tokens; the next one takes its place at once.
+
+    With each: how many of these tokens replaced what a draft had.
+    """
     params = replace(params, max_tokens=TOKENS + AHEAD, ignore_eos=True)
-    waiting, running = iter(seeds), list[Request]()
+    waiting, running = iter(seeds), dict[Request, int]()
     try:
         while True:
             for seed in islice(waiting, llm.engine.scheduler.max_batch - len(running)):
-                running += llm.submit(ids, replace(params, seed=seed))
+                running |= {one: 0 for one in llm.submit(ids, replace(params, seed=seed))}
             if not running:
                 return
             llm.engine.step()
             for request in [*running]:
+                if len(request.output) <= TOKENS:  # else what ends this step is not tested
+                    running[request] = _refused(request.stats)
                 if request.finished or len(request.output) >= TOKENS:
                     llm.engine.abort(request)
-                    running.remove(request)
-                    yield request
+                    yield request, running.pop(request)
     finally:
         for request in running:
             llm.engine.abort(request)
 
 
-def chi_square(
-    want: dict[Outcome, float], counts: Counter[Outcome], runs: int
-) -> tuple[int, float]:
-    """Bins and p of Pearson's test; outcomes expected less than `LEAST` times are pooled."""
-    bins: list[list[float]] = []  # expected, observed
-    rest = [0.0, 0.0]
-    for outcome, share in want.items():
-        pair = [runs * share, float(counts[outcome])]
-        if pair[0] >= LEAST:
-            bins.append(pair)
-        else:
-            rest = [rest[0] + pair[0], rest[1] + pair[1]]
-    if rest[0] >= LEAST or not bins:
-        bins.append(rest)
-    else:  # too few to stand alone: to the rarest
-        rarest = min(bins)
-        rarest[:] = [rarest[0] + rest[0], rarest[1] + rest[1]]
-    if len(bins) < 2:
-        return 1, 1.0  # the target always writes the same: nothing to test
-    statistic = sum((seen - wanted) ** 2 / wanted for wanted, seen in bins)
-    half = torch.tensor([(len(bins) - 1) / 2, statistic / 2], dtype=torch.float64)
-    return len(bins), float(torch.special.gammaincc(half[0], half[1]))
+def _refused(stats: Stats) -> int:
+    """How often there was a draft to accept, and none was."""
+    return sum(stats.offered_per_position) - sum(stats.accepted_per_position)

@@ -10,7 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from draftproof.certify import Case, Certificate, law
+from draftproof.certify import Case, Certificate, chi_square, law
 
 SHOWN = 5  # defects that are told of
 
@@ -27,8 +27,8 @@ def table(certificate: Certificate) -> Table:
         made.add_column(name, justify="right")
     for case in certificate.cases:
         whole = case.whole
-        share = f"{whole.accepted / whole.drafted:.0%}" if whole.drafted else "-"
-        smallest = min((test.p for test in case.laws), default=math.nan)
+        share = f"{whole.accepted / whole.drafted:.0%}" if whole.drafted else "none"
+        counted = [test.p for test in case.laws if certificate.idle(test) is None]
         made.add_row(
             case.method,
             case.rule,
@@ -39,7 +39,7 @@ def table(certificate: Certificate) -> Table:
             str(len(whole.near_ties)),
             str(len(whole.defects)),
             _drafts(case),
-            f"{smallest:.2g}" if case.laws else "-",
+            f"{min(counted):.2g}" if counted else "-",
         )
     return made
 
@@ -68,21 +68,30 @@ def bound(certificate: Certificate) -> str:
 
 
 def laws(certificate: Certificate) -> str:
-    """One line on the tests of law; empty where there were none."""
-    if not certificate.tests:
+    """One line on the tests of law; empty where none counts."""
+    if not certificate.counted:
         return ""
+    seen = [certificate.sees(test) for test in certificate.counted if test.bins > 1]
+    least, most = (f"{end:.2g}" for end in (min(seen, default=1.0), max(seen, default=1.0)))
     return (
         f"law: {certificate.tests} chi-square tests of {law.TOKENS} tokens jointly; one of them "
         f"fails below p = {law.FALSE_ALARM / certificate.tests:.1g}, so that a sound engine fails "
-        f"once in {1 / law.FALSE_ALARM:,.0f} certificates"
+        f"once in {1 / law.FALSE_ALARM:,.0f} certificates; a law whose total variation from the "
+        f"target's is {least if least == most else f'{least} to {most}'} is found in "
+        f"{chi_square.POWER:.0%} of certificates"
     )
 
 
 def idle(certificate: Certificate) -> list[str]:
-    """A line for each method whose tests of law say nothing of drafts."""
+    """A line for each method on settings and tests of law that say nothing of drafts."""
     lines = []
     for case in certificate.cases:
-        causes = Counter(test.idle for test in case.laws if test.idle is not None)
+        silent = [name for name, outcome in case.outcomes.items() if not outcome.drafted]
+        if silent:
+            lines.append(
+                f"{case.method}, {case.rule}: nothing was drafted under {', '.join(silent)}"
+            )
+        causes = Counter(filter(None, map(certificate.idle, case.laws)))
         lines += [
             f"{case.method}, {case.rule}: {count} of {len(case.laws)} tests of law not exercised: "
             f"{cause}"
@@ -120,12 +129,13 @@ def as_dict(certificate: Certificate, model: str) -> dict[str, Any]:
         "verdict": certificate.verdict,
         "code": certificate.code,
         "bound": asdict(certificate.bound),
+        "not_exercised": certificate.not_exercised,
         "law": {"false_alarm": law.FALSE_ALARM, "tests": certificate.tests},
-        "cases": [_case(case, certificate.tests) for case in certificate.cases],
+        "cases": [_case(case, certificate) for case in certificate.cases],
     }
 
 
-def _case(case: Case, tests: int) -> dict[str, Any]:
+def _case(case: Case, certificate: Certificate) -> dict[str, Any]:
     def finite(entry: dict[str, Any]) -> dict[str, Any]:
         off = entry["difference"]
         return entry | {"difference": off if math.isfinite(off) else None}
@@ -143,6 +153,12 @@ def _case(case: Case, tests: int) -> dict[str, Any]:
             for setting, outcome in case.outcomes.items()
         },
         "laws": [
-            asdict(test) | {"fails": test.fails(tests), "idle": test.idle} for test in case.laws
+            asdict(test)
+            | {
+                "fails": test.fails(certificate.tests),
+                "idle": certificate.idle(test),
+                "sees": certificate.sees(test) if test.bins > 1 else None,
+            }
+            for test in case.laws
         ],
     }

@@ -33,7 +33,8 @@ from draftproof.tree import TokenTree
 def examine(plain: LLM, llm: LLM, made: Sequence[Reference], bound: Bound) -> Outcome:
     """The method of `llm` on all prompts in one batch, by the passes of `plain`."""
     outcome = Outcome()
-    requests = write(llm, [(ref.prompt, ref.params, []) for ref in made], examined=True)
+    work = [(ref.prompt, ref.params, list[int]()) for ref in made]
+    requests = write(llm, work, examined=True, outcome=outcome)
     for ref, request in zip(made, requests, strict=True):
         if len(outcome.defects) < ENOUGH:
             _compare(plain, ref.number, request, bound, outcome)

@@ -79,11 +79,11 @@ def text(
         case, test = certificate.failed_laws[0]
         where = f"{test.setting}, context {test.context}: {test.cause or 'another law'}"
         body = DRAWN.format(
-            context=certificate.contexts[test.context],
+            context=test.ids,
             bound=certificate.bound.value,
             setting=test.setting,
-            first=certificate.seed,
-            end=certificate.seed + certificate.runs,
+            first=test.seeds[0],
+            end=test.seeds[1],
             tests=certificate.tests,
         )
     else:

@@ -67,7 +67,10 @@ def certify(
     as_json: Annotated[bool, option(RESULTS, "One JSON object, at the end.", "--json")] = False,
     out: Annotated[Path, option(RESULTS, "Folder for a script that shows a defect.")] = Path(),
 ) -> int:
-    """Prove on your model that drafting changes nothing: 0 identical, 1 a defect, 3 near-ties."""
+    """Prove on your model that drafting changes nothing.
+
+    Exit codes: 0 identical, 1 a defect, 3 near-ties, 4 not exercised (nothing was drafted).
+    """
     for name, value in (("num-prompts", num_prompts), ("max-tokens", max_tokens), ("runs", runs)):
         if value < 1:
             raise ValueError(f"--{name} is {value}, but must be 1 or more")
@@ -91,7 +94,7 @@ def certify(
         Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar,
     ):
         ids = _prompts(llm, prompts or [], num_prompts, max_tokens)
-        total = certificates.total(len(methods), len(ids), rules, runs, certificates.CONTEXTS)
+        total = certificates.total(len(methods), ids, rules, runs, certificates.CONTEXTS)
         task = bar.add_task("loading", total=total)
         found = certificates.certify(
             llm,

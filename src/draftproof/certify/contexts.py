@@ -1,0 +1,97 @@
+"""Where the law is tested: contexts behind which a method drafts, and the target is not sure.
+
+Candidates are what the target wrote, and what it wrote said once more, so that look-ups find it. A
+few runs with seeds of their own, which no test counts, tell which of them exercise the method.
+Knows no method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from draftproof.certify import law
+from draftproof.certify.chi_square import LEAST
+from draftproof.certify.identity import Reference
+from draftproof.llm import LLM
+
+LONGEST = 64  # tokens of a context: it is read many times
+SHORTEST = 4  # tokens before the place that is said again, if there are any: look-ups match some
+TRIAL = 16  # runs behind a candidate
+ENOUGH = 4  # of a trial's tokens: accepted as well as rejected
+
+
+@dataclass(frozen=True)
+class Context:
+    """Token ids behind which the law may be tested."""
+
+    number: int  # of the prompt
+    ids: list[int]
+
+
+def candidates(made: Sequence[Reference], room: int, *, plain: bool) -> list[Context]:
+    """Contexts of texts, from the place where the target was least sure; that one first.
+
+    plain: as they were written, and before those that say it again. room: tokens that context and
+    run may have together.
+    """
+    longest = max(1, min(LONGEST, room - law.TOKENS - law.AHEAD))
+    found = []
+    for ref in made:
+        sure = [float(row.float().topk(4).values.softmax(-1).amax()) for row in ref.rows]
+        text, first = [*ref.prompt, *ref.tokens], len(ref.prompt)
+        if plain:
+            at = min(range(len(sure)), key=sure.__getitem__)
+            found.append((0, sure[at], ref.number, text[: first + at][-longest:]))
+        late = [i for i in range(len(sure)) if first + i >= SHORTEST] or [len(sure) - 1]
+        at = first + min(late, key=sure.__getitem__)
+        part = max(1, longest // 3)
+        said = text[max(0, at - part) : at + part] + text[max(0, at - part) : at]
+        found.append((1, sure[at - first], ref.number, said[-longest:]))
+    return [Context(number, ids) for *_, number, ids in sorted(found)]
+
+
+def tests(
+    llm: LLM,
+    listed: Sequence[Context],
+    setting: str,
+    count: int,
+    seeds: range,
+    off: float,
+    done: Callable[[int], None],
+) -> list[law.Test]:
+    """The tests of law of `llm`, which drafts, behind the `count` candidates that say most of it.
+
+    They are of different prompts. Where a method drafts nothing, or fails, the trial is the test.
+    """
+    best: dict[int, tuple[tuple[float, int], Context, law.Test]] = {}
+    trial = range(seeds.stop, seeds.stop + min(TRIAL, len(seeds)))
+    good = set[int]()
+    for context in listed:
+        if context.number in good:
+            continue
+        tried = law.test(llm, context.number, context.ids, setting, trial, off)
+        worth = _worth(tried, len(seeds))
+        if context.number not in best or worth > best[context.number][0]:
+            best[context.number] = (worth, context, tried)
+        if worth[0] >= min(ENOUGH, len(trial) // 4):
+            good.add(context.number)
+        if len(good) == count:
+            break
+    made = []
+    for _, context, tried in sorted(best.values(), key=lambda one: one[0], reverse=True)[:count]:
+        if tried.drafted and tried.cause is None and not tried.impossible:
+            made.append(law.test(llm, context.number, context.ids, setting, seeds, off, done))
+        else:
+            made.append(tried)
+            done(len(seeds))
+    return made
+
+
+def _worth(tried: law.Test, runs: int) -> tuple[float, int]:
+    """How much a test of so many runs would say; what fails says most."""
+    if tried.cause is not None or tried.impossible:
+        return float("inf"), 0
+    if runs * (1 - tried.surest) < LEAST:
+        return -1.0, tried.drafted
+    return float(min(tried.accepted, tried.rejected)), tried.accepted + tried.rejected

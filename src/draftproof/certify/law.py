@@ -18,8 +18,9 @@ from torch import Tensor
 
 from draftproof.certify.chi_square import Outcome, chi_square, visible
 from draftproof.certify.identity import KEY, complaints
+from draftproof.counts import Stats
 from draftproof.llm import LLM
-from draftproof.request import Request, Stats
+from draftproof.request import Request
 from draftproof.runners.base import Work
 from draftproof.sampling import History, SamplingParams, adjust, law
 from draftproof.tree import TokenTree

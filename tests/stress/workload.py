@@ -23,6 +23,7 @@ import torch
 import draftproof as dp
 import tiny
 from draftproof.request import Request
+from draftproof.runners import kv, native
 from draftproof.tree import TokenTree
 
 THREADS = 8
@@ -70,6 +71,23 @@ class Trouble:
             return [TokenTree.chain([each.tokens[-1], 10**6]) for each in requests]
         trees: list[TokenTree] = self.inner.propose(requests)
         return trees
+
+
+class Scarce:
+    """Memory for keys and values that now and then is not there, for all runners of a process."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng, self.refuses = rng, True
+        for storage in (kv.KVCache, native.NativeRows):
+            storage.reserve = self.refusing(storage.reserve)  # type: ignore[method-assign]
+
+    def refusing(self, real: Any) -> Any:
+        def reserve(rows: Any, key: int, slots: int) -> Any:
+            if self.refuses and self.rng.random() < 0.01:
+                raise MemoryError("no room, as was planted")
+            return real(rows, key, slots)
+
+        return reserve
 
 
 @dataclass(frozen=True)
@@ -149,6 +167,7 @@ class Stress:
             list(self.first.engine.run([request]))
             self.cases.append(Case(case.prompt, case.params, case.fault, outcome(request)))
         self.llms = [self.made(rng) for _ in range(3)]
+        self.memory = Scarce(Random(self.seed))
 
     def made(self, rng: Random) -> dp.LLM:
         """Another LLM over the same weights, with a method and a size at random."""
@@ -194,15 +213,15 @@ class Stress:
     def stream(self, llm: dp.LLM, rng: Random) -> None:
         case = rng.choice([each for each in self.cases if each.fault is None])
         drop = rng.randint(1, 6) if rng.random() < 0.3 else None
-        texts, tokens, reason = [], list[int](), None
+        texts, tokens, reason, error = [], list[int](), None, None
         for number, chunk in enumerate(llm.stream(case.prompt, case.params)):
             texts.append(chunk.text)
             tokens += chunk.token_ids
-            reason = chunk.finish_reason
+            reason, error = chunk.finish_reason, chunk.error
             if number == drop:
                 self.counts["dropped"] += 1
                 return
-        if reason == "abort" or (reason == "error" and case.wanted[2] != "error"):
+        if reason == "abort" or (error != case.wanted[3] and "room" in str(error)):
             assert tokens == case.wanted[0][: len(tokens)]
         else:
             found = tokens, "".join(texts), reason
@@ -252,6 +271,7 @@ class Stress:
     def idle(self) -> None:
         """Nothing is held by anybody."""
         gc.collect()
+        self.memory.refuses = False
         for llm in [*self.llms, self.first]:
             llm.engine.step()
             assert not llm.engine.scheduler.running and not llm.engine.scheduler.waiting

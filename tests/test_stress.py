@@ -1,0 +1,54 @@
+"""Eight threads, whatever users do, faults in between; and that this finds what it is there for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from draftproof import native
+
+STRESS = Path(__file__).resolve().parent / "stress"
+RUNNERS = ["torch", "native"]
+
+
+def stressed(runner: str, seconds: float, seed: int) -> dict[str, int]:
+    """In a process of its own: its threads are many, and may hang."""
+    command = [sys.executable, str(STRESS / "workload.py"), runner, str(seconds), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    counts: dict[str, int] = eval(done.stdout.strip().splitlines()[-1])
+    return counts
+
+
+def seen(counts: dict[str, int]) -> None:
+    """Everything that may happen did."""
+    for what in ("length", "stop", "abort", "error", "streamed"):
+        assert counts.get(what, 0) > 0, counts
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_ten_seconds_of_everything(runner: str) -> None:
+    if runner == "native" and native.found() is None:
+        pytest.skip("the native kernels are not built")
+    seen(stressed(runner, 10, seed=0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_five_minutes_of_everything(runner: str) -> None:
+    if runner == "native" and native.found() is None:
+        pytest.skip("the native kernels are not built")
+    seen(stressed(runner, 300, seed=1))
+
+
+@pytest.mark.slow
+def test_it_finds_what_it_is_there_for() -> None:
+    done = subprocess.run(
+        [sys.executable, str(STRESS / "planted.py")], capture_output=True, text=True, timeout=1800
+    )
+    first, *others = done.stdout.strip().splitlines()
+    assert "not found" in first, done.stdout
+    assert len(others) == 5 and not any("not found" in line for line in others), done.stdout

@@ -20,6 +20,7 @@ class Memory {
     if (!bytes) return;
 #if defined(__linux__)
     const size_t page = size_t(1) << 21;
+    if (bytes > SIZE_MAX - page) throw std::bad_alloc();
     mapped_ = bytes + page;
     void *at = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();

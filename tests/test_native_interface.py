@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from compiled import SHAPE, Raw, floats, ids
 from draftproof import native
-from kernels import SHAPE, Kernels, floats, ids
 
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 
@@ -21,8 +21,8 @@ FAR = 2**31 - 1
 
 
 @cache
-def kernels(precision: int = native.BF16) -> Kernels:
-    made = Kernels(native.library(), precision)
+def model(precision: int = native.BF16) -> Raw:
+    made = Raw(native.library(), precision)
     assert set(made.codes) == {GOOD}
     return made
 
@@ -35,7 +35,7 @@ def team() -> int:
 
 @pytest.fixture
 def row() -> Iterator[int]:
-    made = kernels().row(SLOTS)
+    made = model().row(SLOTS)
     yield made
     native.library().dp_row_free(made)
 
@@ -44,7 +44,7 @@ def row() -> Iterator[int]:
 @pytest.mark.parametrize("place", [0, 1, 4])
 @pytest.mark.parametrize("token", [-1, V, V + 1, FAR, -FAR - 1])
 def test_tokens_outside_of_the_vocabulary(token: int, place: int, precision: int) -> None:
-    made = kernels(precision)
+    made = model(precision)
     row, tokens = made.row(SLOTS), [3, 0, V - 1, 5, 7]
     code, want = made.forward(team(), row, tokens)
     assert code == GOOD
@@ -77,7 +77,7 @@ SEGMENTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SEGMENTS)
 def test_segments_that_do_not_fit(name: str, row: int) -> None:
-    made, tokens = kernels(), [3, 0, 4, 5, 7]
+    made, tokens = model(), [3, 0, 4, 5, 7]
     assert made.forward(team(), row, tokens, SLOTS - 5)[0] == GOOD  # the last that fits
     assert made.forward(team(), row, tokens, in_segment=SEGMENTS[name])[0] == BAD
 
@@ -122,13 +122,13 @@ PASSES: dict[str, dict[str, Any]] = {
 def test_passes_that_do_not_fit(name: str, row: int) -> None:
     room = floats([0.0] * 5 * SHAPE["hidden"])
     changes = {"hidden": ctypes.addressof(room), **PASSES[name]}
-    made, tokens = kernels(), [3, 0, 4, 5, 7]
+    made, tokens = model(), [3, 0, 4, 5, 7]
     code, logits = made.forward(team(), row, tokens, **changes)
     assert code == BAD and not any(logits) and not any(room)
 
 
 def test_taps_that_fit(row: int) -> None:
-    made, n = kernels(), 5 * SHAPE["hidden"]
+    made, n = model(), 5 * SHAPE["hidden"]
     room = floats([0.0] * 3 * n)
     changes = {"taps": 3, "tap_layers": ids([2, 0, 1]), "hidden": ctypes.addressof(room)}
     code, logits = made.forward(team(), row, [3, 0, 4, 5, 7], **changes)
@@ -136,23 +136,23 @@ def test_taps_that_fit(row: int) -> None:
 
 
 def test_rows_of_another_model_and_models_that_are_not_whole(row: int) -> None:
-    library, other = native.library(), kernels(native.INT8)
+    library, other = native.library(), model(native.INT8)
     assert other.forward(team(), row, [1])[0] == BAD
-    bare = library.dp_model_new(byref(kernels().shape), b"")
+    bare = library.dp_model_new(byref(model().shape), b"")
     own = library.dp_row_new(bare)
     assert library.dp_row_reserve(own, SLOTS) == GOOD
-    other_model, kernels().model = kernels().model, bare  # no vectors yet
+    other_model, model().model = model().model, bare  # no vectors yet
     try:
-        assert kernels().forward(team(), own, [1])[0] == BAD
+        assert model().forward(team(), own, [1])[0] == BAD
     finally:
-        kernels().model = other_model
+        model().model = other_model
     assert library.dp_row_copy(own, row, 1) == BAD
     library.dp_row_free(own)
     library.dp_model_free(bare)
 
 
 def test_nothing_where_something_is_needed(row: int) -> None:
-    library, made = native.library(), kernels()
+    library, made = native.library(), model()
     given = native.Pass()
     assert library.dp_forward(None, team(), byref(given)) == BAD
     assert library.dp_forward(made.model, None, byref(given)) == BAD
@@ -184,7 +184,7 @@ def test_slots_that_are_moved(sources: list[int], to: int, code: int, row: int) 
 
 
 def test_slots_that_are_copied_or_reserved(row: int) -> None:
-    library, other = native.library(), kernels().row(16)
+    library, other = native.library(), model().row(16)
     codes = {slots: library.dp_row_copy(other, row, slots) for slots in (0, 1, 16, 17, 33, -1, FAR)}
     assert codes == {0: GOOD, 1: GOOD, 16: GOOD, 17: BAD, 33: BAD, -1: BAD, FAR: BAD}
     assert library.dp_row_copy(row, other, 17) == BAD and library.dp_row_copy(row, row, 1) == BAD
@@ -197,12 +197,12 @@ def test_slots_that_are_copied_or_reserved(row: int) -> None:
         GOOD,
         GOOD,
     ]
-    assert library.dp_row_bytes(kernels().model, -1) < 0
+    assert library.dp_row_bytes(model().model, -1) < 0
     library.dp_row_free(other)
 
 
 def test_products_of_no_rows_or_fewer() -> None:
-    made, library = kernels(), native.library()
+    made, library = model(), native.library()
     assert made.head(team(), 3)[0] == GOOD and made.head(team(), 0) == (GOOD, b"")
     assert library.dp_head(made.model, team(), None, 1, None) == BAD
     assert library.dp_head(made.model, team(), None, -1, None) == BAD
@@ -210,7 +210,7 @@ def test_products_of_no_rows_or_fewer() -> None:
 
 
 def test_vectors_that_no_layer_has() -> None:
-    made = kernels()
+    made = model()
     for layer in (-1, 2, FAR):
         assert made.vector(native.NORM_IN, layer, [1.0] * 32) == BAD
     assert made.vector(native.NORM_IN, 0, [1.0] * 31) == BAD
@@ -223,7 +223,7 @@ def test_vectors_that_no_layer_has() -> None:
 
 @pytest.mark.parametrize("window", [-1.0, 1e10, -1e30, 3e38])
 def test_windows_that_no_layer_has(window: float, row: int) -> None:
-    made = kernels()
+    made = model()
     _, want = made.forward(team(), row, [1, 2, 3])
     assert made.vector(native.WINDOW, 0, [window]) == BAD
     assert made.vector(native.WINDOW, 0, [float("inf")]) == native.NOT_FINITE
@@ -268,4 +268,4 @@ def test_kernels_teams_and_rates_that_there_are_not() -> None:
     for n, k in ((2, 0), (2, -1), (0, 1), (-1, 1)):
         out = found, byref(scaled), byref(mass)
         assert library.dp_race(row, None, n, 1.0, 0, 0, 0, k, *out) == -1
-    assert library.dp_model_matrix(kernels().model, native.Q, 0, None, 9, 64, 32) == BAD
+    assert library.dp_model_matrix(model().model, native.Q, 0, None, 9, 64, 32) == BAD

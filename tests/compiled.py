@@ -1,6 +1,6 @@
 """The native kernels for tests: built with other flags, and driven through their C interface alone.
 
-Knows no transformers model: `Kernels` packs a small one of random numbers.
+Knows no transformers model: `Raw` packs a small one of random numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_float, c_int32
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,7 +26,6 @@ TESTS = Path(__file__).parent
 SOURCES = Path(draftproof.__file__).parent / "native"
 # As CMakeLists.txt has it, but for speed; the portable kernels only.
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden")
-FAULTS = ("-shared", "-Wl,-Bsymbolic", "-Wl,--wrap=mmap")
 
 SHAPE: dict[str, Any] = {
     "layers": 2,
@@ -64,16 +64,7 @@ def build(folder: Path, name: str, more: Sequence[Path], *flags: str, link: Sequ
     return folder / name
 
 
-def with_faults(folder: Path) -> ctypes.CDLL:
-    """A library that refuses the allocations that `dp_refuse` says."""
-    built = build(folder, "faults.so", [TESTS / "faults.cpp"], "-O0", link=FAULTS)
-    library = native.load(str(built))
-    library.dp_refuse.argtypes, library.dp_refuse.restype = (ctypes.c_int64,) * 2, None
-    library.dp_refused.restype = ctypes.c_int64
-    return library
-
-
-class Kernels:
+class Raw:
     """A model of random numbers in a library, and passes over it."""
 
     def __init__(self, library: Any, precision: int = native.BF16, **changes: Any) -> None:
@@ -82,8 +73,7 @@ class Kernels:
         self.model = library.dp_model_new(byref(self.shape), b"portable")
         if not self.model:
             raise MemoryError
-        s, rng = self.shape, Random(3)
-        self.inputs: dict[tuple[int, int], Any] = {}
+        s = self.shape
         sizes = {
             native.Q: (s.heads * s.head_dim, s.hidden),
             native.K: (s.kv_heads * s.head_dim, s.hidden),
@@ -100,17 +90,17 @@ class Kernels:
             native.INV_FREQ: [2.0**-i for i in range(s.head_dim // 2)],
             native.WINDOW: [0.0],
         }
-        self.codes = [self.matrix(native.HEAD, 0, s.vocabulary, s.hidden, rng)]
+        self.codes = [self.matrix(native.HEAD, 0, s.vocabulary, s.hidden)]
         for layer in range(s.layers):
             for which, (outputs, inputs) in sizes.items():
-                self.codes.append(self.matrix(which, layer, outputs, inputs, rng))
+                self.codes.append(self.matrix(which, layer, outputs, inputs))
             for which, values in vectors.items():
                 self.codes.append(self.vector(which, layer, values))
-            bias = floats([rng.gauss(0, 1) for _ in range(sizes[native.Q][0])])
+            bias = gaussian(sizes[native.Q][0])
             self.codes.append(library.dp_model_bias(self.model, native.Q, layer, bias, len(bias)))
 
-    def matrix(self, which: int, layer: int, outputs: int, inputs: int, rng: Random) -> int:
-        data = floats([rng.gauss(0, 0.3) for _ in range(outputs * inputs)])
+    def matrix(self, which: int, layer: int, outputs: int, inputs: int) -> int:
+        data = gaussian(outputs * inputs)
         arguments = self.model, which, layer, data, native.SOURCE_FP32, outputs, inputs
         code: int = self.library.dp_model_matrix(*arguments)
         return code
@@ -165,11 +155,16 @@ class Kernels:
         return code, bytes(logits)
 
     def head(self, team: int, rows: int) -> tuple[int, bytes]:
-        rng = Random(rows)
-        hidden = floats([rng.gauss(0, 1) for _ in range(rows * self.shape.hidden)])
+        hidden = gaussian(rows * self.shape.hidden)
         logits = (c_float * (rows * self.shape.vocabulary))()
         code: int = self.library.dp_head(self.model, team, hidden, rows, logits)
         return code, bytes(logits)
+
+
+@cache
+def gaussian(count: int) -> ctypes.Array[c_float]:
+    rng = Random(count)
+    return floats([rng.gauss(0, 0.3) for _ in range(count)])
 
 
 def ids(values: Sequence[int]) -> ctypes.Array[c_int32]:

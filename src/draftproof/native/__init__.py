@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import weakref
 from ctypes import (
     POINTER,
     c_char_p,
@@ -19,9 +20,10 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from typing import Any
 
-VERSION = 2  # of the interface
-OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT = 0, -1, -2, -3
+VERSION = 3  # of the interface
+OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8 = 0, 1
 SOURCE_FP32, SOURCE_BF16 = 0, 1
 HEAD, Q, K, V, OUT, GATE, UP, DOWN = range(8)
@@ -102,7 +104,8 @@ FUNCTIONS = {
     "dp_row_free": (None, (c_void_p,)),
     "dp_row_bytes": (c_int64, (c_void_p, c_int32)),
     "dp_row_reserve": (c_int32, (c_void_p, c_int32)),
-    "dp_row_move": (None, (c_void_p, int32s, c_int32, c_int32)),
+    "dp_row_move": (c_int32, (c_void_p, int32s, c_int32, c_int32)),
+    "dp_row_copy": (c_int32, (c_void_p, c_void_p, c_int32)),
     "dp_forward": (c_int32, (c_void_p, c_void_p, POINTER(Pass))),
     "dp_read_rate": (c_double, (c_void_p, c_int64, c_int32)),
     "dp_tile_rate": (c_double, (c_void_p, c_int32, c_int32)),
@@ -131,16 +134,27 @@ def library() -> ctypes.CDLL:
         raise Missing(
             "the native kernels were not built: install draftproof where there is a C++ compiler"
         )
+    return load(spec.origin)
+
+
+def load(path: str) -> ctypes.CDLL:
+    """The library in a file, its functions declared. Raises `Missing`."""
     try:
-        found = ctypes.CDLL(spec.origin)
+        found = ctypes.CDLL(path)
+        if found.dp_version() != VERSION:
+            raise Missing("the native kernels are of another version: install draftproof again")
         for name, (result, arguments) in FUNCTIONS.items():
             function = getattr(found, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         raise Missing(f"the native kernels cannot be loaded: {error}") from error
-    if found.dp_version() != VERSION:
-        raise Missing("the native kernels are of another version: install draftproof again")
     return found
+
+
+def owned(owner: object, free: Any, handle: int) -> int:
+    """`handle`, freed with its owner; never at exit, when another thread may still be in a pass."""
+    weakref.finalize(owner, free, handle).atexit = False
+    return handle
 
 
 @functools.cache

@@ -43,7 +43,7 @@ void Pass::attend_pairs(int thread, int number, const dp_segment &segment, int k
   const int window = model_.layers[number].window;
   const uint16_t *keys = segment.row->key_blocks(number, kv_head);
   const uint16_t *values = segment.row->value_slots(number, kv_head);
-  float *room = room_.scores.as<float>() + int64_t(thread) * room_.slots * kTogether;
+  float *room = model_.scores.data.as<float>() + int64_t(thread) * model_.scores.slots * kTogether;
   alignas(64) float sums[kTogether][kMostHeadDim];
   Pair of[kTogether];
   const uint16_t *q[kTogether];
@@ -57,7 +57,7 @@ void Pass::attend_pairs(int thread, int number, const dp_segment &segment, int k
     of[p] = {&place, begin,
              room_.attended.as<float>() + int64_t(row) * model_.q_width() + head * dim};
     q[p] = room_.rounded.as<uint16_t>() + int64_t(row) * width + head * dim;
-    score[p] = room + p * room_.slots;
+    score[p] = room + p * model_.scores.slots;
     sum[p] = sums[p];
     std::fill(sums[p], sums[p] + dim, 0.0f);
     if (p % kPairs == 0) groups[count++] = {p, 0, 0, 1 << 30};

@@ -1,5 +1,12 @@
 // The plain C interface of draftproof's CPU kernels: weights in, one forward pass per call.
 // No library but the C++ runtime is behind it; callers own every array they pass.
+//
+// A call that fails has changed nothing but arrays it was given to write to: the next one works.
+// Sizes, ids and numbers of rows and nodes are checked; how long an array is, only its owner knows.
+// Any number of threads may use one model and one team, and each row by one thread at a time: passes
+// over a model take turns. What a call uses must not be freed before it returns.
+// In a forked child the threads are missing: everything works there, without them, but for a model
+// that was in a pass at the fork.
 #pragma once
 #include <stdint.h>
 
@@ -13,7 +20,13 @@ typedef struct dp_team dp_team;    // threads that work together
 typedef struct dp_model dp_model;  // packed weights and room to work in
 typedef struct dp_row dp_row;      // keys and values of one sequence, all layers
 
-enum { DP_OK = 0, DP_NO_MEMORY = -1, DP_NOT_FINITE = -2, DP_BAD_ARGUMENT = -3 };
+enum {
+  DP_OK = 0,
+  DP_NO_MEMORY = -1,
+  DP_NOT_FINITE = -2,
+  DP_BAD_ARGUMENT = -3,
+  DP_FORKED = -4  // a pass of the parent's was in this model when the process was forked
+};
 enum { DP_BF16 = 0, DP_INT8 = 1 };
 enum { DP_SOURCE_FP32 = 0, DP_SOURCE_BF16 = 1 };
 
@@ -33,12 +46,13 @@ typedef struct {
 
 typedef struct {
   dp_row *row;
-  int32_t begin, end;  // its packed rows: `fresh` committed tokens, then the nodes from `first`
+  int32_t begin, end;  // its packed rows, right behind those of the segment before: `fresh`
+                       // committed tokens, then the nodes from `first`
   int32_t cached;      // committed tokens that lie in the row before this pass
   int32_t fresh;
   int32_t first;    // nodes before it ran earlier and lie in their slots
   int32_t nodes;    // all nodes of the tree
-  int32_t parents;  // where the parents of those nodes begin
+  int32_t parents;  // where the parents of those nodes begin: as many nodes are in the segments before
 } dp_segment;
 
 typedef struct {
@@ -49,12 +63,12 @@ typedef struct {
   const int32_t *parents;  // of every node: its parent's number in the tree, -1 at node 0
   int32_t wanted;          // rows whose next token is asked for, ascending
   const int32_t *wanted_rows;
-  const int32_t *logits_rows;  // (wanted): where its logits go, or -1
+  const int32_t *logits_rows;  // (wanted): where its logits go, below how many go anywhere, or -1
   float *logits;               // (as many as asked for, vocabulary)
   int32_t *best;               // (wanted): the first argmax, -1 if none is finite or one is NaN;
                                // NULL: the head is left out, its logits too
   int32_t taps;                // hidden states asked for, of the wanted rows
-  const int32_t *tap_layers;   // 0 to layers - 1: what enters that layer; layers: after the norm
+  const int32_t *tap_layers;   // what enters that layer; the model's layers: after the last norm
   float *hidden;               // (taps, wanted, hidden)
   int32_t layers;              // the first so many, then the last norm and the head
 } dp_pass;
@@ -63,11 +77,13 @@ DP_API int32_t dp_version(void);
 // The kernels that run here: "avx512", "avx2" or "portable". Names a set, "" the best of them.
 DP_API const char *dp_kernels(const char *wanted);
 
+// NULL where the system does not give so many threads.
 DP_API dp_team *dp_team_new(int32_t threads);
 DP_API void dp_team_free(dp_team *team);
 
-// Bytes that the weights of a shape take, packed.
+// Bytes that the weights of a shape take, packed; DP_BAD_ARGUMENT for a shape that no model has.
 DP_API int64_t dp_model_bytes(const dp_shape *shape);
+// NULL for such a shape, for kernels that do not run here, and where there is no memory.
 DP_API dp_model *dp_model_new(const dp_shape *shape, const char *kernels);
 DP_API void dp_model_free(dp_model *model);
 // One matrix of a layer, packed from contiguous (outputs, inputs); layer is 0 for the head.
@@ -87,7 +103,9 @@ DP_API void dp_row_free(dp_row *row);
 DP_API int64_t dp_row_bytes(const dp_model *model, int32_t slots);
 DP_API int32_t dp_row_reserve(dp_row *row, int32_t slots);
 // Copies the slots `sources`, ascending and each at or after its place, to those from `to`.
-DP_API void dp_row_move(dp_row *row, const int32_t *sources, int32_t count, int32_t to);
+DP_API int32_t dp_row_move(dp_row *row, const int32_t *sources, int32_t count, int32_t to);
+// Copies the first slots of another row of the model; what `to` held behind them is lost.
+DP_API int32_t dp_row_copy(dp_row *to, const dp_row *from, int32_t slots);
 
 DP_API int32_t dp_forward(dp_model *model, dp_team *team, const dp_pass *pass);
 // Logits (rows, vocabulary) of hidden states (rows, hidden) that are past the last norm.
@@ -95,7 +113,7 @@ DP_API int32_t dp_head(dp_model *model, dp_team *team, const float *hidden, int3
                        float *logits);
 
 // What the machine can do at best: bytes read a second by tiles of so many rows, and products a
-// second of full tiles in the cache.
+// second of full tiles in the cache; 0 where it cannot be said.
 DP_API double dp_read_rate(dp_team *team, int64_t bytes, int32_t rows);
 DP_API double dp_tile_rate(dp_team *team, int32_t precision, int32_t tiles);
 
@@ -108,7 +126,7 @@ DP_API void dp_exponential(uint64_t seed, uint32_t stream, uint32_t position, co
 // The k best of a row (n), ties to the lowest id: of the race against `gumbel` at a temperature, or
 // (gumbel NULL) of the logits themselves. `scaled`: (x - max) / temperature; `log_mass`: the log of
 // the sum of its exp over the row. Returns how many were found, or -1 where NaN or +inf is in the
-// row or nothing is finite.
+// row, nothing is finite, or k < 1.
 DP_API int32_t dp_race(const float *logits, const float *gumbel, int32_t n, double temperature,
                        uint64_t seed, uint32_t stream, uint32_t position, int32_t k, int32_t *ids,
                        double *scaled, double *log_mass);

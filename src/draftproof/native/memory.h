@@ -5,7 +5,9 @@
 #include <new>
 #include <utility>
 
-#if defined(__linux__)
+// An address sanitiser watches what calloc gives, not what is mapped.
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)
+#define DP_MAPPED
 #include <sys/mman.h>
 #else
 #include <cstdlib>
@@ -18,8 +20,9 @@ class Memory {
   // Throws std::bad_alloc.
   explicit Memory(size_t bytes) : bytes_(bytes) {
     if (!bytes) return;
-#if defined(__linux__)
+#if defined(DP_MAPPED)
     const size_t page = size_t(1) << 21;
+    if (bytes > SIZE_MAX - page) throw std::bad_alloc();
     mapped_ = bytes + page;
     void *at = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();
@@ -27,6 +30,7 @@ class Memory {
     data_ = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(at) + page - 1) / page * page);
     if (bytes >= page) madvise(data_, bytes, MADV_HUGEPAGE);
 #else
+    if (bytes > SIZE_MAX - 64) throw std::bad_alloc();
     base_ = std::calloc(1, bytes + 64);
     if (!base_) throw std::bad_alloc();
     data_ = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(base_) + 63) / 64 * 64);
@@ -40,7 +44,7 @@ class Memory {
     return *this;
   }
   ~Memory() {
-#if defined(__linux__)
+#if defined(DP_MAPPED)
     if (base_) munmap(base_, mapped_);
 #else
     std::free(base_);

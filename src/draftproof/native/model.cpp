@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+
+#include "checks.h"
 
 namespace {
 
@@ -36,6 +39,19 @@ int64_t lay_out_all(const dp_shape &s, std::vector<Layer> &layers, Matrix &head,
   return lay_out(head, s.vocabulary, s.hidden, s.precision, at, base);
 }
 
+// Grows from `have` to what is wanted: to twice of what there was, so that growing is rare, or to
+// just that where so much is refused.
+template <class To>
+void grow(int64_t wanted, int64_t have, To to) {
+  if (2 * have > wanted) {
+    try {
+      return to(2 * have);
+    } catch (const std::bad_alloc &) {
+    }
+  }
+  to(wanted);
+}
+
 }  // namespace
 
 // A token's embedding out of the head's panel: one copy of the weights serves both.
@@ -61,78 +77,85 @@ void dp_model::embed(int32_t token, float *out) const {
 }
 
 void dp_model::ensure_positions(int64_t count) {
-  const int64_t half = shape.head_dim / 2;
-  int64_t have = int64_t(cosine.size()) / half;
+  const int64_t half = shape.head_dim / 2, have = int64_t(cosine.size()) / half;
   if (count <= have) return;
-  count = std::max<int64_t>(count, 2 * have);
-  cosine.resize(count * half);
-  sine.resize(count * half);
-  for (; have < count; ++have) {
-    for (int i = 0; i < half; ++i) {
-      const float angle = float(have) * inv_freq[i];  // rounded, as transformers rounds it
-      cosine[have * half + i] = float(std::cos(double(angle))) * shape.rope_scale;
-      sine[have * half + i] = float(std::sin(double(angle))) * shape.rope_scale;
+  grow(count, have, [&](int64_t size) {
+    std::vector<float> cosines, sines;
+    cosines.reserve(size * half);
+    sines.reserve(size * half);
+    cosines = cosine;
+    sines = sine;
+    for (int64_t position = have; position < size; ++position) {
+      for (int i = 0; i < half; ++i) {
+        const float angle = float(position) * inv_freq[i];  // rounded, as transformers rounds it
+        cosines.push_back(float(std::cos(double(angle))) * shape.rope_scale);
+        sines.push_back(float(std::sin(double(angle))) * shape.rope_scale);
+      }
     }
-  }
+    cosine.swap(cosines);
+    sine.swap(sines);
+  });
 }
 
-void dp_model::ensure_room(int rows, int threads, int64_t slots) {
-  if (rows > room.rows) {
-    rows = std::max(rows, 2 * room.rows);
-    const int64_t n = rows, item = int8() ? 1 : 2, step = 4;
+void dp_model::ensure_room(int rows) {
+  if (rows <= room.rows) return;
+  grow(rows, room.rows, [&](int64_t n) {
+    const int64_t item = int8() ? 1 : 2, step = 4;
     const int64_t hidden = round_up(shape.hidden, step), q = round_up(q_width(), step);
-    room.rows = 0;  // until all of it is there
-    room.x = Memory(n * hidden * 4);
-    room.normed = Memory(n * hidden * 4);
-    room.qkv = Memory(n * (q_width() + 2 * kv_width()) * 4);
-    room.rounded = Memory(n * (q_width() + 2 * kv_width()) * 2);
-    room.attended = Memory(n * q * 4);
-    room.act = Memory(n * act_width() * 4);
-    room.input = Memory(n * hidden * item);
-    room.attended_input = Memory(n * q * item);
-    room.act_input = Memory(n * round_up(act_width(), step) * item);
-    room.scales = Memory(n * 4);
-    room.rows = rows;
-  }
-  if (threads > room.threads || slots > room.slots) {
-    room.threads = std::max(threads, room.threads);
-    room.slots = std::max(slots, slots > room.slots ? 2 * room.slots : room.slots);
-    room.scores = Memory(room.threads * room.slots * kTogether * 4);
-  }
+    Room fresh;
+    fresh.x = Memory(n * hidden * 4);
+    fresh.normed = Memory(n * hidden * 4);
+    fresh.qkv = Memory(n * (q_width() + 2 * kv_width()) * 4);
+    fresh.rounded = Memory(n * (q_width() + 2 * kv_width()) * 2);
+    fresh.attended = Memory(n * q * 4);
+    fresh.act = Memory(n * act_width() * 4);
+    fresh.input = Memory(n * hidden * item);
+    fresh.attended_input = Memory(n * q * item);
+    fresh.act_input = Memory(n * round_up(act_width(), step) * item);
+    fresh.scales = Memory(n * 4);
+    fresh.rows = int(n);
+    room = std::move(fresh);
+  });
 }
 
-DP_API int64_t dp_model_bytes(const dp_shape *shape) {
+void dp_model::ensure_scores(int threads, int64_t slots) {
+  if (threads <= scores.threads && slots <= scores.slots) return;
+  threads = std::max(threads, scores.threads);
+  const int64_t have = slots > scores.slots ? scores.slots : 0;  // only threads: nothing doubles
+  grow(std::max(slots, scores.slots), have, [&](int64_t size) {
+    scores = Scores{Memory(threads * size * kTogether * 4), threads, size};
+  });
+}
+
+DP_API int64_t dp_model_bytes(const dp_shape *shape) try {
+  if (!sound(*shape)) return DP_BAD_ARGUMENT;
   std::vector<Layer> layers(shape->layers);
   Matrix head;
   return lay_out_all(*shape, layers, head, nullptr);
+} catch (const std::exception &) {
+  return DP_NO_MEMORY;
 }
 
 DP_API dp_model *dp_model_new(const dp_shape *shape, const char *kernels) try {
-  auto *model = new dp_model{};
+  const Kernels *picked = pick_kernels(kernels);
+  if (!picked || !sound(*shape)) return nullptr;
+  auto model = std::make_unique<dp_model>();
   model->shape = *shape;
-  model->kernels = pick_kernels(kernels);
+  model->kernels = picked;
   model->layers.resize(shape->layers);
-  try {
-    model->weights = Memory(dp_model_bytes(shape));
-    lay_out_all(*shape, model->layers, model->head, model->weights.data());
-  } catch (const std::bad_alloc &) {
-    delete model;
-    throw;
-  }
-  return model;
-} catch (const std::bad_alloc &) {
+  model->weights = Memory(lay_out_all(*shape, model->layers, model->head, nullptr));
+  lay_out_all(*shape, model->layers, model->head, model->weights.data());
+  return model.release();
+} catch (const std::exception &) {
   return nullptr;
 }
 
 DP_API void dp_model_free(dp_model *model) { delete model; }
 
 DP_API int32_t dp_model_vector(dp_model *model, int32_t which, int32_t layer, const float *data,
-                               int32_t size) {
+                               int32_t size) try {
   const dp_shape &s = model->shape;
   if (layer < 0 || layer >= s.layers) return DP_BAD_ARGUMENT;
-  for (int i = 0; i < size; ++i) {
-    if (!std::isfinite(data[i])) return DP_NOT_FINITE;
-  }
   Layer &at = model->layers[layer];
   struct Slot {
     std::vector<float> *to;
@@ -141,13 +164,20 @@ DP_API int32_t dp_model_vector(dp_model *model, int32_t which, int32_t layer, co
   const Slot slots[] = {{&at.norm_in, s.hidden},       {&at.norm_post, s.hidden},
                         {&at.norm_q, s.head_dim},      {&at.norm_k, s.head_dim},
                         {&model->norm_last, s.hidden}, {&model->inv_freq, s.head_dim / 2}};
-  if (which == DP_WINDOW && size == 1) {
-    at.window = int(data[0]);
-    return DP_OK;
+  if (which < 0 || which > DP_WINDOW) return DP_BAD_ARGUMENT;
+  if (size != (which == DP_WINDOW ? 1 : slots[which].size)) return DP_BAD_ARGUMENT;
+  for (int i = 0; i < size; ++i) {
+    if (!std::isfinite(data[i])) return DP_NOT_FINITE;
   }
-  if (which < 0 || which > DP_INV_FREQ || slots[which].size != size) return DP_BAD_ARGUMENT;
-  slots[which].to->assign(data, data + size);
+  if (which == DP_WINDOW) {
+    if (data[0] < 0.0f || data[0] > kMostWindow) return DP_BAD_ARGUMENT;
+    at.window = int(data[0]);
+  } else {
+    slots[which].to->assign(data, data + size);
+  }
   return DP_OK;
+} catch (const std::exception &) {
+  return DP_NO_MEMORY;
 }
 
 DP_API int32_t dp_model_embeddings(dp_model *model, const uint16_t *data) {

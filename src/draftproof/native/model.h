@@ -1,5 +1,6 @@
 // Packed weights, the rows of keys and values, and the room that a pass works in.
 #pragma once
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -14,6 +15,8 @@ inline float from_bf16(uint16_t x) {
   std::memcpy(&value, &bits, 4);
   return value;
 }
+
+constexpr int kMostRows = 1 << 24;  // of a pass, and slots of a row: sums of a few stay in 32 bits
 
 inline int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -36,13 +39,18 @@ struct Layer {
 // The activations of a pass, (rows, width) each; widths are padded with zeros for the tiles.
 struct Room {
   Memory x, normed, qkv, rounded, attended, act, input, attended_input, act_input, scales;
-  Memory scores;  // (threads, kTogether, slots)
-  int rows = 0, threads = 0;
+  int rows = 0;
+};
+
+struct Scores {
+  Memory data;  // (threads, kTogether, slots)
+  int threads = 0;
   int64_t slots = 0;
 };
 
 struct dp_model {
   std::mutex one_pass;  // runners in several Python threads may share the weights and the room
+  std::atomic<int64_t> holder{0};  // the process whose thread is in a pass; 0: none is
   dp_shape shape;
   const Kernels *kernels;
   Memory weights;
@@ -52,6 +60,8 @@ struct dp_model {
   std::vector<float> norm_last, inv_freq;
   std::vector<float> cosine, sine;  // (positions, head_dim / 2)
   Room room;
+  Scores scores;
+  bool complete = false;  // every vector was given
 
   bool int8() const { return shape.precision == DP_INT8; }
   int step() const { return int8() ? 4 : 2; }
@@ -59,8 +69,10 @@ struct dp_model {
   int kv_width() const { return shape.kv_heads * shape.head_dim; }
   int act_width() const { return round_up(shape.intermediate, kPanel / 2); }
   void embed(int32_t token, float *out) const;
+  // These throw std::bad_alloc, and then what was there before still is.
   void ensure_positions(int64_t count);
-  void ensure_room(int rows, int threads, int64_t slots);
+  void ensure_room(int rows);
+  void ensure_scores(int threads, int64_t slots);
 };
 
 // Per layer and head, keys in blocks of 16 slots (see kernels.h), values slot after slot.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <thread>
 
 #include "model.h"
@@ -69,11 +70,11 @@ constexpr int kBlock = kPanel / 2;  // outputs that lie side by side in a panel,
 
 // `count` <= kBlock outputs from `first` on into their panel; false if a weight is not finite.
 bool pack_block(const dp_model &model, Matrix &m, int which, int first, int count,
-                const void *data, int32_t source, int inputs) {
+                const void *data, int32_t source, std::vector<float> &row) {
   const int place = place_of(model, which, first), step = model.step();
   char *panel = m.data + place / kPanel * m.panel_bytes;
   const int lane = place % kPanel;
-  std::vector<float> row(inputs);
+  const int inputs = int(row.size());
   for (int n = 0; n < count; ++n) {
     const int64_t from = int64_t(first + n) * inputs;
     float top = 0.0f, wrong = 0.0f;
@@ -105,34 +106,46 @@ bool pack_block(const dp_model &model, Matrix &m, int which, int first, int coun
 }  // namespace
 
 DP_API int32_t dp_model_matrix(dp_model *model, int32_t which, int32_t layer, const void *data,
-                               int32_t source, int32_t outputs, int32_t inputs) {
+                               int32_t source, int32_t outputs, int32_t inputs) try {
   Matrix *m = matrix_of(*model, which, layer);
   const Size size = size_of(model->shape, which);
   if (!m || outputs != size.outputs || inputs != size.inputs) return DP_BAD_ARGUMENT;
+  if (source != DP_SOURCE_FP32 && source != DP_SOURCE_BF16) return DP_BAD_ARGUMENT;
   std::atomic<int> next{0};
   std::atomic<bool> finite{true};
-  const auto pack = [&] {
+  const bool small = int64_t(outputs) * inputs < 1 << 18;
+  const unsigned most = small ? 0 : std::min(7u, std::thread::hardware_concurrency() - 1);
+  std::vector<std::vector<float>> rows(most + 1, std::vector<float>(inputs));  // of each thread
+  std::vector<std::thread> others;
+  others.reserve(most);
+  const auto pack = [&](std::vector<float> &row) {
     for (int n; (n = next.fetch_add(kBlock)) < outputs && finite;) {
       const int count = std::min(kBlock, outputs - n);
-      if (!pack_block(*model, *m, which, n, count, data, source, inputs)) finite = false;
+      if (!pack_block(*model, *m, which, n, count, data, source, row)) finite = false;
     }
   };
-  const bool small = int64_t(outputs) * inputs < 1 << 18;
-  std::vector<std::thread> others(small ? 0 : std::min(7u, std::thread::hardware_concurrency() - 1));
-  for (auto &each : others) each = std::thread(pack);
-  pack();
+  try {
+    while (others.size() < most) others.emplace_back(pack, std::ref(rows[others.size()]));
+  } catch (const std::exception &) {
+    // The system gives no more threads: those that there are do it.
+  }
+  pack(rows[most]);
   for (auto &each : others) each.join();
   return finite ? DP_OK : DP_NOT_FINITE;
+} catch (const std::exception &) {
+  return DP_NO_MEMORY;
 }
 
 DP_API int32_t dp_model_bias(dp_model *model, int32_t which, int32_t layer, const float *bias,
-                             int32_t outputs) {
+                             int32_t outputs) try {
   Matrix *m = matrix_of(*model, which, layer);
   if (!m || outputs != size_of(model->shape, which).outputs) return DP_BAD_ARGUMENT;
-  if (m->bias.empty()) m->bias.assign(m->panels * kPanel, 0.0f);
   for (int n = 0; n < outputs; ++n) {
     if (!std::isfinite(bias[n])) return DP_NOT_FINITE;
-    m->bias[place_of(*model, which, n)] = bias[n];
   }
+  if (m->bias.empty()) m->bias.assign(m->panels * kPanel, 0.0f);
+  for (int n = 0; n < outputs; ++n) m->bias[place_of(*model, which, n)] = bias[n];
   return DP_OK;
+} catch (const std::exception &) {
+  return DP_NO_MEMORY;
 }

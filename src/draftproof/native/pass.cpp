@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "tiles.h"
 
@@ -49,7 +48,8 @@ void Pass::place() {
     slots = std::max<int64_t>(slots, round_up(root + seg.nodes, kLanes));
   }
   model_.ensure_positions(positions);
-  model_.ensure_room(std::max(pass_.rows, pass_.wanted), team_.count(), slots);
+  model_.ensure_room(std::max(pass_.rows, pass_.wanted));
+  model_.ensure_scores(team_.count(), slots);
   best_.assign(size_t(team_.count()) * apart(), -INFINITY);
   best_ids_.assign(best_.size(), -1);
   bad_.assign(best_.size(), 0);
@@ -243,42 +243,3 @@ void Pass::head(Worker &worker) {
              }
            });
 }
-
-DP_API int32_t dp_forward(dp_model *model, dp_team *team, const dp_pass *pass) try {
-  std::lock_guard<std::mutex> one(model->one_pass);
-  Pass(*model, *team, *pass).run();
-  return DP_OK;
-} catch (const std::bad_alloc &) {
-  return DP_NO_MEMORY;
-}
-
-DP_API int32_t dp_head(dp_model *model, dp_team *team, const float *hidden, int32_t rows,
-                       float *logits) try {
-  std::lock_guard<std::mutex> one(model->one_pass);
-  std::vector<int32_t> all(rows), best(rows);
-  std::iota(all.begin(), all.end(), 0);
-  dp_pass pass{};
-  pass.wanted = rows;
-  pass.logits_rows = all.data();
-  pass.logits = logits;
-  pass.best = best.data();
-  Pass(*model, *team, pass, hidden).run();
-  return DP_OK;
-} catch (const std::bad_alloc &) {
-  return DP_NO_MEMORY;
-}
-
-DP_API int32_t dp_version() { return 2; }
-
-DP_API const char *dp_kernels(const char *wanted) {
-  const Kernels *found = pick_kernels(wanted);
-  return found ? found->name : "";
-}
-
-DP_API dp_team *dp_team_new(int32_t threads) try {
-  return new dp_team(threads);
-} catch (const std::exception &) {
-  return nullptr;
-}
-
-DP_API void dp_team_free(dp_team *team) { delete team; }

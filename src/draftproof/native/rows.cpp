@@ -11,6 +11,7 @@ void dp_row::store(int layer, int head, int slot, const uint16_t *key, const uin
 }
 
 DP_API dp_row *dp_row_new(const dp_model *model) {
+  if (!model) return nullptr;
   auto *row = new (std::nothrow) dp_row{};
   if (row) row->model = model;
   return row;
@@ -20,10 +21,12 @@ DP_API void dp_row_free(dp_row *row) { delete row; }
 
 DP_API int64_t dp_row_bytes(const dp_model *model, int32_t slots) {
   const dp_shape &s = model->shape;
+  if (slots < 0 || slots > kMostRows) return DP_BAD_ARGUMENT;
   return int64_t(2) * 2 * s.layers * s.kv_heads * s.head_dim * round_up(slots, kLanes);
 }
 
 DP_API int32_t dp_row_reserve(dp_row *row, int32_t slots) try {
+  if (!row || slots < 0 || slots > kMostRows) return DP_BAD_ARGUMENT;
   if (slots <= row->slots) return DP_OK;
   const dp_model &model = *row->model;
   dp_row grown{};
@@ -44,7 +47,12 @@ DP_API int32_t dp_row_reserve(dp_row *row, int32_t slots) try {
   return DP_NO_MEMORY;
 }
 
-DP_API void dp_row_move(dp_row *row, const int32_t *sources, int32_t count, int32_t to) {
+DP_API int32_t dp_row_move(dp_row *row, const int32_t *sources, int32_t count, int32_t to) {
+  if (!row || count < 0 || to < 0 || (count && !sources)) return DP_BAD_ARGUMENT;
+  for (int n = 0; n < count; ++n) {
+    const int least = n ? sources[n - 1] + 1 : to;
+    if (sources[n] < least || sources[n] >= row->slots) return DP_BAD_ARGUMENT;
+  }
   const dp_shape &s = row->model->shape;
   const int dim = s.head_dim;
   for (int layer = 0; layer < s.layers; ++layer) {
@@ -61,4 +69,19 @@ DP_API void dp_row_move(dp_row *row, const int32_t *sources, int32_t count, int3
       }
     }
   }
+  return DP_OK;
+}
+
+DP_API int32_t dp_row_copy(dp_row *to, const dp_row *from, int32_t slots) {
+  if (!to || !from || to == from || to->model != from->model) return DP_BAD_ARGUMENT;
+  if (slots < 0 || slots > from->slots || slots > to->slots) return DP_BAD_ARGUMENT;
+  const dp_shape &s = to->model->shape;
+  const size_t bytes = size_t(round_up(slots, kLanes)) * s.head_dim * 2;  // keys lie in blocks
+  for (int layer = 0; slots && layer < s.layers; ++layer) {
+    for (int head = 0; head < s.kv_heads; ++head) {
+      std::memcpy(to->key_blocks(layer, head), from->key_blocks(layer, head), bytes);
+      std::memcpy(to->value_slots(layer, head), from->value_slots(layer, head), bytes);
+    }
+  }
+  return DP_OK;
 }

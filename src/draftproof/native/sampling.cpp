@@ -92,6 +92,7 @@ DP_API void dp_exponential(uint64_t seed, uint32_t stream, uint32_t position, co
 DP_API int32_t dp_race(const float *logits, const float *gumbel, int32_t n, double temperature,
                        uint64_t seed, uint32_t stream, uint32_t position, int32_t k, int32_t *ids,
                        double *scaled, double *log_mass) try {
+  if (n < 1 || k < 1) return -1;
   const Kernels &kernels = *pick_kernels("");
   float top = -INFINITY;
   int32_t first = -1, bad = 0;

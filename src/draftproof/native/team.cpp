@@ -56,16 +56,21 @@ void finish(const Phase &phase, int items) {
 }
 
 dp_team::dp_team(int threads) : count_(threads < 1 ? 1 : threads), process_(getpid()) {
-  for (int thread = 1; thread < count_; ++thread) {
-    threads_.emplace_back([this, thread] { loop(thread); });
+  try {
+    for (int thread = 1; thread < count_; ++thread) {
+      threads_.emplace_back([this, thread] { loop(thread); });
+    }
+  } catch (...) {
+    dismiss();  // those that were made: a thread that nobody joined ends the process
+    throw;
   }
 }
 
-dp_team::~dp_team() {
-  if (process_ != getpid()) {
-    for (auto &thread : threads_) thread.detach();  // they stayed in the parent
-    return;
-  }
+dp_team::~dp_team() { dismiss(); }
+
+bool dp_team::forked() const { return process_ != getpid(); }
+
+void dp_team::dismiss() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
@@ -75,11 +80,15 @@ dp_team::~dp_team() {
 }
 
 void dp_team::run(Work work, void *argument) {
+  if (forked()) {
+    FlushDenormals flush;
+    return work(argument, 0);
+  }
   std::lock_guard<std::mutex> one(one_region_);
   work_ = work;
   argument_ = argument;
   state_.store((state_.load() / kRegion + 1) * kRegion | kOpen);
-  if (sleeping_.load() > 0 && process_ == getpid()) {
+  if (sleeping_.load() > 0) {
     std::lock_guard<std::mutex> lock(mutex_);  // nobody is between its last look and its sleep
     wake_.notify_all();
   }

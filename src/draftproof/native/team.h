@@ -13,17 +13,22 @@
 // when they come to it. Nobody waits for a thread that has taken nothing: one that the system gave
 // no core delays the others by what it holds, not by what it could have done. Between two regions
 // workers spin for a short while, because the next one usually comes at once, and then sleep. In a
-// forked child there are no workers, and the caller does work alone.
+// forked child there are no workers: the caller does the work alone, and takes no lock, because who
+// holds it may have stayed in the parent.
 struct dp_team {
   using Work = void (*)(void *argument, int thread);
 
+  // Throws where the system does not give so many threads.
   explicit dp_team(int threads);
   ~dp_team();
   void run(Work work, void *argument);
   int count() const { return count_; }
+  // Whether this is a child that was forked from the team's process.
+  bool forked() const;
 
  private:
   void loop(int thread);
+  void dismiss();
   // Takes part in a region that it has not seen; false if there is none.
   bool join(uint64_t &seen);
 

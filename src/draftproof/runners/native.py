@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import weakref
+import threading
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,52 +21,13 @@ from draftproof import native
 from draftproof.runners import loading, packing
 from draftproof.runners.base import Output, Target, Work
 from draftproof.runners.committed import Committed
-from draftproof.runners.kv import Rows, available_bytes, grown
-from draftproof.runners.team import PRECISIONS, Linear, Team, product
+from draftproof.runners.native_rows import NativeRows
+from draftproof.runners.team import PRECISIONS, Linear, Team, check, floats, product
 from draftproof.runners.torch import TorchRunner
 from draftproof.tree import TokenTree
 
 LOG = logging.getLogger("draftproof")
 FAR = {"bfloat16": 0.1, "int8": 0.25}  # of the probe's logits, relative to their spread
-
-
-class NativeRows(Rows):
-    """Keys and values of at most `max_rows` keys, each row as long as it had to be."""
-
-    def __init__(self, packed: packing.Packed, max_rows: int, max_slots: int) -> None:
-        super().__init__(max_rows)
-        self.packed, self.max_slots = packed, max_slots
-        self._handles: list[int] = []
-        self._slots: list[int] = []
-
-    def reserve(self, key: int, slots: int) -> int:
-        """The handle of the key's row, made if new, with room for `slots` in all."""
-        row, library = self.row_of(key), self.packed.library
-        while row >= len(self._handles):
-            handle = library.dp_row_new(self.packed.handle)
-            weakref.finalize(self, library.dp_row_free, handle)
-            self._handles.append(handle)
-            self._slots.append(0)
-        if slots > self._slots[row]:
-            wanted = grown(self._slots[row], slots, self.max_slots)
-            size, room = self.bytes(wanted), available_bytes(torch.device("cpu"))
-            short = room is not None and size > room
-            if short or library.dp_row_reserve(self._handles[row], wanted) != native.OK:
-                raise MemoryError(
-                    f"keys and values of a request with {wanted} tokens take {size:,} bytes and "
-                    f"{room or 0:,} are free: lower max_batch or max_length"
-                )
-            self._slots[row] = wanted
-        return self._handles[row]
-
-    def bytes(self, slots: int) -> int:
-        """What a row of so many slots takes."""
-        return int(self.packed.library.dp_row_bytes(self.packed.handle, slots))
-
-    def move(self, row: int, sources: Sequence[int], to: int) -> None:
-        """Copy the slots `sources` to the slots from `to`, in every layer."""
-        library, ids = self.packed.library, _ids(sources)
-        library.dp_row_move(self._handles[row], ids, len(sources), to)
 
 
 class NativeRunner(Committed):
@@ -104,6 +66,7 @@ class NativeRunner(Committed):
             packed = packing.Packed(model, PRECISIONS[precision], release=release, kernels=kernels)
         self.packed = packed
         self._logits = torch.empty(0)
+        self._turn = threading.RLock()  # a pass is whole before another thread frees what it uses
         self._cache = NativeRows(self.packed, max_batch, self.max_length)
         super().__init__(self._cache, self._cache, prefix_cache)
         if expected is not None:
@@ -131,9 +94,18 @@ class NativeRunner(Committed):
         return torch.bfloat16
 
     def close(self) -> None:
-        """Let go of all keys and values."""
-        self._cache = NativeRows(self.packed, self.max_batch, self.max_length)
-        self.forget(self._cache, self._cache)
+        """Let go of all keys and values; waits for a pass that runs in another thread."""
+        with self._turn:
+            self._cache = NativeRows(self.packed, self.max_batch, self.max_length)
+            self.forget(self._cache, self._cache)
+
+    def keep(self, key: int, path: Sequence[int]) -> None:
+        with self._turn:
+            super().keep(key, path)
+
+    def free(self, key: int) -> None:
+        with self._turn:
+            super().free(key)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of post-norm hidden states (N, hidden size)."""
@@ -196,7 +168,17 @@ class NativeRunner(Committed):
         *,
         head: bool = True,
     ) -> list[Output]:
-        """One call; logits are views of one buffer that lives until the next pass."""
+        """One call; logits are views of one buffer that lives until the next pass.
+
+        Raises `ValueError` for a token that the model does not have, `MemoryError` where there is
+        no room; nothing is committed then.
+        """
+        with self._turn:
+            return self._forward(work, taps, layers, head)
+
+    def _forward(
+        self, work: Sequence[Work], taps: tuple[int, ...], layers: int, head: bool
+    ) -> list[Output]:
         tokens: list[int] = []
         parents: list[int] = []
         wanted: list[int] = []  # packed rows whose next token is asked for
@@ -224,35 +206,40 @@ class NativeRunner(Committed):
                 row, begin, len(tokens), cached, fresh, item.first, nodes, at
             )
         if len(self._logits) < full:
-            self._logits = torch.empty(full, self.vocabulary)
+            self._logits = floats(full, self.vocabulary)
         logits, best = self._logits, (ctypes.c_int32 * len(wanted))()
-        hidden = torch.empty(len(taps), len(wanted), self.packed.shape.hidden)
+        hidden = floats(len(taps), len(wanted), self.packed.shape.hidden)
         tapped = [tap % (self.layers + 1) for tap in taps]
-        ids = [_ids(each) for each in (tokens, parents, wanted, places, tapped)]
+        try:
+            ids = [_ids(each) for each in (tokens, parents, wanted, places, tapped)]
+        except OverflowError:
+            self._refuse(tokens)
+            raise
         for item in work:
             self.passing(item)
-        self._check(
-            self.packed.library.dp_forward(
-                self.packed.handle,
-                self.team.handle,
-                native.Pass(
-                    rows=len(tokens),
-                    tokens=ids[0],
-                    segments=len(work),
-                    segment=segments,
-                    parents=ids[1],
-                    wanted=len(wanted),
-                    wanted_rows=ids[2],
-                    logits_rows=ids[3],
-                    logits=logits.data_ptr(),
-                    best=best if head else None,
-                    taps=len(taps),
-                    tap_layers=ids[4],
-                    hidden=hidden.data_ptr(),
-                    layers=layers or self.layers,
-                ),
-            )
+        code = self.packed.library.dp_forward(
+            self.packed.handle,
+            self.team.handle,
+            native.Pass(
+                rows=len(tokens),
+                tokens=ids[0],
+                segments=len(work),
+                segment=segments,
+                parents=ids[1],
+                wanted=len(wanted),
+                wanted_rows=ids[2],
+                logits_rows=ids[3],
+                logits=logits.data_ptr(),
+                best=best if head else None,
+                taps=len(taps),
+                tap_layers=ids[4],
+                hidden=hidden.data_ptr(),
+                layers=layers or self.layers,
+            ),
         )
+        if code == native.BAD_ARGUMENT:
+            self._refuse(tokens)
+        check(code)
         for item in work:
             self.passed(item)
         return [
@@ -277,11 +264,16 @@ class NativeRunner(Committed):
                 f"{float(error / spread):.0%} off those of transformers; use runner='torch'"
             )
 
-    def _check(self, code: int) -> None:
-        if code == native.NO_MEMORY:
-            raise MemoryError("no memory for the activations of this pass: lower max_batch")
-        assert code == native.OK
+    def _refuse(self, tokens: Sequence[int]) -> None:
+        """Raise if one of them is no token of the model."""
+        stranger = next((token for token in tokens if not 0 <= token < self.vocabulary), None)
+        if stranger is not None:
+            raise ValueError(
+                f"token {stranger} is not in the model's vocabulary of {self.vocabulary}: "
+                "the tokenizer or the draft is another model's"
+            )
 
 
 def _ids(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
-    return (ctypes.c_int32 * len(values))(*values)
+    """In 32 bits. Raises `OverflowError` for more, which ctypes would cut off."""
+    return (ctypes.c_int32 * len(values)).from_buffer(array("i", values))

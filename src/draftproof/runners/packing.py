@@ -8,7 +8,6 @@ so that every scaling that is fixed at load is right.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from typing import Any
 
 import torch
@@ -101,7 +100,7 @@ class Packed:
         self.handle = self.library.dp_model_new(ctypes.byref(self.shape), self.kernels.encode())
         if not self.handle:
             raise MemoryError(f"no memory for {self.bytes:,} bytes of packed weights")
-        weakref.finalize(self, self.library.dp_model_free, self.handle)
+        native.owned(self, self.library.dp_model_free, self.handle)
         self._pack(model, release)
 
     def _pack(self, model: Any, release: bool) -> None:
@@ -168,6 +167,8 @@ def _empty(module: Any) -> None:
 
 
 def _check(code: int, name: str) -> None:
+    if code == native.NO_MEMORY:
+        raise MemoryError(f"no memory to pack the weights of {name}: use a smaller model")
     if code == native.NOT_FINITE:
         raise ValueError(f"the weights of {name} hold NaN or infinity: the checkpoint is damaged")
     if code != native.OK:

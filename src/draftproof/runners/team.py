@@ -6,7 +6,6 @@ Does not know models: what is packed here is a matrix.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ class Team:
         self.threads, self.handle = threads, library.dp_team_new(threads)
         if not self.handle:
             raise ValueError(f"the system gives no {threads} threads: use fewer")
-        weakref.finalize(self, library.dp_team_free, self.handle)
+        native.owned(self, library.dp_team_free, self.handle)
 
     def limits(self, precision: str = "bfloat16") -> tuple[float, float]:
         """What the machine can do: bytes read a second, and products of the kernels' tiles.
@@ -62,8 +61,11 @@ class Linear:
         self.handle = self.library.dp_model_new(ctypes.byref(shape), native.kernels().encode())
         if not self.handle:
             raise MemoryError(f"no memory for a matrix of {self.outputs} x {inputs}")
-        weakref.finalize(self, self.library.dp_model_free, self.handle)
-        if pack(self.handle, native.HEAD, 0, weight) != native.OK:
+        native.owned(self, self.library.dp_model_free, self.handle)
+        code = pack(self.handle, native.HEAD, 0, weight)
+        if code == native.NO_MEMORY:
+            raise MemoryError(f"no memory to pack a matrix of {self.outputs} x {inputs}")
+        if code != native.OK:
             raise ValueError(f"a matrix of {self.outputs} x {inputs} holds NaN or infinity")
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -82,11 +84,29 @@ def pack(handle: Any, which: int, layer: int, weight: Tensor) -> int:
     return code
 
 
+def floats(*shape: int) -> Tensor:
+    """An empty tensor in fp32. Raises `MemoryError`, of which torch makes a `RuntimeError`."""
+    try:
+        return torch.empty(shape)
+    except RuntimeError as error:
+        raise MemoryError(f"no memory for {shape} numbers: lower max_batch") from error
+
+
 def product(packed: Any, team: Team, rows: Tensor, outputs: int) -> Tensor:
     """`rows` (N, in) times the head that is packed there, (N, outputs) in fp32."""
     given = rows.to(torch.float32).contiguous()
-    made = torch.empty(len(given), outputs)
+    made = floats(len(given), outputs)
     args = packed.handle, team.handle, given.data_ptr(), len(given)
-    if packed.library.dp_head(*args, made.data_ptr()) != native.OK:
-        raise MemoryError("no memory for this product: lower max_batch")
+    check(packed.library.dp_head(*args, made.data_ptr()))
     return made
+
+
+def check(code: int) -> None:
+    """Raise what a pass or a product answered, if it is not OK."""
+    if code == native.NO_MEMORY:
+        raise MemoryError("no memory for the activations of this pass: lower max_batch")
+    if code == native.FORKED:
+        raise RuntimeError(
+            "this process was forked while the model was in a pass: load the model in the child"
+        )
+    assert code == native.OK, "the kernels refused a pass that is not sound"

@@ -168,9 +168,9 @@ class Row:
         row_wise = ROW_WISE.split()
         self.processors = [(p, rows == 1 or type(p).__name__ in row_wise) for p in processors]
         if processors:
-            request.history.process = lambda path, row: self.process([*request.tokens, *path], row)
+            request.history.process = self.process
 
-    def process(self, tokens: Sequence[int], logits: Tensor) -> Tensor:
+    def process(self, tokens: Sequence[int] | Tensor, logits: Tensor) -> Tensor:
         """Scores (V,) of what follows `tokens`, from the model's logits (V,); float32."""
         ids = self._ids(tokens, logits.device)
         scores = logits.to(torch.float32, copy=True)[None]
@@ -219,8 +219,10 @@ class Row:
             return logits
         return self.process([*self.request.prompt, *self.request.output[:at]], logits)
 
-    def _ids(self, tokens: Sequence[int], device: torch.device) -> Tensor:
-        return torch.tensor([[*self.padding, *tokens]], device=device)
+    def _ids(self, tokens: Sequence[int] | Tensor, device: torch.device) -> Tensor:
+        written = torch.as_tensor(tokens, dtype=torch.long)
+        padding = torch.tensor(self.padding, dtype=torch.long)
+        return torch.cat((padding, written))[None].to(device)
 
 
 def _of_generate(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -20,22 +20,36 @@ class History:
     """What penalties look at: the ids of the prompt and the counts of the output's ids.
 
     `end_ids` (end-of-text and stop ids) are banned until `min_tokens` are out. `process`, if set,
-    is a further rule: (path, row (V,)) -> row (V,), a function of the history and the row alone.
+    is a further rule: (ids (n,), row (V,)) -> row (V,), a function of the text that is asked about
+    (prompt, output, path) and of the row alone.
     """
 
     def __init__(self, prompt: Sequence[int], end_ids: Sequence[int] = ()) -> None:
         self.end_ids = tuple(end_ids)
         self.counts: Counter[int] = Counter()
         self.length = 0  # output tokens
-        self.process: Callable[[Sequence[int], Tensor], Tensor] | None = None
+        self.process: Callable[[Tensor, Tensor], Tensor] | None = None
         self._prompt: Sequence[int] | Tensor = list(prompt)
+        self._text = list(prompt)  # and the output
         self._totals: tuple[Tensor, Tensor] | None = None
 
     def append(self, tokens: Sequence[int]) -> None:
         """Commit `tokens` to the output."""
         self.counts.update(tokens)
         self.length += len(tokens)
+        self._text += tokens
         self._totals = None
+
+    def remove(self, tokens: Sequence[int]) -> None:
+        """Take back the last tokens of the output."""
+        self.counts -= Counter(tokens)
+        self.length -= len(tokens)
+        del self._text[len(self._text) - len(tokens) :]
+        self._totals = None
+
+    def ids(self, path: Sequence[int]) -> Tensor:
+        """Prompt, output and `path`, (n,)."""
+        return _long([*self._text, *path])
 
     def prompt(self) -> Tensor:
         """The ids that the prompt holds, once each, (P,)."""
@@ -74,7 +88,7 @@ def adjust(logits: Tensor, params: SamplingParams, history: History, path: Seque
     row = logits
     if params.penalises or params.logit_bias or banned:
         row = _adjusted(logits, params, history, path, banned)
-    return row if history.process is None else history.process(path, row)
+    return row if history.process is None else history.process(history.ids(path), row)
 
 
 def _adjusted(

@@ -6,9 +6,8 @@ engine, runners or methods.
 
 from __future__ import annotations
 
-import copy
 import time
-from collections import Counter
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -123,6 +122,10 @@ class Request:
         self.rows: list[Tensor] | None = None  # a list here is given the row (V,) of each token
         self.logprobs: list[dict[int, float]] = []
         self.from_draft: list[bool] = []
+        self.siblings: tuple[int, ...] = ()  # keys of all completions of its prompt, its own too
+        self.rewinds = 0  # how often the text was rolled back: a twin's only
+        self._cuts: list[tuple[int, int]] = []  # (number of a roll-back, length), both rising
+        self._followed = 0, 0  # rewinds and length of the text that was followed last
         self._generators: dict[int, torch.Generator] = {}
         if params.max_tokens == 0:
             self.finish("length")
@@ -164,16 +167,36 @@ class Request:
             self.params,
             seed=sampling.mix(self.seed, VERIFIER),
             rule=self.rule,
+            end_ids=sorted(self.stop_ids),
             max_length=self.max_length,
         )
-        made.noise = self.noise
+        made.noise, made.siblings = self.noise, self.siblings
+        made._followed = self.rewinds, len(self.prompt)
         return made
 
     def follow(self, other: Request) -> None:
         """Take over the text of `other`, whatever this one had written beyond it."""
-        self.tokens = list(other.tokens)
-        self.history = copy.copy(other.history)
-        self.history.counts = Counter(other.history.counts)
+        rewinds, length = self._followed
+        same = min(length, other.shortest(rewinds), len(self.tokens))
+        most = min(len(self.tokens), len(other.tokens))
+        while same < most and self.tokens[same] == other.tokens[same]:
+            same += 1
+        self._followed = other.rewinds, len(other.tokens)
+        if same < len(self.tokens):
+            self.history.remove(self.tokens[same:])
+            del self.tokens[same:]
+            self.rewinds += 1
+            while self._cuts and self._cuts[-1][1] >= same:
+                self._cuts.pop()
+            self._cuts.append((self.rewinds, same))
+        self.tokens += other.tokens[same:]
+        self.history.append(other.tokens[same:])
+        self.history.process = other.history.process
+
+    def shortest(self, since: int) -> int:
+        """The least length, in tokens, that the text had since roll-back number `since`."""
+        at = bisect_right(self._cuts, since, key=lambda cut: cut[0])
+        return self._cuts[at][1] if at < len(self._cuts) else len(self.tokens)
 
     def resume(self, written: Sequence[int]) -> None:
         """Go on behind `written` as if it had been written here; before the first step only."""

@@ -90,6 +90,10 @@ class Target(Runner, Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Let go of all keys and values."""
+        ...
+
     def crop(self, key: int, length: int) -> None:
         """Forget the committed tokens from `length` on, for a draft that is drafted for."""
         ...

@@ -11,6 +11,7 @@ from draftproof.request import Request
 
 REMEMBERED = 64  # steps that can be gone back without beginning anew
 LONG = 4  # times the lookbehind: a tail is settled, wherever its tokens end
+CHARACTER = 4  # bytes at most
 
 
 class Transcript:
@@ -47,15 +48,19 @@ class Transcript:
         own, back, read = self.own, self.back, self.read
         before, after = tokens[max(0, read - back) : read], tokens[read:]
         known, text = self.other.text(before), self.other.text(after, before)
-        part, end = self.other.text(after[:-back], before), max(0, len(after) - back)
+        broken, end = text.endswith(BROKEN), max(0, len(after) - back)
+        if stuck := broken and len(after) > LONG * back + CHARACTER:  # bytes that are no text
+            while end > len(after) - back - CHARACTER and self._breaks(after[:end], before):
+                end -= 1
+        part = self.other.text(after[:end], before)
         ids, head = (own.ids(t, known) or own.ids(t, "\n") or own.encode(t) for t in (text, part))
-        broken, fits = text.endswith(BROKEN), max(ids, default=0) < vocabulary
+        fits = max(ids, default=0) < vocabulary
         self.ready = fits and not broken
-        if not self.ready or part.endswith(BROKEN) or head != ids[: len(head)]:
-            if len(after) <= LONG * back:  # a token spans it: perhaps not when more is written
-                end, head = 0, []
-            elif not broken:
-                end, head = len(after), ids
+        spanned = not self.ready or part.endswith(BROKEN) or head != ids[: len(head)]
+        if spanned and len(after) > LONG * back and not broken:
+            end, head = len(after), ids
+        elif spanned and not stuck:  # perhaps no token spans it when more is written
+            end, head = 0, []
         if not self.settled and self.bos not in (None, *ids[:1]):
             self.settled.append(self.bos)  # type: ignore[arg-type]
         self.settled += head
@@ -64,3 +69,6 @@ class Transcript:
             self.lost, self.ready = max(head), False
         rest = ids[len(head) :] if head == ids[: len(head)] else []
         self.tail = [*self.settled[-1:], *rest]
+
+    def _breaks(self, ids: list[int], before: list[int]) -> bool:
+        return self.other.text(ids, before).endswith(BROKEN)

@@ -482,42 +482,44 @@ def test_neither_clocks_nor_neighbours_change_a_text(
     assert texts[0] == texts[1]
 
 
-class Fails:
-    """A rule from outside that raises from some length on."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __call__(self, ids: Tensor, row: Tensor) -> Tensor:
-        if len(ids) >= self.length:
-            raise RuntimeError("out of luck")
-        return row
-
-
 FAULTY = ("draft", "shaped draft", "specinfer", "staged", "staged twice", "hybrid", "early exit")
 
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_of_one_requests_draft_changes_no_others_draws(name: str) -> None:
-    """The rule fails in the draft, which asks it first, and then no more."""
+    """A rule from outside raises, but only where a draft asks it."""
     params = dp.SamplingParams(temperature=0.9, max_tokens=20, seed=5, ignore_eos=True)
     prompts = [some(seed, 9) for seed in range(3)]
     texts = []
     for faulty in (False, True):
+        made, drafting = METHODS[name]("llama"), [False]
+
+        def propose(
+            requests: Sequence[Request],
+            inner: Any = made.propose,
+            drafting: list[bool] = drafting,
+        ) -> Any:
+            drafting[0] = True
+            try:
+                return inner(requests)
+            finally:
+                drafting[0] = False
+
+        def fails(ids: Tensor, row: Tensor, drafting: list[bool] = drafting) -> Tensor:
+            if drafting[0] and len(ids) >= 9 + 6:
+                raise RuntimeError("out of luck")
+            return row
+
+        made.propose = propose
         model = tiny.model("llama", max_position_embeddings=600)
-        with dp.LLM(model, speculate=METHODS[name]("llama"), rule="rejection") as llm:
+        with dp.LLM(model, speculate=made, rule="rejection") as llm:
             requests = [llm.submit(prompt, params)[0] for prompt in prompts]
             if faulty:
-                requests[1].history.process = Fails(len(prompts[1]) + 6)
-            while not (requests[0].finished and requests[2].finished):
-                try:
-                    llm.engine.step()
-                except RuntimeError:  # of the target's own row
-                    llm.engine.abort(requests[1])
-                if requests[1].plain:
-                    requests[1].history.process = None
+                requests[1].history.process = fails
+            run(llm, requests)
             texts.append([requests[0].output, requests[2].output])
-    assert texts[0] == texts[1] and requests[1].plain
+    assert texts[0] == texts[1] and "out of luck" in requests[1].warnings[0]
+    assert all(request.finish_reason == "length" for request in requests)
 
 
 # --- the end ---
@@ -553,10 +555,11 @@ def test_close_lets_go_of_the_drafts_cache(name: str) -> None:
     model = tiny.model("llama", max_position_embeddings=600)
     made = METHODS[name]("llama")
     with dp.LLM(model, speculate=made) as llm:
-        llm.generate([[7, 8, 9] * 4])
+        params = dp.SamplingParams(max_tokens=9)
+        llm.generate([[7, 8, 9] * 4], params)
         runners = list(models_of(made))
         assert runners and all(runner._cache._layers for runner in runners)
         close(made)
         assert not any(runner._cache._layers for runner in runners)
-        (again,) = llm.generate([[7, 8, 9] * 4])  # and it drafts on, should it be asked to
+        (again,) = llm.generate([[7, 8, 9] * 4], params)  # and it drafts on, should it be asked to
         assert again.stats.drafted and not again.warnings

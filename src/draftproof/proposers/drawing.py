@@ -48,7 +48,12 @@ def widened(row: Tensor, vocabulary: int) -> Tensor:
 def law(request: Request, path: Sequence[int], row: Tensor, vocabulary: int) -> Tensor:
     """The model's law (V,) over its own ids; 0 everywhere if a rule bars them all."""
     own = len(row)
-    p = sampling.law(widened(row, vocabulary), request.params, request.history, path).cpu()
+    try:
+        p = sampling.law(widened(row, vocabulary), request.params, request.history, path).cpu()
+    except sampling.NoCandidate:
+        if not _barred(request, row):
+            raise
+        return torch.zeros(vocabulary, dtype=torch.float64)
     if float(p[own:].sum()) > 0:  # a rule from outside wants what the model has not
         p[own:] = 0
         p /= p.sum().clamp(min=1e-300)
@@ -66,6 +71,16 @@ def race(
     if request.rule != "coupled":
         params = replace(params, temperature=0.0)
     row, history, noise = widened(row, vocabulary), request.history, request.noise
-    raced = sampling.race(row, params, history, path, noise, position, count)
+    try:
+        raced = sampling.race(row, params, history, path, noise, position, count)
+    except sampling.NoCandidate:
+        if not _barred(request, row[:own]):
+            raise
+        return [], [], []
     had = [(token, share) for token, share in zip(*raced, strict=True) if token < own]
     return [token for token, _ in had], [share for _, share in had], []
+
+
+def _barred(request: Request, row: Tensor) -> bool:
+    """Whether a rule from outside left nothing of a healthy row: no fault of the draft."""
+    return request.history.process is not None and bool(row.isfinite().all())

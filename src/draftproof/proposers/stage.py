@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from draftproof.proposers.drawing import Children, law, race
+from draftproof.proposers.drawing import Children, law, race, widened
 from draftproof.request import VERIFIER, Request
 from draftproof.sampling import NoCandidate
 from draftproof.tree import TokenTree
@@ -26,6 +26,20 @@ class Stage:
     guess: TokenTree = field(default_factory=lambda: TokenTree.chain([0]))  # of its drafter
     ran: TokenTree | None = None  # all nodes, of which some were rejected
     tip: int = 0  # the node that the last written token hangs from
+
+    def follow(self, request: Request, vocabulary: int) -> None:
+        """Take over the text as it is committed, and the rule from outside about the target's ids.
+
+        The draft's drafter has rows over the draft's ids, of which there may be fewer or more.
+        """
+        self.shadow.follow(request)
+        self.ran = None
+        if (process := request.history.process) is not None:
+
+            def over(ids: Tensor, row: Tensor) -> Tensor:
+                return widened(process(ids, widened(row, vocabulary)[:vocabulary]), len(row))
+
+            self.shadow.history.process = lambda ids, row: over(ids, row)[: len(row)]
 
     def hung(self, tree: TokenTree) -> TokenTree:
         """What ran with `tree`, whose node 0 has not run unless nothing has."""

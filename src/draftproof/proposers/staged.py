@@ -78,8 +78,7 @@ class Staged(Growing):
             stage = self._stages[request.key] = Stage(request.twin())
             # Its drafter may not guess where the draft itself has no place to stand.
             stage.shadow.max_length = min(request.max_length, self.beside.runner.max_length)
-        stage.shadow.follow(request)
-        stage.ran = None
+        stage.follow(request, self.vocabulary)
         return stage
 
     def _start(self, request: Request, ready: bool) -> Growth:

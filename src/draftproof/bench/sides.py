@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftproof.llm import LLM
-from draftproof.proposers.base import release
+from draftproof.proposers.base import close, read_along, release
 from draftproof.request import Request, Stats
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
@@ -193,8 +193,14 @@ class Clocked:
         self.trees += len(trees)
         return trees
 
+    def read_along(self, requests: Sequence[Request]) -> None:
+        read_along(self.inner, requests)
+
     def release(self, request: Request) -> None:
         release(self.inner, request)
+
+    def close(self) -> None:
+        close(self.inner)
 
     def reset(self) -> None:
         self.seconds, self.depth, self.nodes, self.trees = 0.0, 0, 0, 0

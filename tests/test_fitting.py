@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from draftproof.proposers.bush import Ranks
-from draftproof.proposers.fitting import EVERY, FIRST, Fit, widths
+from draftproof.proposers.fitting import EVERY, FIRST, Costs, Fit, widths
 from draftproof.request import Feedback, Request
 from draftproof.sampling import SamplingParams
 from draftproof.shapes import choices_to_parents
 from draftproof.tree import TokenTree, merge
 
 
-class Still:
-    """A runner that does nothing."""
-
-    max_length, vocabulary = 100, 50
-
-    def forward(self, work: Any) -> list[Any]:
-        return []
-
-    def free(self, key: int) -> None:
-        pass
-
-
 def fit() -> Fit:
-    made: Any = Fit(Still(), Still(), 8, 4)  # type: ignore[arg-type]
-    made.cost, made.draft_seconds = {1: 1.0, 2: 1.1, 8: 1.7}, 0.05
-    return made
+    return Fit(Costs({1: 1.0, 2: 1.1, 8: 1.7}, 0.05), 8, 4)
 
 
 def grown(shape: Counter[Ranks]) -> TokenTree:

@@ -575,12 +575,14 @@ def test_what_is_settled_is_cached_and_little_is_run_anew() -> None:
     proposer = bound(scribe, own)
     one = request((" ".join(LINES) + " ") * 20)
     assert len(one.tokens) > 3 * 512
+    for _ in range(4):  # a long prompt in slices, one a step
+        assert len(proposer.propose([one])[0]) == 1
+    assert scribe.passes == [[0]] * 4 and 0 not in scribe.scratch
     for text in (" the value", " of", "größer 😀", " x" * 9, "0123456789" * 9, " end"):
         proposer.propose([one])
         assert len(scribe.scratch[0]) <= 4 * 4 + 1 + 5
         one.tokens += bytewise().encode(text, add_special_tokens=False)
     assert len(scribe.committed[0]) > 1000
-    assert [scribe.passes[i] for i in range(3)] == [[0]] * 3  # a long prompt in slices
 
 
 def test_one_pass_a_depth_for_all_requests() -> None:
@@ -724,3 +726,99 @@ def test_options_out_of_range(options: dict[str, Any]) -> None:
     good = {"tokenizer": bytewise(), "target_tokenizer": bytewise()}
     with pytest.raises(ValueError):
         ForeignDraft("somewhere", **{**good, **options})
+
+
+# --- texts that are no text, and long ones ---
+
+
+class Counted:
+    """A tokenizer that counts what it decodes."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.decoded = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def decode(self, ids: Any, **options: Any) -> Any:
+        self.decoded += len(ids)
+        return self.inner.decode(ids, **options)
+
+
+@pytest.mark.parametrize("byte", ["ÿ", "Ģ", None], ids=["ff", "80", "a replacement character"])
+def test_broken_bytes_are_decoded_once(byte: str | None) -> None:
+    """In every step the same work, whatever the text is and how long it has become."""
+    more = bytewise().encode("\ufffd", add_special_tokens=False)
+    more = more if byte is None else [bytewise().convert_tokens_to_ids(byte)]
+    theirs = Counted(bytewise())
+    own = other("merges")
+    made = ForeignDraft(
+        Scribe(len(own), lambda context: 70), tokenizer=own, target_tokenizer=theirs
+    )
+    made.bind(SimpleNamespace(vocabulary=259, load=lambda model: model))  # type: ignore[arg-type]
+    one = request("the dog")
+    counts = []
+    for _ in range(400):
+        before = theirs.decoded
+        made.propose([one])
+        counts.append(theirs.decoded - before)
+        one.tokens += more
+    assert max(counts[200:]) <= 1.5 * max(counts[40:80])
+
+
+def test_a_prompt_beyond_the_drafts_room_is_not_read() -> None:
+    own = other("merges")
+    scribe = Scribe(len(own), lambda context: 70)
+    scribe.max_length = 24
+    proposer = bound(scribe, own)
+    one = request("the quick brown fox " * 40)
+    for _ in range(3):
+        assert len(proposer.propose([one])[0]) == 1
+        one.tokens.append(70)
+    assert scribe.passes == []
+    assert one.warnings == ["a draft model drafts no further: its context ends at 24 tokens"]
+
+
+def test_a_text_that_was_rolled_back_is_read_anew() -> None:
+    """As a draft's drafter sees it, whose guesses the target rejects."""
+    own = other("merges")
+    scribe = Scribe(len(own), lambda context: 70)
+    scribe.crop = lambda key, size: scribe.committed[key].__delitem__(slice(size, None))  # type: ignore[attr-defined]
+    proposer = bound(scribe, own)
+    one = request("the dog and the fox")
+    shadow = one.twin()
+    for written in (" is it", " of it and of them all ", " x"):
+        shadow.follow(one)
+        shadow.tokens += bytewise().encode(" a guess that nobody wants", add_special_tokens=False)
+        proposer.propose([shadow])
+        shadow.follow(one)
+        proposer.propose([shadow])
+        told = own.decode(scribe.contexts[-5])
+        assert told == own.decode(own.encode("[BOS]" + bytewise().decode(one.tokens)))
+        one.tokens += bytewise().encode(written, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled"])
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_rules_from_outside_know_the_targets_ids(rule: str, kind: str) -> None:
+    size = target().config.vocab_size
+
+    def alternates(ids: Any, row: Any) -> Any:
+        assert len(row) == size and int(ids.max()) < size
+        row = row.clone()
+        row[ids[-3:]] = -torch.inf
+        return row
+
+    texts = []
+    for proposer in (None, foreign("merges")):
+        with dp.LLM(target(), tokenizer=bytewise(), speculate=proposer, rule=rule) as llm:
+            options = GREEDY if kind == "greedy" else SAMPLED
+            requests = [llm.submit(prompt, params(**options))[0] for prompt in PROMPTS]
+            for each in requests:
+                each.history.process = alternates
+            while not all(each.finished for each in requests):
+                llm.engine.step()
+        texts.append([each.output for each in requests])
+    assert sum(each.stats.drafted for each in requests) > 0
+    assert not any(each.warnings or each.error for each in requests)
+    assert rule == "rejection" or texts[0] == texts[1]

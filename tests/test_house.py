@@ -30,6 +30,8 @@ SHARED = " ".join(
     f"proposers.{name}"
     for name in ("base", "together", "growing", "beside", "bush", "automaton", "script")
 )
+SHARED += " proposers.reading proposers.drawing proposers.stage proposers.transcript"
+SHARED += " proposers.translated"
 SHARED += " proposers.fitting proposers.heads heads"
 STEP = "scheduler drafts turns"
 TABLE = f"""
@@ -46,12 +48,16 @@ picks                   <- tree sampling request | torch
 proposers               <- proposers.* | torch
 proposers.base          <- tree sampling request runners.base | torch
 proposers.automaton proposers.script proposers.together <-
-proposers.growing       <- tree sampling request runners.base proposers.together | torch
-proposers.beside        <- tree request runners.base
+proposers.drawing       <- sampling request | torch
+proposers.growing       <- tree request runners.base proposers.together proposers.drawing | torch
+proposers.reading       <- request runners.base proposers.base proposers.together
+proposers.beside        <- tree request runners.base proposers.reading
+proposers.transcript    <- request proposers.script
+proposers.translated    <- request runners.base {SHARED}
+proposers.stage         <- tree sampling request verify proposers.drawing | torch
 proposers.fitting       <- tree request runners.base proposers.bush shapes
 proposers.heads         <- heads tree runners.base | torch
 proposers.bush          <- tree sampling request runners.base proposers.* | torch
-proposers.staged        <- tree sampling request picks verify runners.base {SHARED} | torch
 proposers.*             <- tree sampling request runners.base {SHARED} checkpoints shapes | torch
 methods                 <- proposers.* checkpoints
 rules                   <- tree sampling verify request picks runners.base | torch

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -526,7 +527,7 @@ def test_the_window_is_the_comb_of_the_paper() -> None:
         (tree,) = proposer.propose([one])
         best = [7 + step] * len(tree)
         one.feedback = Feedback(tree, [0], {}, best)
-    state = proposer._states[0]
+    state = next(iter(proposer._states.values()))
     assert [len(row) for row in state.rows] == [4, 5, 5]
     state.pool[6] = OrderedDict({(1, 2, 3): None, (4, 5, 6): None})
     (tree,) = proposer.propose([one])
@@ -542,7 +543,7 @@ def test_guesses_with_one_beginning_share_its_nodes() -> None:
     one = request([3, 4, 5, 6])
     proposer.propose([one])
     guesses = [(1, 2, 3), (1, 2, 7), (8, 2, 3)]
-    proposer._states[0].pool[6] = OrderedDict.fromkeys(guesses)
+    next(iter(proposer._states.values())).pool[6] = OrderedDict.fromkeys(guesses)
     (tree,) = proposer.propose([one])
     drafted = {tuple(tree.path_tokens(i)) for i in range(1, len(tree))}
     assert drafted >= set(guesses) and len(drafted) == len(tree) - 1 == 3 + 1 + 3
@@ -586,7 +587,7 @@ def held(thing: Any, seen: set[int] | None = None) -> int:
     seen.add(id(thing))
     size = 0
     for name, value in vars(thing).items():
-        if name.startswith("_") and isinstance(value, dict):
+        if name.startswith("_") and isinstance(value, dict | WeakKeyDictionary):
             size += len(value)
         parts = value if isinstance(value, list | tuple) else [value]
         size += sum(held(part, seen) for part in parts)

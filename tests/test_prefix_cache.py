@@ -260,7 +260,7 @@ def test_an_interrupted_pass_leaves_only_what_was_read_before(
         assert sum(read) == 1099 - 512
 
 
-def test_a_draft_that_fails_begins_again_in_its_own_row() -> None:
+def test_a_draft_that_fails_gives_its_row_back() -> None:
     rng = Random(10)
     prompts = [some(rng, 600) for _ in range(2)]
     drafting = METHODS["draft"]("llama")
@@ -283,7 +283,8 @@ def test_a_draft_that_fails_begins_again_in_its_own_row() -> None:
             for one in runners(cached):
                 books_are_right(one, requests)
         assert failed and [each.output for each in requests] == wanted
-        assert not any(each.warnings for each in requests)
+        assert "not now" in requests[1].warnings[0] and not requests[0].warnings
+        assert requests[1].key not in drafting.beside.runner._rows.rows
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,6 +7,7 @@ engine, runners or methods.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -101,9 +102,10 @@ class Request:
         self.rows: list[Tensor] | None = None  # a list here is given the row (V,) of each token
         self.logprobs: list[dict[int, float]] = []
         self.from_draft: list[bool] = []
+        self.rewinds = 0  # how often the text was rolled back: a twin's only
+        self._cuts: list[tuple[int, int]] = []  # (number of a roll-back, length), both rising
+        self._followed = 0, 0  # rewinds and length of the text that was followed last
         self._generators: dict[int, torch.Generator] = {}
-        self._rolled_back: list[int] = []  # lengths, of a twin
-        self._followed = len(self.tokens)  # of the other's text, what a twin has taken over
         if params.max_tokens == 0:
             self.finish("length")
 
@@ -144,33 +146,36 @@ class Request:
             self.params,
             seed=sampling.mix(self.seed, VERIFIER),
             rule=self.rule,
+            end_ids=sorted(self.stop_ids),
             max_length=self.max_length,
         )
-        made.noise, made.history.end_ids = self.noise, self.history.end_ids
-        made.history.process = self.history.process
+        made.noise, made.siblings = self.noise, self.siblings
+        made._followed = self.rewinds, len(self.prompt)
         return made
 
     def follow(self, other: Request) -> None:
-        """Take over the text of `other`, back to where this one had written something else."""
-        at, theirs, ours = self._followed, other.tokens, self.tokens
-        while at < len(ours) and at < len(theirs) and ours[at] == theirs[at]:
-            at += 1
-        if at < len(ours):
-            self._rolled_back.append(at)
-            self.history.rewind(at - len(self.prompt))
-            del ours[at:]
-        ours += theirs[at:]
-        self.history.append(theirs[at:])
-        self._followed = len(ours)
-
-    @property
-    def rewinds(self) -> int:
-        """How often the text was rolled back: never, but for a twin's."""
-        return len(self._rolled_back)
+        """Take over the text of `other`, whatever this one had written beyond it."""
+        rewinds, length = self._followed
+        same = min(length, other.shortest(rewinds), len(self.tokens))
+        most = min(len(self.tokens), len(other.tokens))
+        while same < most and self.tokens[same] == other.tokens[same]:
+            same += 1
+        self._followed = other.rewinds, len(other.tokens)
+        if same < len(self.tokens):
+            self.history.rewind(same - len(self.prompt))
+            del self.tokens[same:]
+            self.rewinds += 1
+            while self._cuts and self._cuts[-1][1] >= same:
+                self._cuts.pop()
+            self._cuts.append((self.rewinds, same))
+        self.tokens += other.tokens[same:]
+        self.history.append(other.tokens[same:])
+        self.history.process = other.history.process
 
     def shortest(self, since: int) -> int:
-        """The shortest that the text was, prompt included, since it was rolled back so often."""
-        return min((*self._rolled_back[since:], len(self.tokens)))
+        """The least length, in tokens, that the text had since roll-back number `since`."""
+        at = bisect_right(self._cuts, since, key=lambda cut: cut[0])
+        return self._cuts[at][1] if at < len(self._cuts) else len(self.tokens)
 
     def resume(self, written: Sequence[int]) -> None:
         """Go on behind `written` as if it had been written here; before the first step only."""

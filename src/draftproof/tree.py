@@ -111,6 +111,19 @@ class TokenTree:
         kept = [i for i, depth in enumerate(depths) if depth <= max_depth]
         return self._part(kept, None if self.laws is None else self.laws[kept])
 
+    def below(self, vocabulary: int) -> TokenTree:
+        """The tree without tokens that are no ids of such a vocabulary, and what hangs from them.
+
+        Takes the laws away where it cuts: what is dropped was dropped for what it is.
+        """
+        if min(self.tokens) >= 0 and max(self.tokens) < vocabulary:
+            return self
+        kept = [0]
+        for i in range(1, len(self)):
+            if 0 <= self.tokens[i] < vocabulary and self.parents[i] in kept:
+                kept.append(i)
+        return self._part(kept, None)
+
     def best(self, count: int) -> TokenTree:
         """At most `count` (>= 1) nodes: of those whose parent is kept always the best score next.
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from draftproof.counts import Stats
 from draftproof.llm import LLM
-from draftproof.proposers.base import release
+from draftproof.proposers.base import close, read_along, release
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
@@ -194,8 +194,14 @@ class Clocked:
         self.trees += len(trees)
         return trees
 
+    def read_along(self, requests: Sequence[Request]) -> None:
+        read_along(self.inner, requests)
+
     def release(self, request: Request) -> None:
         release(self.inner, request)
+
+    def close(self) -> None:
+        close(self.inner)
 
     def reset(self) -> None:
         self.seconds, self.depth, self.nodes, self.trees = 0.0, 0, 0, 0

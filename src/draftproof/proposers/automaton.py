@@ -1,8 +1,8 @@
 """The suffix automaton of a growing text: all its substrings, and how often each occurs.
 
-Extended by a token in constant time, amortised (Blumer et al. 1985). Two substrings share a state
-if they end at the same places; a state's link is that of its longest suffix which occurs elsewhere
-too.
+Extended by a token in constant time, amortised (Blumer et al. 1985), and taken back token by token,
+which costs what writing them did. Two substrings share a state if they end at the same places; a
+state's link is that of its longest suffix which occurs elsewhere too.
 """
 
 from __future__ import annotations
@@ -13,18 +13,30 @@ REPEATS = 64  # suffixes counted at most per token, the longest first
 
 
 class Automaton:
-    """All substrings of a growing text."""
+    """All substrings of a growing text, whose last tokens may be taken back."""
 
     def __init__(self) -> None:
         self.next: list[dict[int, int]] = [{}]
         self.link, self.length, self.count = [-1], [0], [0]
-        self.last, self.size = 0, 0
+        self.tokens: list[int] = []
+        self.ends = [0]  # the states of the text's beginnings, by length
+        self._cloned: list[int] = []  # what the clones were made from, the latest last
+
+    @property
+    def last(self) -> int:
+        """The state of the whole text."""
+        return self.ends[-1]
+
+    @property
+    def size(self) -> int:
+        """Tokens of the text."""
+        return len(self.tokens)
 
     def append(self, token: int) -> None:
         """Blumer's extension; the suffixes that end here are counted."""
-        fresh = self._state({}, self.length[self.last] + 1, 0)
-        at, self.last = self.last, fresh
-        self.size += 1
+        at, fresh = self.last, self._state({}, self.size + 1, 0)
+        self.ends.append(fresh)
+        self.tokens.append(token)
         while at != -1 and token not in self.next[at]:
             self.next[at][token] = fresh
             at = self.link[at]
@@ -43,10 +55,31 @@ class Automaton:
                     self.next[at][token] = clone
                     at = self.link[at]
                 self.link[target] = self.link[fresh] = clone
+                self._cloned.append(target)
+        self._tally(fresh, 1)
+
+    def undo(self) -> None:
+        """Take back the last `append`: what it changed, in reverse order."""
+        token, fresh = self.tokens.pop(), self.ends.pop()
+        self._tally(fresh, -1)
+        at, clone = self.last, fresh + 1  # if there is one, as the last `append` made it
+        target = self._cloned.pop() if clone < len(self.next) else fresh
+        if target != fresh:
+            self.link[target] = self.link[clone]
+        while at != -1 and self.next[at].get(token) == fresh:
+            del self.next[at][token]
+            at = self.link[at]
+        while target != fresh and at != -1 and self.next[at].get(token) == clone:
+            self.next[at][token] = target
+            at = self.link[at]
+        for states in (self.next, self.link, self.length, self.count):
+            del states[fresh:]
+
+    def _tally(self, state: int, more: int) -> None:
         for _ in range(REPEATS):
-            self.count[fresh] += 1
-            fresh = self.link[fresh]
-            if fresh <= 0:
+            self.count[state] += more
+            state = self.link[state]
+            if state <= 0:
                 break
 
     def _state(self, following: dict[int, int], length: int, occurred: int) -> int:

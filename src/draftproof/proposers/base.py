@@ -7,7 +7,7 @@ lies in `TokenTree.laws` it cannot make the output wrong.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from draftproof.request import Request
 from draftproof.runners.base import Target
@@ -19,7 +19,10 @@ class Proposer(Protocol):
 
     wants_best: whether it wants the target's argmax after every node in `request.feedback`.
     bind(target): called once, before the first step; refuses what cannot work (`ValueError`).
+    read_along(requests): the target still reads their prompts in this step; a model of its own may
+        read along, at most as much as the target does in a step.
     release(request): the request has ended, or goes on without this proposer.
+    close(): nothing is drafted any more; caches are let go of. It may be bound again.
     """
 
     taps: tuple[int, ...]  # target layers whose hidden states it wants in `request.feedback`
@@ -29,29 +32,36 @@ class Proposer(Protocol):
         ...
 
 
+def alone(request: Request) -> bool:
+    """Whether a request's trees may depend on nothing but itself.
+
+    Where coins, or what is typical, accept a drawn token, another tree is another text. The same
+    seed shall give the same one, so neither clocks nor other requests may have a say.
+    """
+    return request.rule != "coupled" and request.params.temperature > 0
+
+
 def bind(proposer: Proposer, target: Target) -> None:
     """Call the hook if there is one."""
-    hook = getattr(proposer, "bind", None)
-    if hook is not None:
-        hook(target)
-
-
-def release(proposer: Proposer, request: Request) -> None:
-    """Call the hook if there is one."""
-    hook = getattr(proposer, "release", None)
-    if hook is not None:
-        hook(request)
+    _call(proposer, "bind", target)
 
 
 def read_along(proposer: Proposer, requests: Sequence[Request]) -> None:
     """Call the hook if there is one."""
-    hook = getattr(proposer, "read_along", None)
-    if hook is not None:
-        hook(requests)
+    _call(proposer, "read_along", requests)
+
+
+def release(proposer: Proposer, request: Request) -> None:
+    """Call the hook if there is one."""
+    _call(proposer, "release", request)
 
 
 def close(proposer: Proposer) -> None:
     """Call the hook if there is one."""
-    hook = getattr(proposer, "close", None)
+    _call(proposer, "close")
+
+
+def _call(proposer: Proposer, name: str, *given: Any) -> None:
+    hook = getattr(proposer, name, None)
     if hook is not None:
-        hook()
+        hook(*given)

@@ -7,14 +7,25 @@ a tree is grown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os.path import commonprefix  # of lists as well as of paths
+from dataclasses import dataclass
 
+from draftproof.proposers.reading import catch_up, start, waits
 from draftproof.request import Request
-from draftproof.runners.base import Target, Work, begin
+from draftproof.runners.base import Target, Work
 from draftproof.tree import TokenTree
 
-SLICE = 512  # prompt tokens read in one pass
 PADDING = 1024  # vocabularies that differ by less differ by padding of the embedding matrix
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the model is in a request's text."""
+
+    length: int  # of the text when it was last caught up with
+    rewinds: int  # of the text then
+    fits: int = 0  # tokens from the first on that the model has rows for
+    tree: TokenTree | None = None  # what lies in its scratch
+    told: bool = False  # that it drafts no further
 
 
 class Beside:
@@ -27,44 +38,29 @@ class Beside:
                 f"{target.vocabulary}: use a draft with the target's tokenizer, or ForeignDraft"
             )
         self.runner = runner
-        self._trees: dict[int, TokenTree | None] = {}  # what lies in its scratch
-        self._seen: dict[int, list[int]] = {}  # the text when it was last caught up with
+        self._places: dict[int, Place] = {}
 
     def release(self, request: Request) -> None:
         self.runner.free(request.key)
-        self._trees.pop(request.key, None)
-        self._seen.pop(request.key, None)
+        self._places.pop(request.key, None)
+
+    def close(self) -> None:
+        self._places.clear()
+        self.runner.close()
 
     def room(self, request: Request) -> int:
         """Tokens that may be drafted: the bonus needs a place, and each of them one here."""
         return min(request.room - 1, self.runner.max_length - len(request.tokens))
 
-    def catch_up(self, request: Request) -> bool:
-        """Keep what was committed of its last tree, read the rest up to a last slice.
+    def catch_up(self, requests: Sequence[Request], ahead: bool = False) -> list[bool]:
+        """Keep what was committed of the last trees, read the rest, as far as a step's budget goes.
 
-        Returns whether the model can draft: not behind a token that it has no row for, as the
-        target's padding has some.
+        Returns for which of them the model can draft now: not behind a token that it has no row
+        for, as the target's padding has some, and not beyond its own longest context. ahead: for
+        none, the target itself still reads.
         """
-        runner, key, tokens = self.runner, request.key, request.tokens
-        if key not in self._trees:
-            begin(runner, key, tokens)
-        cached = runner.cached(key)
-        seen, self._seen[key] = self._seen.get(key, []), list(tokens)
-        if seen[:cached] != tokens[:cached]:  # a draft was drafted for, and then rejected
-            cached = len(commonprefix([seen[:cached], tokens[:-1]]))
-            runner.crop(key, cached)
-            self._trees[key] = None
-        tree = self._trees.get(key)
-        self._trees[key] = None
-        if tree is not None and (same := along(tree, tokens[cached:-1])):
-            runner.keep(key, same)
-            cached += len(same)
-        if max(tokens[cached:]) >= runner.vocabulary:
-            return False
-        while len(tokens) - 1 - cached > SLICE:
-            runner.forward([Work(key, tokens[cached : cached + SLICE], None)])
-            cached += SLICE
-        return True
+        ready = catch_up(self.runner, requests, self._follow, self._stop, ahead)
+        return [request.key in ready for request in requests]
 
     def work(self, request: Request, tree: TokenTree, ran: int) -> Work:
         """A pass over the nodes from `ran` on, behind all committed tokens."""
@@ -73,7 +69,41 @@ class Beside:
 
     def ran(self, request: Request, tree: TokenTree) -> None:
         """All nodes of `tree` lie in its scratch."""
-        self._trees[request.key] = tree
+        self._places[request.key].tree = tree
+
+    def _follow(self, request: Request, before: Sequence[int], ahead: bool) -> list[int] | None:
+        """Keep of the last tree what was committed; the text, if the model can draft behind it."""
+        runner, key, tokens = self.runner, request.key, request.tokens
+        if (place := self._places.get(key)) is None:
+            if waits(runner, request, before, len(request.prompt), ahead):
+                return None
+            start(runner, request, tokens, lambda sibling: len(request.prompt))
+            place = self._places[key] = Place(runner.cached(key), request.rewinds)
+        same = min(place.length, request.shortest(place.rewinds))
+        place.length, place.rewinds = len(tokens), request.rewinds
+        tree, place.tree = place.tree, None
+        if (cached := runner.cached(key)) > min(same, len(tokens) - 1):
+            # A draft was drafted for, and then rejected.
+            cached, tree = min(same, len(tokens) - 1), None
+            runner.crop(key, cached)
+        if tree is not None and (path := along(tree, tokens[cached:-1])):
+            runner.keep(key, path)
+        place.fits = min(place.fits, same)
+        while place.fits < len(tokens) and tokens[place.fits] < runner.vocabulary:
+            place.fits += 1
+        why = ""
+        if len(tokens) >= runner.max_length:
+            why = f"its context ends at {runner.max_length} tokens"
+        elif place.fits < len(tokens):
+            why = f"it has no row for token id {tokens[place.fits]}"
+        if why and not place.told:
+            place.told = True
+            request.warnings.append(f"a draft model drafts no further: {why}")
+        return None if why else tokens
+
+    def _stop(self, request: Request, error: Exception) -> None:
+        self.release(request)
+        request.stop_drafting(error)
 
 
 def along(tree: TokenTree, tokens: Sequence[int]) -> list[int]:

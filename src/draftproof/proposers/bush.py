@@ -11,16 +11,15 @@ from functools import partial
 
 from torch import Tensor
 
-from draftproof import sampling
 from draftproof.proposers.beside import Beside
-from draftproof.proposers.growing import stacked
+from draftproof.proposers.drawing import Children, stacked
 from draftproof.proposers.together import passed
 from draftproof.request import Request
 from draftproof.runners.base import Output
 from draftproof.tree import TokenTree
 
 Ranks = tuple[int, ...]  # (2, 0): the first child of the third child of node 0
-Children = tuple[list[int], list[float], list[Tensor]]  # ids, shares, laws
+Width = Callable[[Request, Ranks], int]
 Draw = Callable[[Request, Sequence[int], Tensor, int], Children]  # path, row (V,), count
 
 
@@ -41,21 +40,21 @@ class Bush:
         return TokenTree(self.tokens, self.parents, stacked(self.laws), self.scores)
 
 
-def grown(
-    draft: Beside, requests: Sequence[Request], width: Callable[[Ranks], int], draw: Draw
-) -> list[TokenTree]:
-    """A tree for each request: a node at `ranks` gets width(ranks) children by `draw`.
+def grown(draft: Beside, requests: Sequence[Request], width: Width, draw: Draw) -> list[TokenTree]:
+    """A tree for each request: its node at `ranks` gets width(request, ranks) children by `draw`.
 
     The draft runs the nodes that get children, and their siblings; the last level it does not run.
     """
     bushes = []
-    for request in requests:
-        room = draft.room(request) if draft.catch_up(request) else 0
-        bushes.append(Bush(request, room, request.tokens[-1:]))
+    for request, ready in zip(requests, draft.catch_up(requests), strict=True):
+        bushes.append(Bush(request, draft.room(request) if ready else 0, request.tokens[-1:]))
     while growing := [bush for bush in bushes if _wanted(bush, width)]:
         for bush, (tree, output) in passed(growing, partial(_run, draft), _stop):
             draft.ran(bush.request, tree)
-            _extend(bush, tree, output.logits, width, draw)
+            try:
+                _extend(bush, tree, output.logits, width, draw)
+            except Exception as error:  # of a row, or of a rule from outside: this request's alone
+                _stop(bush, error)
     return [bush.tree() for bush in bushes]
 
 
@@ -72,25 +71,19 @@ def _stop(bush: Bush, error: Exception) -> None:
     bush.request.stop_drafting(error)
 
 
-def _wanted(bush: Bush, width: Callable[[Ranks], int]) -> bool:
+def _wanted(bush: Bush, width: Width) -> bool:
     deepest = max(map(len, bush.leaves.values()), default=0)
-    return deepest < bush.room and any(width(ranks) for ranks in bush.leaves.values())
+    return deepest < bush.room and any(width(bush.request, r) for r in bush.leaves.values())
 
 
-def _extend(
-    bush: Bush, tree: TokenTree, logits: Tensor, width: Callable[[Ranks], int], draw: Draw
-) -> None:
+def _extend(bush: Bush, tree: TokenTree, logits: Tensor, width: Width, draw: Draw) -> None:
     """Children for the leaves; rows of `logits` are those of the nodes from `bush.ran` on."""
     leaves, bush.leaves = bush.leaves, {}
     for leaf, ranks in leaves.items():
-        if not (count := width(ranks)):
+        if not (count := width(bush.request, ranks)):
             continue
         row = logits[leaf - bush.ran]
-        try:
-            ids, shares, laws = draw(bush.request, tree.path_tokens(leaf), row, count)
-        except sampling.NoCandidate as error:
-            _stop(bush, error)
-            continue
+        ids, shares, laws = draw(bush.request, tree.path_tokens(leaf), row, count)
         for rank in range(len(ids)):
             bush.leaves[len(bush.tokens) + rank] = (*ranks, rank)
         bush.tokens += ids

@@ -13,10 +13,12 @@ from typing import Any
 from torch import Tensor
 
 from draftproof.proposers import bush
+from draftproof.proposers.base import alone
 from draftproof.proposers.beside import Beside
-from draftproof.proposers.bush import Children, Ranks
-from draftproof.proposers.fitting import Fit, widths
-from draftproof.proposers.growing import Growing, Growth, children
+from draftproof.proposers.bush import Ranks
+from draftproof.proposers.drawing import Children, children
+from draftproof.proposers.fitting import FIXED, Costs, Fit, widths
+from draftproof.proposers.growing import Growing, Growth
 from draftproof.request import Request
 from draftproof.runners.base import Output, Target
 from draftproof.shapes import choices_to_parents
@@ -35,7 +37,9 @@ class DraftModel(Growing):
     quantize: "int8" runs the draft in int8 on the native runner, whatever the target runs in; the
     target itself, so quantised, is a draft too. tree: instead of a chain with siblings, the paths
     of ranks to grow, [(0,), (1,), (0, 0)]; or "auto", the tree that pays best by what was accepted
-    so far and by what passes cost, which `bind` measures.
+    so far and by what passes cost, which `bind` measures. For a request that is sampled under
+    another rule than the coupled one "auto" goes by that request and by fixed costs alone: there
+    another tree is another text, and the same seed must give the same one.
     """
 
     def __init__(
@@ -58,48 +62,64 @@ class DraftModel(Growing):
         elif tree is not None:
             self.widths = widths(choices_to_parents(tree))
         self.model, self.quantize, self.fitted = model, quantize, tree == "auto"
-        self.fit: Fit | None = None
+        self.fit: Fit | None = None  # of all requests whose text does not depend on it
+        self._fits: dict[int, Fit] = {}  # of the others, one each
         self._last: dict[int, TokenTree] = {}  # to learn from, where shapes are fitted
 
     def bind(self, target: Target) -> None:
         self.beside = Beside(target.load(self.model, self.quantize), target)
         self.vocabulary = target.vocabulary
         if self.fitted:
-            self.fit = Fit(target, self.beside.runner, NODES, DEPTH)
+            self.fit = Fit(Costs.measured(target, self.beside.runner, NODES), NODES, DEPTH)
+        self._fits.clear()
         self._last.clear()
+
+    def read_along(self, requests: Sequence[Request]) -> None:
+        self.beside.catch_up(requests, ahead=True)
 
     def release(self, request: Request) -> None:
         self.beside.release(request)
+        self._fits.pop(request.key, None)
         self._last.pop(request.key, None)
 
+    def close(self) -> None:
+        self.beside.close()
+        self._fits.clear()
+        self._last.clear()
+
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
-        if self.fit is not None:
+        if (shared := self.fit) is not None:
+            fits = {r.key: self._fit(r) if alone(r) else shared for r in requests}
             for request in requests:
                 if request.key in self._last:
-                    self.fit.learn(request, self._last[request.key])
-            trees = self._shaped(requests, self.fit.widths)
+                    fits[request.key].learn(request, self._last[request.key])
+            shapes = {key: fit.widths for key, fit in fits.items()}
+            trees = self._shaped(requests, lambda request, ranks: shapes[request.key][ranks])
             keys = [request.key for request in requests]
             self._last.update(zip(keys, trees, strict=True))
             return trees
-        if self.widths is not None:
-            return self._shaped(requests, self.widths)
-        grown = [self._start(request) for request in requests]
+        if (widths := self.widths) is not None:
+            return self._shaped(requests, lambda _, ranks: widths[ranks])
+        able = self.beside.catch_up(requests)
+        grown = [self._start(r, ready) for r, ready in zip(requests, able, strict=True)]
         self.grow(grown)
         for growth in grown:
             if growth.ran:
                 self.beside.ran(growth.request, TokenTree.chain(growth.tips[: growth.ran]))
         return [growth.tree() for growth in grown]
 
-    def _shaped(self, requests: Sequence[Request], shape: Counter[Ranks]) -> list[TokenTree]:
+    def _fit(self, request: Request) -> Fit:
+        return self._fits.setdefault(request.key, Fit(FIXED, NODES, DEPTH))
+
+    def _shaped(self, requests: Sequence[Request], width: bush.Width) -> list[TokenTree]:
         def draw(request: Request, path: Sequence[int], row: Tensor, count: int) -> Children:
             return children(request, path, row[: self.vocabulary], count, self.vocabulary)
 
-        return bush.grown(self.beside, requests, lambda ranks: shape[ranks], draw)
+        return bush.grown(self.beside, requests, width, draw)
 
-    def _start(self, request: Request) -> Growth:
-        depth = min(self.num_draft_tokens, self.beside.room(request))
-        ready = self.beside.catch_up(request)
-        return Growth(request, depth if ready else 0, [request.tokens[-1]])
+    def _start(self, request: Request, ready: bool) -> Growth:
+        depth = min(self.num_draft_tokens, self.beside.room(request)) if ready else 0
+        return Growth(request, depth, [request.tokens[-1]])
 
     def run(self, growing: Sequence[Growth]) -> list[Output]:
         """See `Growing`."""

@@ -17,6 +17,7 @@ import torch
 
 from draftproof.checkpoints import load
 from draftproof.heads import Heads
+from draftproof.proposers.base import alone
 from draftproof.proposers.growing import Growing, Growth
 from draftproof.proposers.heads import placed
 from draftproof.request import Request
@@ -70,6 +71,8 @@ class EarlyExit(Growing):
     def _start(self, request: Request) -> Growth:
         # Until the target has read the prompt its first layers have nothing to stand on.
         ready = self.target.cached(request.key) == len(request.tokens) - 1
+        if request.feedback is None and alone(request):
+            ready = False  # though it may be, by what an earlier request or a sibling had read
         depth = min(self.num_draft_tokens, request.room - 1) if ready else 0
         return Growth(request, depth, [request.tokens[-1]])
 

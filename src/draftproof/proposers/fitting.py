@@ -1,7 +1,8 @@
 """The shape of a draft's trees, fitted to what was accepted and to what passes cost.
 
 Sequoia's programme (`shapes`) over the rates of this text and the seconds of this machine. What is
-fitted are shapes only, before anything is drawn: no rule of acceptance notices it.
+fitted are shapes only, before anything is drawn: no law notices it. But a text that depends on its
+trees, as under rejection, must not depend on a clock: for that there are fixed costs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from draftproof.proposers.bush import Ranks
 from draftproof.request import Request
@@ -32,13 +34,28 @@ def widths(parents: Sequence[int]) -> Counter[Ranks]:
     return Counter(path[:-1] for path in parents_to_choices(parents))
 
 
-class Fit:
-    """Rates and costs so far, and the shape that they call for."""
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of a pass of the target over so many nodes, and of one depth of the draft."""
 
-    def __init__(self, target: Target, draft: Target, nodes: int, depth: int) -> None:
-        self.cost = _seconds(target, [n for n in TIMED if n <= max(nodes, 2)])
-        self.draft_seconds = _seconds(draft, [2])[2]
-        self.nodes, self.depth = nodes, depth
+    passes: Mapping[int, float]
+    draft: float
+
+    @classmethod
+    def measured(cls, target: Target, draft: Target, nodes: int) -> Costs:
+        sizes = [n for n in TIMED if n <= max(nodes, 2)]
+        return cls(_seconds(target, sizes), _seconds(draft, [2])[2])
+
+
+# In passes over one node: about what skinny passes and a draft of a tenth of the target cost.
+FIXED = Costs({1: 1.0, 2: 1.02, 4: 1.06, 8: 1.15, 12: 1.25, 16: 1.4}, 0.15)
+
+
+class Fit:
+    """Rates so far, and the shape that they and the costs call for."""
+
+    def __init__(self, costs: Costs, nodes: int, depth: int) -> None:
+        self.costs, self.nodes, self.depth = costs, nodes, depth
         self.accepted, self.offered = [0] * RANKS, [0] * RANKS
         self.steps, self.wide = 0, widths(choices_to_parents(FIRST))
         self.fitted = self.wide
@@ -62,7 +79,7 @@ class Fit:
         if self.steps % EVERY:
             return
         rates = positional(self.accepted, self.offered)
-        best = best_shape(rates, self.cost, self.draft_seconds, self.nodes, self.depth)
+        best = best_shape(rates, self.costs.passes, self.costs.draft, self.nodes, self.depth)
         # Where nothing pays a token is drafted all the same: it is how that is noticed to change.
         self.fitted = widths(best.parents if len(best.parents) > 1 else [-1, 0])
         # What is long ago counts less.

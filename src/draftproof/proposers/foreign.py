@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from draftproof import sampling
-from draftproof.proposers.beside import SLICE
-from draftproof.proposers.growing import Growing, Growth
+from draftproof.proposers.drawing import Children, children
+from draftproof.proposers.growing import Growing, Growth, stop
 from draftproof.proposers.script import BROKEN, Script
+from draftproof.proposers.translated import Translated
 from draftproof.request import Request
-from draftproof.runners.base import Output, Target, Work, begin
+from draftproof.runners.base import Output, Target, Work
 from draftproof.tree import TokenTree
 
 
@@ -52,67 +53,73 @@ class ForeignDraft(Growing):
 
     def bind(self, target: Target) -> None:
         self.runner, self.size = target.load(self.model), target.vocabulary
-        self._places: dict[int, tuple[list[int], int, list[int]]] = {}  # settled, read, tail
+        self.beside = Translated(self.runner, self.own, self.other, self.bos, self.lookbehind)
         shared = {self.other.piece(i): i for i in range(self.size)}
         own = reversed(range(self.runner.vocabulary))  # "e" comes late, the byte of an e early
         self.ids = {shared.pop(self.own.piece(i), self.size + i): i for i in own}
         self.tips = torch.tensor([*reversed(self.ids)], device=self.runner.device)
         self.vocabulary = self.size + len(self.ids)
 
+    def read_along(self, requests: Sequence[Request]) -> None:
+        self.beside.catch_up(requests, ahead=True)
+
     def release(self, request: Request) -> None:
-        self.runner.free(request.key)
-        self._places.pop(request.key, None)
+        self.beside.release(request)
+
+    def close(self) -> None:
+        self.beside.close()
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
-        self.grow(grown := [self._start(request) for request in requests])
-        return [TokenTree.chain([g.tips[0], *self._proposed(g)]) for g in grown]
+        ready = self.beside.catch_up(requests)
+        self.grow(grown := [self._start(request, request.key in ready) for request in requests])
+        return [TokenTree.chain([growth.tips[0], *self._drafted(growth)]) for growth in grown]
 
-    def _start(self, request: Request) -> Growth:
-        """Settle the text up to where both tokenizers end a token; the rest is the tail."""
-        tokens, back, own, runner = request.tokens, self.lookbehind, self.own, self.runner
-        settled, read, _ = self._places.get(key := request.key, ([], 0, []))
-        before, after = tokens[max(0, read - back) : read], tokens[read:]
-        known, text = self.other.text(before), self.other.text(after, before)
-        part, end = self.other.text(after[:-back], before), max(0, len(after) - back)
-        ids, head = (own.ids(t, known) or own.ids(t, "\n") or own.encode(t) for t in (text, part))
-        ready = not text.endswith(BROKEN) and max(ids, default=0) < runner.vocabulary
-        if not ready or part.endswith(BROKEN) or head != ids[: len(head)]:  # a token spans it
-            end, head = (len(after), ids) if ready and len(after) > 4 * back else (0, [])
-        settled = (settled or [self.bos] * (self.bos not in (None, *ids[:1]))) + head
-        if key not in self._places:
-            begin(runner, key, settled)
-        self._places[key] = settled, read + end, (tail := [*settled[-1:], *ids[len(head) :]])
-        room = min(self.num_draft_tokens, request.room - 1, runner.max_length - len(settled + tail))
-        while ready and room > 0 and len(settled) - (at := runner.cached(key)) > SLICE:
-            runner.forward([Work(key, settled[at : at + SLICE], None)])
-        return Growth(request, room if ready and tail else 0, tokens[-1:])
+    def _start(self, request: Request, ready: bool) -> Growth:
+        room = 0
+        if ready and (text := self.beside.texts[request.key]).ready and text.tail:
+            places = self.runner.max_length - len(text.settled) - len(text.tail)
+            room = min(self.num_draft_tokens, request.room - 1, places)
+        return Growth(request, room, request.tokens[-1:])
 
     def run(self, growing: Sequence[Growth]) -> list[Output]:
         """See `Growing`; a tip is the target's id, or the draft's that shares no string, plus V."""
-        work, outputs = [], []
+        work = []
         for growth in growing:
-            settled, _, tail = self._places[key := growth.request.key]
-            tree = TokenTree.chain(tail + [self.ids.get(tip, 0) for tip in growth.tips[1:]])
-            new, ran = settled[self.runner.cached(key) : -1], len(tree) - 1 if growth.ran else 0
+            text = self.beside.texts[key := growth.request.key]
+            tree = TokenTree.chain(text.tail + [self.ids.get(tip, 0) for tip in growth.tips[1:]])
+            new = text.settled[self.runner.cached(key) : -1]
+            ran = len(tree) - 1 if growth.ran else 0
             work.append(Work(key, new, tree, ran))
-        for growth, output in zip(growing, self.runner.forward(work), strict=True):
-            row = output.logits.new_full((self.vocabulary,), float("-inf"))
-            kept = row.scatter_(0, self.tips, output.logits[-1])  # indexing takes 100 times as long
-            request = growth.request
-            if request.params.temperature > 0 and request.rule == "coupled":
-                kept = row[: self.size]
-                growth.chance *= float(row.softmax(0)[: self.size].sum())
-            elif request.params.temperature > 0:  # greedily, which under this rule has to be said
-                best = sampling.adjust(row, request.params, request.history, growth.tips[1:])
-                kept = row.masked_fill(best < best.max(), float("-inf"))
-                growth.chance *= float(row.softmax(0).max())
-            outputs.append(Output(kept[None]))
-        return outputs
+        return self.runner.forward(work)
+
+    def draw(self, growth: Growth, output: Output) -> Children:
+        """See `Growing`: over the target's ids, and behind them the draft's that share none."""
+        request, path, row = growth.request, growth.tips[1:], output.logits[-1]
+        every = row.new_full((self.vocabulary,), -torch.inf)
+        row = every.scatter_(0, self.tips, row)  # indexing takes 100 times as long
+        if request.params.temperature > 0 and request.rule == "coupled":
+            growth.chance *= float(row.softmax(0)[: self.size].sum())
+            row = row[: self.size]
+        elif request.history.process is not None:  # which knows the target's ids alone
+            row = row[: self.size]
+        if request.params.temperature > 0 and request.rule != "coupled":
+            # Greedily, which under this rule has to be said.
+            best = sampling.adjust(row, request.params, request.history, path)
+            row = row.masked_fill(best < best.max(), -torch.inf)
+            growth.chance *= float(row.softmax(0).max())
+        return children(request, path, row, 1, len(row))
+
+    def _drafted(self, growth: Growth) -> list[int]:
+        try:
+            return self._proposed(growth) if growth.tips[1:] else []
+        except Exception as error:  # of a tokenizer, which is foreign code
+            stop(growth, error)
+            return []
 
     def _proposed(self, growth: Growth) -> list[int]:
         """The target's ids, without laws; the last may be half a word, which costs only a row."""
         request, ids = growth.request, growth.tips[1:]
-        wrote, behind = [self.ids.get(i, 0) for i in ids], self._places[request.key][2]
+        wrote, behind = [self.ids.get(i, 0) for i in ids], self.beside.texts[request.key].tail
         text = kept = self.own.text(wrote, behind)
         if request.params.temperature == 0 or request.rule != "coupled":
             kept, known = text.partition(BROKEN)[0], request.tokens[-self.lookbehind :]

@@ -1,21 +1,17 @@
-"""What drafting models share: growing a tree, drawing its tokens.
+"""What drafting models share: growing a tree.
 
 A model grows a chain, one pass of it per depth; the best tokens at every depth become siblings.
-Under the coupled rule it races the request's noise on its own law, so that it proposes what the
-target is likely to pick (Daliri et al. 2024); under the rejection rule it draws from a stream of
-its own and tells the laws it drew from. Stopping after a doubtful token: transformers' assisted
-generation.
+Stopping after a doubtful token: transformers' assisted generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from draftproof import sampling
+from draftproof.proposers.drawing import Children, children, stacked
 from draftproof.proposers.together import passed
 from draftproof.request import Request
 from draftproof.runners.base import Output
@@ -54,11 +50,6 @@ class Growth:
         return TokenTree(self.tokens, self.parents, stacked(self.laws), self.scores)
 
 
-def stacked(laws: Sequence[Tensor]) -> Tensor | None:
-    """Laws (N, V) of a tree from those of its nodes but node 0; None without any."""
-    return torch.stack([torch.zeros_like(laws[0]), *laws]) if laws else None
-
-
 class Growing:
     """A method whose model runs the chain of tips of every request, one token deeper a pass."""
 
@@ -77,6 +68,11 @@ class Growing:
         """A pass of the model over the tips that it has not run; the last row is the tip's."""
         raise NotImplementedError
 
+    def draw(self, growth: Growth, output: Output) -> Children:
+        """What follows the tip by the last row of the pass."""
+        row = output.logits[-1][: self.vocabulary]
+        return children(growth.request, growth.tips[1:], row, self.branch, self.vocabulary)
+
     def grow(self, grown: Sequence[Growth]) -> None:
         """Until every growth has its depth, or the model is in doubt."""
         while growing := [growth for growth in grown if growth.depth > 0]:
@@ -87,12 +83,13 @@ class Growing:
         for growth, output in passed(growing, self.run, stop):
             growth.ran = len(growth.tips)
             try:
-                row = output.logits[-1][: self.vocabulary]
-                path = growth.tips[1:]
-                growth.add(*children(growth.request, path, row, self.branch, self.vocabulary))
-            except sampling.NoCandidate as error:
+                ids, shares, laws = self.draw(growth, output)
+            except Exception as error:  # of a row, or of a rule from outside: this request's alone
                 stop(growth, error)
-            if growth.chance < self.min_confidence:
+                continue
+            if ids:
+                growth.add(ids, shares, laws)
+            if not ids or growth.chance < self.min_confidence:
                 growth.depth = 0
 
 
@@ -100,34 +97,3 @@ def stop(growth: Growth, error: Exception) -> None:
     """End a growth whose model failed, and tell the request."""
     growth.depth = 0
     growth.request.stop_drafting(error)
-
-
-def children(
-    request: Request, path: Sequence[int], row: Tensor, count: int, vocabulary: int
-) -> tuple[list[int], list[float], list[Tensor]]:
-    """At most `count` tokens after `path`, their probabilities, and their laws under rejection.
-
-    row: the model's logits (V,), of which there may be fewer than the target's `vocabulary`.
-    Raises `NoCandidate`.
-    """
-    params = request.params
-    if request.rule == "rejection" and params.temperature > 0:
-        law = sampling.law(row, params, request.history, path).cpu()
-        law = torch.nn.functional.pad(law, (0, vocabulary - len(law)))
-        ids, laws = sampling.draw_distinct(law, count, request.generator(0))
-        return ids, [float(law[token]) for token in ids], laws
-    return race(request, path, row, count)
-
-
-def race(
-    request: Request, path: Sequence[int], row: Tensor, count: int
-) -> tuple[list[int], list[float], list[Tensor]]:
-    """At most `count` tokens after `path` by the request's noise, their probabilities, no laws.
-
-    Where the target does not use that noise (another rule), the likeliest ones.
-    """
-    params, position = request.params, len(request.tokens) + len(path)
-    if request.rule != "coupled":
-        params = replace(params, temperature=0.0)
-    ids, shares = sampling.race(row, params, request.history, path, request.noise, position, count)
-    return ids, shares, []

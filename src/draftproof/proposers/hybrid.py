@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from draftproof.proposers.base import Proposer, bind, release
+from draftproof.proposers.base import Proposer, bind, close, read_along, release
+from draftproof.proposers.together import passed
 from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree, merge
@@ -33,14 +34,35 @@ class Hybrid:
         for part in self.parts:
             bind(part, target)
 
+    def read_along(self, requests: Sequence[Request]) -> None:
+        for part in self.parts:
+            read_along(part, requests)
+
     def release(self, request: Request) -> None:
         for part in self.parts:
             release(part, request)
 
+    def close(self) -> None:
+        for part in self.parts:
+            close(part)
+
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
-        proposed = [map(_scored, part.propose(requests)) for part in self.parts]
-        merged = [merge(trees) for trees in zip(*proposed, strict=True)]
-        return [tree if self.max_nodes is None else tree.best(self.max_nodes) for tree in merged]
+        trees = {request.key: list[TokenTree]() for request in requests}
+        for part in self.parts:
+            going = [request for request in requests if not request.plain]
+            for request, tree in passed(going, part.propose, Request.stop_drafting):
+                if tree.tokens[0] != request.tokens[-1]:
+                    why = "node 0 of the tree is not the request's last token"
+                    request.stop_drafting(ValueError(why))
+                trees[request.key].append(_scored(tree))
+        return [self._merged(request, trees[request.key]) for request in requests]
+
+    def _merged(self, request: Request, trees: Sequence[TokenTree]) -> TokenTree:
+        if request.plain:  # a part failed: what the others hold of it is of no use
+            self.release(request)
+            return TokenTree.chain(request.tokens[-1:])
+        tree = merge(trees)
+        return tree if self.max_nodes is None else tree.best(self.max_nodes)
 
 
 def _scored(tree: TokenTree) -> TokenTree:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from weakref import WeakKeyDictionary
 
 from draftproof.request import Request
 from draftproof.runners.base import Target
@@ -56,23 +57,23 @@ class Lookahead:
             raise ValueError("window and guesses must be 1 or more, ngram 2 or more")
         self.window, self.ngram, self.guesses = window, ngram, guesses
         self.from_text = from_text
-        self._states: dict[int, State] = {}
+        self._states: WeakKeyDictionary[Request, State] = WeakKeyDictionary()
 
     def bind(self, target: Target) -> None:
         self._states.clear()
 
     def release(self, request: Request) -> None:
-        self._states.pop(request.key, None)
+        self._states.pop(request, None)
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]
 
     def _propose(self, request: Request) -> TokenTree:
-        state = self._states.get(request.key)
+        state = self._states.get(request)
         if state is None:
             rng = Random(request.seed)
             first = [rng.choice(request.prompt) for _ in range(self.window - 1)]
-            state = self._states[request.key] = State([first], rng)
+            state = self._states[request] = State([first], rng)
         self._harvest(request, state)
         if self.from_text:
             self._read(request.tokens, state)

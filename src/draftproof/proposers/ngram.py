@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from os.path import commonprefix  # of lists as well as of paths
+from weakref import WeakKeyDictionary
 
 from draftproof.request import Request
 from draftproof.runners.base import Target
@@ -23,7 +23,8 @@ TRUST = 0.8  # that a token of a draft is accepted: ranks it among other methods
 class Index:
     """Where each n-gram of one request ended, the latest places last."""
 
-    text: list[int] = field(default_factory=list)  # what is indexed
+    length: int = 0  # tokens of the text that are indexed
+    rewinds: int = 0  # of the text when they were
     places: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
 
@@ -50,21 +51,21 @@ class NGram:
             raise ValueError(f"1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
         self.num_draft_tokens, self.branches = num_draft_tokens, branches
         self.max_ngram, self.min_ngram = max_ngram, min_ngram
-        self._indices: dict[int, Index] = {}
+        self._indices: WeakKeyDictionary[Request, Index] = WeakKeyDictionary()
 
     def bind(self, target: Target) -> None:
         self._indices.clear()
 
     def release(self, request: Request) -> None:
-        self._indices.pop(request.key, None)
+        self._indices.pop(request, None)
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]
 
     def _propose(self, request: Request) -> TokenTree:
         tokens = request.tokens
-        index = self._indices.setdefault(request.key, Index())
-        self._extend(index, tokens)
+        index = self._indices.setdefault(request, Index())
+        self._extend(index, request)
         root = tokens[-1]
         found: list[list[int]] = []
         for size in range(self.max_ngram, self.min_ngram - 1, -1):
@@ -84,17 +85,16 @@ class NGram:
         ]
         return merge(chains) if chains else TokenTree.chain([root])
 
-    def _extend(self, index: Index, tokens: Sequence[int]) -> None:
+    def _extend(self, index: Index, request: Request) -> None:
         """Index the n-grams that end before the last token: the last one has no continuation."""
-        known = len(index.text)
-        if index.text != tokens[:known]:
-            known = len(commonprefix([index.text, list(tokens)]))
+        tokens = request.tokens
+        known = min(index.length, request.shortest(index.rewinds))
         for end in range(known + 1, len(tokens)):
             for size in range(self.min_ngram, min(self.max_ngram, end) + 1):
                 places = index.places.setdefault(tuple(tokens[end - size : end]), [])
                 places.append(end)
                 del places[:-REMEMBERED]
-        index.text = list(tokens[:-1])
+        index.length, index.rewinds = len(tokens) - 1, request.rewinds
 
 
 def _match(tokens: Sequence[int], place: int) -> int:

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from draftproof import sampling
 from draftproof.proposers.beside import Beside
-from draftproof.proposers.bush import Children, Ranks, grown
-from draftproof.proposers.growing import race, stacked
+from draftproof.proposers.bush import Ranks, grown
+from draftproof.proposers.drawing import Children, law, race, stacked
 from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree, merge
@@ -52,15 +51,23 @@ class SpecInfer:
         self.drafts = [Beside(target.load(model), target) for model in self.models]
         self.vocabulary = target.vocabulary
 
+    def read_along(self, requests: Sequence[Request]) -> None:
+        for draft in self.drafts:
+            draft.catch_up(requests, ahead=True)
+
     def release(self, request: Request) -> None:
         for draft in self.drafts:
             draft.release(request)
+
+    def close(self) -> None:
+        for draft in self.drafts:
+            draft.close()
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
         proposed = []
         for number, (draft, expansion) in enumerate(zip(self.drafts, self.expansions, strict=True)):
 
-            def width(ranks: Ranks, expansion: Sequence[int] = expansion) -> int:
+            def width(_: Request, ranks: Ranks, expansion: Sequence[int] = expansion) -> int:
                 return expansion[len(ranks)] if len(ranks) < len(expansion) else 0
 
             proposed.append(grown(draft, requests, width, partial(self._children, number)))
@@ -71,11 +78,12 @@ class SpecInfer:
     ) -> Children:
         row = row[: self.vocabulary]
         if request.rule != "rejection" or request.params.temperature == 0:
-            return race(request, path, row, count)
-        law = sampling.law(row, request.params, request.history, path).cpu()
-        law = torch.nn.functional.pad(law, (0, self.vocabulary - len(law)))
-        ids = [sampling.draw(law, request.generator(number)) for _ in range(count)]
-        return ids, [float(law[token]) for token in ids], [law] * count
+            return race(request, path, row, count, self.vocabulary)
+        q = law(request, path, row, self.vocabulary)
+        if not float(q.sum()):
+            return [], [], []
+        ids = [sampling.draw(q, request.generator(number)) for _ in range(count)]
+        return ids, [float(q[token]) for token in ids], [q] * count
 
 
 def _joined(trees: Sequence[TokenTree]) -> TokenTree:

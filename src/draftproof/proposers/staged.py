@@ -9,40 +9,16 @@ that its laws are those that its tokens were drawn from. Spector and Re 2023 (ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from draftproof.picks import Laws
-from draftproof.proposers.base import Proposer, bind, release
+from draftproof.proposers.base import Proposer, bind, close, read_along, release
 from draftproof.proposers.beside import Beside
-from draftproof.proposers.growing import Growing, Growth, race, stop
+from draftproof.proposers.growing import Growing, Growth, stop
+from draftproof.proposers.stage import Stage, written
 from draftproof.proposers.together import passed
-from draftproof.request import VERIFIER, Request
+from draftproof.request import Request
 from draftproof.runners.base import Output, Target
-from draftproof.sampling import NoCandidate
 from draftproof.tree import TokenTree
-from draftproof.verify import verify, verify_rejection
-
-Found = list[tuple[list[int], list[float], list[Tensor]]]  # ids, shares, laws by depth
-
-
-@dataclass(slots=True)
-class Stage:
-    """A request as the draft's drafter sees it, and what the draft ran for it in this step."""
-
-    shadow: Request
-    ran: TokenTree | None = None  # all nodes, of which some were rejected
-    tip: int = 0  # the node that the last written token hangs from
-
-    def hung(self, tree: TokenTree) -> TokenTree:
-        """What ran with `tree`, whose node 0 has not run unless nothing has."""
-        if self.ran is None:
-            return tree
-        parents = [self.tip, *(len(self.ran) + parent for parent in tree.parents[1:])]
-        return TokenTree([*self.ran.tokens, *tree.tokens], [*self.ran.parents, *parents])
 
 
 class Staged(Growing):
@@ -73,78 +49,93 @@ class Staged(Growing):
         self.vocabulary = target.vocabulary
         self._stages.clear()
 
+    def read_along(self, requests: Sequence[Request]) -> None:
+        self.beside.catch_up(requests, ahead=True)
+        read_along(self.drafter, [self._stage(request).shadow for request in requests])
+
     def release(self, request: Request) -> None:
         self.beside.release(request)
         if (stage := self._stages.pop(request.key, None)) is not None:
             release(self.drafter, stage.shadow)
 
+    def close(self) -> None:
+        self.beside.close()
+        self._stages.clear()
+        close(self.drafter)
+
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
-        grown = [self._start(request) for request in requests]
+        able = self.beside.catch_up(requests)
+        grown = [self._start(r, ready) for r, ready in zip(requests, able, strict=True)]
         self.grow(grown)
         for growth in grown:
             if (ran := self._stages[growth.request.key].ran) is not None:
                 self.beside.ran(growth.request, ran)
         return [growth.tree() for growth in grown]
 
-    def _start(self, request: Request) -> Growth:
+    def _stage(self, request: Request) -> Stage:
+        """With the text as it is committed."""
         if (stage := self._stages.get(request.key)) is None:
             stage = self._stages[request.key] = Stage(request.twin())
             # Its drafter may not guess where the draft itself has no place to stand.
             stage.shadow.max_length = min(request.max_length, self.beside.runner.max_length)
-        stage.shadow.follow(request)
-        stage.ran = None
-        room = self.beside.room(request) if self.beside.catch_up(request) else 0
+        stage.follow(request, self.vocabulary)
+        return stage
+
+    def _start(self, request: Request, ready: bool) -> Growth:
+        self._stage(request)
+        room = self.beside.room(request) if ready else 0
         return Growth(request, min(self.num_draft_tokens, room), [request.tokens[-1]])
 
-    def _run(self, growing: Sequence[Growth]) -> list[tuple[TokenTree, TokenTree, Output]]:
-        """What the drafter proposes, what ran with it, and the rows of a pass over it."""
+    def _guess(self, growing: Sequence[Growth]) -> None:
+        """What the drafter proposes for each, cut to what the draft has places and rows for."""
+
+        def proposed(some: Sequence[Growth]) -> Sequence[TokenTree]:
+            return self.drafter.propose([self._stages[g.request.key].shadow for g in some])
+
         stages = [self._stages[growth.request.key] for growth in growing]
-        proposed = self.drafter.propose([stage.shadow for stage in stages])
-        rooms = [max(0, stage.shadow.room - 1) for stage in stages]
-        trees = [tree.truncate(room) for tree, room in zip(proposed, rooms, strict=True)]
-        wholes = [stage.hung(tree) for stage, tree in zip(stages, trees, strict=True)]
+        for stage in stages:
+            stage.guess = TokenTree.chain(stage.shadow.tokens[-1:])
+        alive = [g for g, s in zip(growing, stages, strict=True) if not s.shadow.plain]
+        for growth, tree in passed(alive, proposed, stop):
+            stage = self._stages[growth.request.key]
+            if tree.tokens[0] != stage.guess.tokens[0]:
+                stop(growth, ValueError("node 0 of the tree is not the draft's last token"))
+                continue
+            room = max(0, stage.shadow.room - 1)
+            stage.guess = tree.truncate(room).below(self.beside.runner.vocabulary)
+            growth.request.warnings += [f"drafting for it: {w}" for w in stage.shadow.warnings]
+            stage.shadow.warnings.clear()
+
+    def _run(self, growing: Sequence[Growth]) -> list[tuple[TokenTree, Output]]:
+        """What ran with the guesses, and the rows of a pass over it."""
+        stages = [self._stages[growth.request.key] for growth in growing]
+        wholes = [stage.hung(stage.guess) for stage in stages]
         work = [
             self.beside.work(growth.request, whole, growth.ran)
             for growth, whole in zip(growing, wholes, strict=True)
         ]
-        return list(zip(trees, wholes, self.beside.runner.forward(work), strict=True))
+        return list(zip(wholes, self.beside.runner.forward(work), strict=True))
 
     def _grow(self, growing: Sequence[Growth]) -> None:
         """See `Growing`: one pass, and what the draft accepts of it."""
-        for growth, (tree, whole, output) in passed(growing, self._run, stop):
+        self._guess(growing)
+        going = [growth for growth in growing if growth.depth > 0]
+        for growth, (whole, output) in passed(going, self._run, stop):
             stage = self._stages[growth.request.key]
             first, growth.ran, stage.ran = growth.ran, len(whole), whole
             try:
-                path, found = self._written(stage.shadow, tree, output.logits[:, : self.vocabulary])
-            except NoCandidate as error:
+                path, found = written(
+                    stage.shadow, stage.guess, output.logits, self.branch, self.vocabulary
+                )
+            except Exception as error:  # of a row, or of a rule from outside
                 stop(growth, error)
                 continue
             stage.tip = first + path[-1]
             for ids, shares, laws in found:
-                growth.add(ids, shares, laws)
-                stage.shadow.tokens.append(ids[0])
-                stage.shadow.history.append(ids[:1])
-                if growth.depth == 0 or growth.chance < self.min_confidence:
+                if ids:
+                    growth.add(ids, shares, laws)
+                    stage.shadow.tokens.append(ids[0])
+                    stage.shadow.history.append(ids[:1])
+                if not ids or growth.depth == 0 or growth.chance < self.min_confidence:
                     growth.depth = 0
                     break
-
-    def _written(self, shadow: Request, tree: TokenTree, logits: Tensor) -> tuple[list[int], Found]:
-        """What the draft accepts of `tree` and its correction, by the target's own rules."""
-        if shadow.rule == "rejection" and shadow.params.temperature > 0:
-            p = Laws(shadow, tree, logits)
-            path, bonus = verify_rejection(tree, p, shadow.generator(VERIFIER))
-            assert bonus is not None  # nothing ends here
-            tokens = [*(tree.tokens[node] for node in path[1:]), bonus]
-            more = self.vocabulary - logits.shape[1]
-            laws = [torch.nn.functional.pad(p[node], (0, more)) for node in path]
-            return path, [([t], [float(q[t])], [q]) for t, q in zip(tokens, laws, strict=True)]
-        raced: dict[int, tuple[list[int], list[float], list[Tensor]]] = {}
-
-        class Picks:
-            def __getitem__(self, node: int, /) -> int:
-                raced[node] = race(shadow, tree.path_tokens(node), logits[node], branch)
-                return raced[node][0][0]
-
-        branch = self.branch
-        path, _ = verify(tree, Picks())
-        return path, [raced[node] for node in path]

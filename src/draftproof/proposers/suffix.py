@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import count
+from weakref import WeakKeyDictionary
 
 from draftproof.proposers.automaton import Automaton
+from draftproof.proposers.base import alone
 from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree
@@ -19,8 +22,19 @@ LONGEST = 64  # tokens of a context that are matched against earlier outputs
 SEPARATOR = -1  # between two outputs: no token
 
 
+@dataclass(slots=True)
+class Own:
+    """The automaton of one request's text, and when that was."""
+
+    automaton: Automaton = field(default_factory=Automaton)
+    rewinds: int = 0
+
+
 class SuffixAutomaton:
     """Drafts from the request's own text and from what earlier requests wrote.
+
+    A request that is sampled under another rule than the coupled one is drafted for from its own
+    text alone: there another draft is another text, and the same seed must give the same one.
 
     num_draft_tokens: nodes of a tree. min_match: tokens that must match. min_share: a continuation
     that followed in a smaller share of all cases is left out. corpus: tokens of earlier outputs
@@ -43,14 +57,17 @@ class SuffixAutomaton:
             raise ValueError(f"min_share={min_share} is not within [0, 1]")
         self.num_draft_tokens, self.min_match = num_draft_tokens, min_match
         self.min_share, self.corpus = min_share, corpus
-        self._own: dict[int, tuple[Automaton, list[int]]] = {}  # and the tokens it holds
+        self._own: WeakKeyDictionary[Request, Own] = WeakKeyDictionary()
 
     def bind(self, target: Target) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._own.clear()
         self._old, self._new = Automaton(), Automaton()  # of earlier outputs, two generations
 
     def release(self, request: Request) -> None:
-        if self._own.pop(request.key, None) is None or not self.corpus:
+        if self._own.pop(request, None) is None or not self.corpus:
             return
         for token in [*request.output, SEPARATOR]:
             self._new.append(token)
@@ -64,7 +81,7 @@ class SuffixAutomaton:
         own = self._follow(request)
         # The longest suffix that occurred before: the link of the state of the whole text.
         found = [(own.length[own.link[own.last]], own, own.link[own.last])]
-        for earlier in (self._new, self._old):
+        for earlier in () if alone(request) else (self._new, self._old):
             state, length = earlier.match(request.tokens[-LONGEST:])
             found.append((length, earlier, state))
         length, automaton, state = max(found, key=lambda each: each[0])
@@ -74,13 +91,14 @@ class SuffixAutomaton:
 
     def _follow(self, request: Request) -> Automaton:
         """The automaton of the request's text, which only grows unless it drafts for a draft."""
-        automaton, held = self._own.setdefault(request.key, (Automaton(), []))
-        if held != request.tokens[: len(held)]:
-            automaton, held = self._own[request.key] = Automaton(), []
-        for token in request.tokens[len(held) :]:
-            automaton.append(token)
-            held.append(token)
-        return automaton
+        own = self._own.setdefault(request, Own())
+        kept = min(own.automaton.size, request.shortest(own.rewinds))
+        own.rewinds = request.rewinds
+        while own.automaton.size > kept:
+            own.automaton.undo()
+        for token in request.tokens[kept:]:
+            own.automaton.append(token)
+        return own.automaton
 
     def _grown(self, automaton: Automaton, state: int, root: int, depth: int) -> TokenTree:
         """The likeliest continuations, best first, by how often each followed."""

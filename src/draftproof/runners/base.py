@@ -115,6 +115,10 @@ class Target(Runner, Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Let go of all keys and values."""
+        ...
+
     @property
     def name(self) -> str:
         """Which runner it is, and with which kernels."""

@@ -110,6 +110,7 @@ def _drawn(
     if tree.laws is not None:
         tree = replace(tree, laws=p.widened(tree.laws))
     path, bonus = verify_rejection(tree, p, shadow.generator(VERIFIER))
+    assert bonus is not None  # nothing ends here
     tokens = [*(tree.tokens[node] for node in path[1:]), bonus]
     laws = [p[node][:vocabulary] for node in path]
     return path, [([t], [float(q[t])], [q]) for t, q in zip(tokens, laws, strict=True)]

@@ -580,3 +580,14 @@ def test_close_lets_go_of_the_drafts_cache(name: str) -> None:
         assert not any(runner._cache._layers for runner in runners)
         (again,) = llm.generate([[7, 8, 9] * 4], params)  # and it drafts on, should it be asked to
         assert again.stats.drafted and not again.warnings
+
+
+def test_a_drafts_cache_takes_over_what_an_earlier_request_read() -> None:
+    made = dp.DraftModel(draft(), min_confidence=0.0)
+    prompt = some(1, 60)
+    with drafted(made, prefix_cache=True) as llm:
+        seen: list[int] = []
+        llm.generate(prompt, dp.SamplingParams(max_tokens=4))
+        guarded(made.beside.runner, seen)
+        llm.generate(prompt, dp.SamplingParams(max_tokens=4))
+    assert len(seen) < 40

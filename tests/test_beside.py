@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from random import Random
 from types import SimpleNamespace
@@ -32,6 +33,7 @@ from test_methods import METHODS
 from test_proposers import other_size
 
 V = tiny.VOCABULARY
+SLOW = pytest.mark.slow
 LONG_ROOM = {"dtype": torch.float64, "max_position_embeddings": 2600}
 
 
@@ -246,7 +248,7 @@ SMALLER: dict[str, Callable[[], Any]] = {
     ),
     "hybrid": lambda: [dp.NGram(min_ngram=1), dp.DraftModel(less(), min_confidence=0.0)],
 }
-SMALL_PROMPTS = [[5, 6, V - 1, 7], [5, V - 2], *(some(seed, 12) for seed in range(4)), [9, 10] * 8]
+SMALL_PROMPTS = [[5, 6, V - 1, 7], [5, V - 2], *(some(seed, 12) for seed in range(2)), [9, 10] * 8]
 
 
 def models_of(proposer: Any) -> Iterator[Any]:
@@ -260,7 +262,7 @@ def models_of(proposer: Any) -> Iterator[Any]:
 
 
 def sampled(**options: Any) -> dp.SamplingParams:
-    given = {"temperature": 1.1, "max_tokens": 24, "ignore_eos": True, "seed": 5, **options}
+    given = {"temperature": 1.1, "max_tokens": 14, "ignore_eos": True, "seed": 5, **options}
     return dp.SamplingParams(**given)
 
 
@@ -271,7 +273,7 @@ def plain(rule: str, temperature: float) -> list[list[int]]:
         return [out.token_ids for out in outs]
 
 
-@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("rule", ["coupled", pytest.param("rejection", marks=SLOW)])
 @pytest.mark.parametrize("name", SMALLER)
 def test_no_id_reaches_a_model_that_has_no_row_for_it(name: str, rule: str) -> None:
     with drafted(SMALLER[name](), rule=rule) as llm:
@@ -307,8 +309,15 @@ def forces(ids: Tensor, row: Tensor) -> Tensor:
     return row
 
 
-@pytest.mark.parametrize("process", [alternates, forces])
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("process", "temperature"),
+    [
+        (alternates, 0.9),
+        pytest.param(alternates, 0.0, marks=SLOW),
+        pytest.param(forces, 0.9, marks=SLOW),
+        (forces, 0.0),
+    ],
+)
 @pytest.mark.parametrize("name", SMALLER)
 def test_a_rule_from_outside_sees_the_targets_ids(
     name: str, temperature: float, process: Any
@@ -318,7 +327,7 @@ def test_a_rule_from_outside_sees_the_targets_ids(
         with drafted(proposer) as llm:
             requests = [
                 llm.submit(prompt, sampled(temperature=temperature))[0]
-                for prompt in SMALL_PROMPTS[3:]
+                for prompt in SMALL_PROMPTS[2:]
             ]
             for request in requests:
                 request.history.process = process
@@ -447,8 +456,14 @@ CLOCKS = [lambda n: 1.0 + 0.01 * n, lambda n: float(n)]
 
 @pytest.mark.parametrize(
     ("name", "rule"),
-    [("fitted", "rejection"), ("fitted", "typical"), ("suffix", "typical"), ("hybrid", "rejection")]
-    + [("staged", "rejection"), ("early exit", "rejection")],
+    [
+        ("fitted", "rejection"),
+        pytest.param("fitted", "typical", marks=SLOW),
+        ("suffix", "rejection"),
+        ("hybrid", "rejection"),
+        ("staged", "rejection"),
+        ("early exit", "rejection"),
+    ],
 )
 def test_neither_clocks_nor_neighbours_change_a_text(
     name: str, rule: str, monkeypatch: pytest.MonkeyPatch
@@ -473,7 +488,9 @@ def test_neither_clocks_nor_neighbours_change_a_text(
         }[name]()
         with dp.LLM(model, speculate=made, rule=rule, prefix_cache=bool(others)) as llm:
             if others:
-                llm.generate([prompt] * 2, dp.SamplingParams(temperature=0.9, seed=5))
+                # The same text, which a look-up finds; or a prompt that a cache still holds.
+                before = 3 if name == "early exit" else 30
+                llm.generate([prompt] * 2, replace(params, max_tokens=before))
             more = [llm.submit(some(k, 5 + 40 * k), params)[0] for k in range(others)]
             (one,) = llm.submit(prompt, params)
             run(llm, [one, *more])
@@ -482,7 +499,7 @@ def test_neither_clocks_nor_neighbours_change_a_text(
     assert texts[0] == texts[1]
 
 
-FAULTY = ("draft", "shaped draft", "specinfer", "staged", "staged twice", "hybrid", "early exit")
+FAULTY = ("draft", "specinfer", "staged", "hybrid", "early exit")
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -525,7 +542,7 @@ def test_a_fault_of_one_requests_draft_changes_no_others_draws(name: str) -> Non
 # --- the end ---
 
 
-@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("rule", ["rejection", pytest.param("coupled", marks=SLOW)])
 @pytest.mark.parametrize("name", METHODS)
 def test_nothing_is_held_of_a_request_that_has_ended(name: str, rule: str) -> None:
     model = tiny.model("llama", max_position_embeddings=600)
@@ -563,3 +580,14 @@ def test_close_lets_go_of_the_drafts_cache(name: str) -> None:
         assert not any(runner._cache._layers for runner in runners)
         (again,) = llm.generate([[7, 8, 9] * 4], params)  # and it drafts on, should it be asked to
         assert again.stats.drafted and not again.warnings
+
+
+def test_a_drafts_cache_takes_over_what_an_earlier_request_read() -> None:
+    made = dp.DraftModel(draft(), min_confidence=0.0)
+    prompt = some(1, 60)
+    with drafted(made, prefix_cache=True) as llm:
+        seen: list[int] = []
+        llm.generate(prompt, dp.SamplingParams(max_tokens=4))
+        guarded(made.beside.runner, seen)
+        llm.generate(prompt, dp.SamplingParams(max_tokens=4))
+    assert len(seen) < 40

@@ -5,6 +5,7 @@ Every round is a forked child, so that one import serves them all and a crash is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -102,12 +103,19 @@ def no_room_for_threads(rng: Random) -> None:
 
 
 def child_of_a_pass(rng: Random) -> None:
-    """Forked while another thread is in a pass: the child lets go of everything, and ends."""
+    """Forked while another thread is in a pass: the child lets go of everything, and ends.
+
+    A pass of its own over the same weights is refused there, or right where the fork fell between
+    two passes; it does not wait for who stayed in the parent.
+    """
     made = [runner()]
+    made.append(made[0].again())
     daemon(passes, made[0])
     time.sleep(rng.random() / 50)
     child = os.fork()
     if child == 0:
+        with contextlib.suppress(RuntimeError):
+            made[1].forward([Work(7, IDS, TokenTree.chain([5]))])
         made.clear()
         sys.exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import threading
+import weakref
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -67,6 +69,7 @@ class NativeRunner(Committed):
         self.packed = packed
         self._logits = torch.empty(0)
         self._turn = threading.RLock()  # a pass is whole before another thread frees what it uses
+        weakref.finalize(self, _stop, self._turn, os.getpid())
         self._cache = NativeRows(self.packed, max_batch, self.max_length)
         super().__init__(self._cache, self._cache, prefix_cache)
         if expected is not None:
@@ -272,6 +275,16 @@ class NativeRunner(Committed):
                 f"token {stranger} is not in the model's vocabulary of {self.vocabulary}: "
                 "the tokenizer or the draft is another model's"
             )
+
+
+def _stop(turn: Any, process: int) -> None:
+    """At exit: wait for the pass of a daemon thread, and let it begin no other.
+
+    Torch brings the process down if a thread is in one of its functions when the interpreter goes.
+    A forked child waits for nobody: who is in a pass there stayed in the parent.
+    """
+    if os.getpid() == process:
+        turn.acquire()
 
 
 def _ids(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:

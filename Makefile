@@ -17,10 +17,10 @@ demo: .venv/runtime.stamp
 	@$(BIN)/draftproof demo
 
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 test-all: setup
-	$(BIN)/pytest -m "not gpu"
+	$(BIN)/pytest -n 2 -m "not gpu"
 
 # OpenVINO, llama.cpp and the rest in an environment of their own (some 15 minutes, once), then the
 # comparison on the bundled pair; benchmarks/cpu_peers.py --help has the others.

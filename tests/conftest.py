@@ -11,7 +11,9 @@ from hypothesis import settings
 # A shell that starts the tests with & has them ignore interrupts, which some of them raise.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-torch.set_num_threads(min(2, torch.get_num_threads()))
+# Several workers with as many threads each would wait for one another.
+most = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+torch.set_num_threads(min(most, torch.get_num_threads()))
 
 # No deadline: the first call into torch is slow, and so is a busy machine.
 settings.register_profile("house", deadline=None, derandomize=True)

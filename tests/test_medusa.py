@@ -710,6 +710,16 @@ def test_a_cut_vocabulary(tmp_path: Path) -> None:
         checkpoints.load(tmp_path)
 
 
+def test_a_tree_of_thousands_of_nodes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    heads = random_heads()
+    checkpoints.save(tmp_path, heads)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["tree"] = [[0] * depth for depth in range(1, 1001)]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config.json cannot be read \(1,.* more than any heads"):
+        checkpoints.load(tmp_path)
+
+
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no heads there.*hf download"):
         checkpoints.load(tmp_path / "nothing")

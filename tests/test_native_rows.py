@@ -200,3 +200,22 @@ def test_closing_waits_for_the_pass() -> None:
     made._forward = real  # type: ignore[method-assign]
     assert order == ["pass", "close"] and made.cached(0) == 0 and not made._cache.rows
     assert torch.equal(logits(made, 0, TEXT, tree), want)
+
+
+def test_a_long_row_lets_its_memory_go_and_a_short_one_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("kv", "native_rows"):
+        monkeypatch.setattr(f"draftproof.runners.{module}.FIRST_SLOTS", 16)
+    made = runner()
+    cache = made._cache
+    short, long = [3, 4, 5], TEXT
+    wanted = logits(made, 1, short, TokenTree.chain([6]))
+    made.free(1)
+    handle = cache._handles[0]
+    assert cache._slots[0] > 0
+    made.forward([Work(2, long, None)])
+    assert cache._handles[0] == handle and cache._slots[0] > 16
+    made.free(2)
+    assert not cache._slots and not cache._handles
+    assert torch.equal(logits(made, 3, short, TokenTree.chain([6])), wanted)

@@ -25,6 +25,7 @@ OLD_FORMAT = "foretoken-medusa"  # the same, written under the project's former 
 OURS = "blocks.{k}.layers.{i}.weight", "blocks.{k}.layers.{i}.bias", "lm_heads.{k}.weight"
 ORIGINAL = "{k}.{i}.linear.weight", "{k}.{i}.linear.bias", "{k}.{layers}.weight"
 ORIGINAL_FILES = ("medusa_lm_head.pt", "medusa_lm_head.safetensors")
+CONFIG_BYTES = 1 << 20  # at most: a tree of thousands of nodes takes hundreds of MB to be read
 NOTES = ("heads", "layers", "hidden_size", "vocab_size", "target", "accuracies", "tree", "exit")
 
 
@@ -141,6 +142,8 @@ def load(path: str | Path) -> Heads:
 def _read(file: Path) -> dict[str, Any]:
     try:
         if file.suffix == ".json":
+            if (size := file.stat().st_size) > CONFIG_BYTES:
+                raise ValueError(f"{size:,} bytes, more than any heads need")
             return dict(json.loads(file.read_text(encoding="utf-8")))
         if file.suffix == ".safetensors":
             found = load_file(file)
@@ -149,7 +152,8 @@ def _read(file: Path) -> dict[str, Any]:
         # Some files put a prefix before every name.
         return {re.sub(r"^medusa_heads?\.", "", n): torch.as_tensor(t) for n, t in found.items()}
     except Exception as error:  # whatever json, pickle and zip make of a broken or foreign file
-        raise ValueError(f"{file.name} cannot be read ({type(error).__name__}): {AGAIN}") from None
+        said = str(error) if isinstance(error, ValueError) else type(error).__name__
+        raise ValueError(f"{file.name} cannot be read ({said}): {AGAIN}") from None
 
 
 def _heads(names: Sequence[str], config: Mapping[str, Any], tensors: dict[str, Tensor]) -> Heads:

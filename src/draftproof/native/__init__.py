@@ -151,10 +151,14 @@ def load(path: str) -> ctypes.CDLL:
     return found
 
 
-def owned(owner: object, free: Any, handle: int) -> int:
-    """`handle`, freed with its owner; never at exit, when another thread may still be in a pass."""
-    weakref.finalize(owner, free, handle).atexit = False
-    return handle
+def owned(owner: object, free: Any, handle: int) -> weakref.finalize[Any, Any]:
+    """Frees `handle` with its owner, or when it is called.
+
+    Never at exit: another thread may still be in a pass.
+    """
+    made = weakref.finalize(owner, free, handle)
+    made.atexit = False
+    return made
 
 
 @functools.cache

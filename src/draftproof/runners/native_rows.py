@@ -1,17 +1,20 @@
 """Keys and values of the native runner: which row of the kernels is whose, and how long it is.
 
-A row keeps its memory when its key goes, for the next one. Knows no pass and no model.
+A short row keeps its memory when its key goes, for the next one; a long one lets it go. Knows no
+pass and no model.
 """
 
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from draftproof import native
-from draftproof.runners.kv import Rows, available_bytes, grown
+from draftproof.runners.kv import FIRST_SLOTS, Rows, available_bytes, grown
 from draftproof.runners.packing import Packed
 
 
@@ -23,6 +26,7 @@ class NativeRows(Rows):
         self.packed, self.max_slots = packed, max_slots
         self._handles: dict[int, int] = {}  # row -> what the library calls it
         self._slots: dict[int, int] = {}
+        self._frees: dict[int, weakref.finalize[Any, Any]] = {}
 
     def reserve(self, key: int, slots: int) -> int:
         """The handle of the key's row, made if new, with room for `slots` in all.
@@ -46,7 +50,8 @@ class NativeRows(Rows):
             handle = self.packed.library.dp_row_new(self.packed.handle)
             if not handle:
                 raise MemoryError("no memory for another request: lower max_batch")
-            self._handles[row] = native.owned(self, self.packed.library.dp_row_free, handle)
+            self._frees[row] = native.owned(self, self.packed.library.dp_row_free, handle)
+            self._handles[row] = handle
         more = grown(self._slots.get(row, 0), slots, self.max_slots)
         have = next((count for count in (more, slots) if self._reserved(row, count)), None)
         if have is None:
@@ -62,6 +67,12 @@ class NativeRows(Rows):
             return False
         code: int = self.packed.library.dp_row_reserve(self._handles[row], slots)
         return code == native.OK
+
+    def vacated(self, row: int) -> None:
+        """Long texts are rare: their room is let go with them."""
+        if self._slots.get(row, 0) > FIRST_SLOTS:
+            del self._handles[row], self._slots[row]
+            self._frees.pop(row)()
 
     def bytes(self, slots: int) -> int:
         """What a row of so many slots takes."""

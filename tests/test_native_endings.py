@@ -18,6 +18,7 @@ pytestmark = [
 ENDINGS = (
     "exit_under_a_pass",
     "close_under_a_pass",
+    "generate_at_exit",
     "no_room_for_threads",
     "child_of_a_pass",
     "child_of_sleepers",

@@ -245,10 +245,10 @@ def test_close_waits_for_a_step_and_ends_everything() -> None:
         begun = threading.Event()
 
         def write(llm: dp.LLM = llm, begun: threading.Event = begun) -> list[str]:
-            for _ in llm.stream([3, 4], dp.SamplingParams(max_tokens=2)):
-                begun.set()
-            reasons = []
+            reasons = list[str]()
             try:
+                for _ in llm.stream([3, 4], dp.SamplingParams(max_tokens=2)):
+                    begun.set()
                 for _ in range(1000):
                     out = llm.generate([[1], [2], [3]], PARAMS)
                     reasons += [each.finish_reason for each in out]

@@ -6,11 +6,22 @@ is done in a turn.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+PATIENCE = 10.0  # seconds for a last step, when the process ends
 Mine = tuple[int, object]  # a thread, and which of its calls
+
+
+@dataclass(slots=True)
+class Now:
+    """Whose turn it is."""
+
+    taken: Mine | None = None
 
 
 class Turns:
@@ -25,11 +36,12 @@ class Turns:
         # A plain lock: what comes again in its own thread (the collector closes a generator, say)
         # fails to take it, where it would find half-changed lists behind a reentrant one.
         self._changed = threading.Condition(threading.Lock())
-        self._taken: Mine | None = None
+        self._now = Now()
+        weakref.finalize(self, _stop, self._changed, self._now, os.getpid())
 
     @property
     def taken(self) -> bool:
-        return self._taken is not None
+        return self._now.taken is not None
 
     def name(self) -> Mine:
         """What one call tells `take` and `give`; made first, so that nothing comes between."""
@@ -41,7 +53,7 @@ class Turns:
         Raises `ValueError` in a thread that has the turn already.
         """
         with self._changed:
-            while (taken := self._taken) is not None and not enough():
+            while (taken := self._now.taken) is not None and not enough():
                 if taken[0] == mine[0]:
                     raise ValueError(
                         "this LLM is in the middle of a step, which calls it again: "
@@ -49,12 +61,12 @@ class Turns:
                     )
                 self._changed.wait()
             if taken is None and not enough():
-                self._taken = mine
-        return self._taken is mine
+                self._now.taken = mine
+        return self._now.taken is mine
 
     def give(self, mine: Mine) -> None:
         """The turn back, if `mine` has it; always called after `take`, whatever came of it."""
-        if self._taken is mine:
+        if self._now.taken is mine:
             self._done()
         self.tidy()
 
@@ -63,11 +75,11 @@ class Turns:
         while self._left() and self._changed.acquire(blocking=False):
             mine = self.name()
             try:
-                if self._taken is None:
-                    self._taken = mine
+                if self._now.taken is None:
+                    self._now.taken = mine
             finally:
                 self._changed.release()
-            if self._taken is not mine:
+            if self._now.taken is not mine:
                 return
             self._done()
 
@@ -86,5 +98,18 @@ class Turns:
             self._after()
         finally:
             with self._changed:
-                self._taken = None
+                self._now.taken = None
                 self._changed.notify_all()
+
+
+def _stop(changed: threading.Condition, now: Now, process: int) -> None:
+    """At exit: wait for the step of a daemon thread, and let it begin no other.
+
+    Torch brings the process down if a thread is in one of its functions when the interpreter goes.
+    A forked child waits for nobody: who steps stayed in the parent.
+    """
+    if os.getpid() != process:
+        return
+    with changed:
+        changed.wait_for(lambda: now.taken is None, timeout=PATIENCE)
+        now.taken = (0, now)

@@ -34,7 +34,7 @@ def widths(parents: Sequence[int]) -> Counter[Ranks]:
     return Counter(path[:-1] for path in parents_to_choices(parents))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Costs:
     """Seconds of a pass of the target over so many nodes, and of one depth of the draft."""
 

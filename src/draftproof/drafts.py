@@ -72,11 +72,19 @@ class Drafts:
         read_along(self.proposer, requests)
 
     def _propose(self, requests: Sequence[Request]) -> dict[int, TokenTree]:
+        """Checked tree by tree: a second proposal would draw a second time for the others."""
         assert self.proposer is not None
-        trees = self.proposer.propose(requests)
-        for request, tree in zip(requests, trees, strict=True):
-            self._check(request, tree)
-        return {request.key: tree for request, tree in zip(requests, trees, strict=True)}
+        proposed = zip(requests, self.proposer.propose(requests), strict=True)
+        drafted: dict[int, TokenTree] = {}
+        for request, tree in list(proposed):
+            try:
+                self._check(request, tree)
+                drafted[request.key] = tree  # what a drafter that failed had drawn before counts
+            except Exception as error:
+                request.stop_drafting(error)
+            if request.plain:
+                self.release(request)
+        return drafted
 
     def _check(self, request: Request, tree: TokenTree) -> None:
         """Refuse what would reach the model as another context, or not at all."""

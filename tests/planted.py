@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 import draftproof as dp
 import tiny
 from draftproof import certify as certificates
-from draftproof import engine, request, sampling
+from draftproof import request, rules, sampling
 from draftproof import verify as verification
 from draftproof.certify import Certificate
 from draftproof.proposers.growing import Growth
@@ -68,7 +68,7 @@ def wrong_residual(patch: pytest.MonkeyPatch) -> None:
 
 def shared_noise(patch: pytest.MonkeyPatch) -> None:
     """The coins come from the stream that the draft drew from."""
-    patch.setattr(engine, "VERIFIER", 0)
+    patch.setattr(rules, "VERIFIER", 0)
 
     def generator(self: request.Request, stream: int) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed % 2**63)
@@ -116,26 +116,28 @@ def wrong_row(patch: pytest.MonkeyPatch) -> None:
     """The bonus is picked after the token before it."""
     whole = verification.verify
 
-    def verify(tree: TokenTree, picks: Any) -> tuple[list[int], int]:
-        path, bonus = whole(tree, picks)
-        return path, picks[path[-2]] if len(path) > 1 else bonus
+    def verify(
+        tree: TokenTree, picks: Any, ends: verification.Ends
+    ) -> tuple[list[int], int | None]:
+        path, bonus = whole(tree, picks, ends)
+        return path, bonus if bonus is None or len(path) < 2 else picks[path[-2]]
 
-    patch.setattr(engine, "verify", verify)
+    patch.setattr(rules, "verify", verify)
 
 
 def end_in_the_middle(patch: pytest.MonkeyPatch) -> None:
     """Stop tokens are looked for at the end of a step only."""
-    whole = request.Request.accept
+    whole = request.Request.write
 
-    def accept(
-        self: request.Request, tree: TokenTree, path: Sequence[int], bonus: int, logits: Tensor
-    ) -> list[int]:
-        stops, self.stop_ids = self.stop_ids, self.stop_ids & {bonus}
-        written = whole(self, tree, path, bonus, logits)
+    def write(
+        self: request.Request, token: int, logits: Tensor, node: int, drafted: bool = False
+    ) -> bool:
+        stops, self.stop_ids = self.stop_ids, set() if drafted else self.stop_ids
+        ended = whole(self, token, logits, node, drafted)
         self.stop_ids = stops
-        return written
+        return ended
 
-    patch.setattr(request.Request, "accept", accept)
+    patch.setattr(request.Request, "write", write)
 
 
 def failing_drafter(patch: pytest.MonkeyPatch) -> None:
@@ -166,11 +168,13 @@ def wrong_bonus(patch: pytest.MonkeyPatch) -> None:
     """The token after the accepted ones is the least likely one, which top_k excludes."""
     whole = verification.verify_rejection
 
-    def verify(tree: TokenTree, p: Any, rng: torch.Generator) -> tuple[list[int], int]:
-        path, _ = whole(tree, p, rng)
-        return path, int(p[path[-1]].argmin())
+    def verify(
+        tree: TokenTree, p: Any, rng: torch.Generator, ends: verification.Ends
+    ) -> tuple[list[int], int | None]:
+        path, bonus = whole(tree, p, rng, ends)
+        return path, bonus if bonus is None else int(p[path[-1]].argmin())
 
-    patch.setattr(engine, "verify_rejection", verify)
+    patch.setattr(rules, "verify_rejection", verify)
 
 
 def off_rows(patch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:

@@ -575,9 +575,9 @@ def test_close_lets_go_of_the_drafts_cache(name: str) -> None:
         params = dp.SamplingParams(max_tokens=9)
         llm.generate([[7, 8, 9] * 4], params)
         runners = list(models_of(made))
-        assert runners and all(runner._cache._layers for runner in runners)
+        assert runners and all(runner._cache._held for runner in runners)
         close(made)
-        assert not any(runner._cache._layers for runner in runners)
+        assert not any(runner._cache._held for runner in runners)
         (again,) = llm.generate([[7, 8, 9] * 4], params)  # and it drafts on, should it be asked to
         assert again.stats.drafted and not again.warnings
 

@@ -65,7 +65,8 @@ scheduler               <- request
 drafts                  <- tree request scheduler proposers.base
 engine                  <- tree verify request rules runners.base proposers.base {STEP}
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
-hf                      <- llm methods request sampling
+hf                      <- llm methods request sampling hf_options
+hf_options              <-  | transformers
 certify certify.*       <- llm counts tree sampling request runners.* analysis certify certify.*
 bench bench.*           <- * !server !server.* !cli !training !training.*
 demo.train              <- demo demo.* training.*

@@ -278,7 +278,9 @@ def after_a_step(key: int = 0, rule: str = "coupled", **options: Any) -> Request
     """A request whose last step accepted node 2 of a tree with a side branch."""
     request = Request(key, [3, 4, 5], params(max_tokens=50, **options), seed=key, rule=rule)
     tree, path = TokenTree([5, 6, 7, 8], [-1, 0, 0, 2]), [0, 2]
-    request.accept(tree, path, 9, torch.zeros(4, V))
+    for token in (7, 9):
+        request.write(token, torch.zeros(4, V), 0)
+    request.commit(tree, path, 2)
     request.feedback = Feedback(tree, path, {-1: random(4, D, seed=key, scale=1.0)})
     return request
 

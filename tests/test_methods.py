@@ -350,14 +350,14 @@ def check_counters(
 ) -> None:
     """That the stats of requests are what can be counted in what each step verified and wrote."""
     traces: dict[int, list[Any]] = {}
-    honest = Request.accept
+    honest = Request.commit
 
-    def watched(self: Request, tree: TokenTree, path: Any, bonus: int, logits: Tensor) -> Any:
-        written = honest(self, tree, path, bonus, logits)
-        traces.setdefault(self.key, []).append((tree, list(path), written))
-        return written
+    def watched(self: Request, tree: TokenTree, path: Any, written: int) -> None:
+        tokens = self.tokens[len(self.tokens) - written :]
+        traces.setdefault(self.key, []).append((tree, list(path), tokens))
+        honest(self, tree, path, written)
 
-    monkeypatch.setattr(Request, "accept", watched)
+    monkeypatch.setattr(Request, "commit", watched)
     requests = [one for each in params for ids in prompts for one in llm.submit(ids, each)]
     while not all(request.finished for request in requests):
         llm.engine.step()

@@ -21,7 +21,7 @@ from draftproof.request import Request
 from draftproof.runners.base import Output, Work
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
-from draftproof.turns import Turns
+from draftproof.turns import Mine, Turns
 from fakes import Table, V, Wild, request
 
 PARAMS = dp.SamplingParams(max_tokens=12, ignore_eos=True)
@@ -296,5 +296,5 @@ def test_turns_are_given_back_whatever_happens() -> None:
         raise KeyboardInterrupt
     assert not turns.taken and done == [1]
     with turns.turn(), pytest.raises(ValueError, match="in the middle of a step"):
-        turns.take(turns.name())
+        turns.take(Mine())
     assert not turns.taken

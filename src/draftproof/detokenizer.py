@@ -190,7 +190,12 @@ class Detokenizer:
     def _decode(self, ids: Sequence[int]) -> str:
         if not ids:
             return ""
-        text: str = self._decode_with(
-            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        try:
+            text: str = self._decode_with(
+                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # a panic of the Rust library is no Exception
+            raise RuntimeError(f"the tokenizer failed: {error}") from error
         return text

@@ -19,7 +19,7 @@ from draftproof.rules import accept, argmax_of, broken, checked
 from draftproof.runners.base import Output, Runner, Work, begin, fork, hand_over
 from draftproof.scheduler import Scheduler, Turn
 from draftproof.tree import TokenTree
-from draftproof.turns import Turns
+from draftproof.turns import Mine, Turns
 from draftproof.verify import Typical
 
 
@@ -40,7 +40,7 @@ class Engine:
         self.vocabulary = vocabulary
         self.turns = Turns(self._release_ended, lambda: self._aborted)
         self._aborted: deque[Request] = deque()  # and not released yet
-        self._ended: list[Request] = []  # by an abort, and not reported by a step yet
+        self._ended: list[Request] = []  # and not reported by a step yet
         self.closed = False
         self.use(proposer)
 
@@ -76,12 +76,13 @@ class Engine:
 
     def step(self) -> list[Request]:
         """One pass of the target; returns the requests that wrote or ended, aborted ones too."""
-        mine = self.turns.name()
-        try:
-            self.turns.take(mine)
-            return self._step()
-        finally:
-            self.turns.give(mine)
+        mine = Mine()
+        with mine.lock:
+            try:
+                self.turns.take(mine)
+                return self._step()
+            finally:
+                self.turns.give(mine)
 
     def run(self, requests: Sequence[Request]) -> Generator[Request]:
         """Until all have ended, each whenever it wrote or ended; closed earlier, aborts the rest.
@@ -91,6 +92,8 @@ class Engine:
         news: deque[Request] = deque()
         try:
             for request in requests:
+                if request.listener is not None:
+                    raise ValueError("a request is run already: make another one")
                 request.listener = news.append
                 if not request.added:
                     self.add(request)
@@ -103,7 +106,8 @@ class Engine:
                     if request.finished:
                         left.discard(request.key)
                     yield request
-                self._bring(news, left)
+                if left:
+                    self._bring(news, requests)
         finally:  # an error or an interrupt leaves nothing running
             for request in requests:
                 self.abort(request)
@@ -122,20 +126,23 @@ class Engine:
         assert not self.turns.taken and not self._aborted
         assert len({id(request) for request in everybody}) == len(everybody)
         assert len(running) <= self.scheduler.max_batch
-        assert not any(request.finished for request in running)
+        assert not any(request.finished or request.torn for request in running)
+        for request in running:
+            assert request.history.length == len(request.output)
         if (check := getattr(self.runner, "check", None)) is not None:
             check({request.key for request in running})
 
-    def _bring(self, news: deque[Request], left: set[int]) -> None:
+    def _bring(self, news: deque[Request], requests: Sequence[Request]) -> None:
         """Something new: by a step of this thread, or by those of the one that has the turn."""
-        if not left or news:
-            return
-        mine = self.turns.name()
-        try:
-            if self.turns.take(mine, lambda: news):
-                self._step()
-        finally:
-            self.turns.give(mine)
+        mine = Mine()
+        with mine.lock:
+            try:
+                if self.turns.take(mine, lambda: news):
+                    self._step()
+            finally:
+                self.turns.give(mine)
+        if not news:  # an interrupt may have come between an end and the news of it
+            news.extend(request for request in requests if request.finished)
 
     @torch.inference_mode()
     def _step(self) -> list[Request]:
@@ -143,12 +150,15 @@ class Engine:
         for request in [*self.scheduler.waiting] if self.closed else ():  # added meanwhile
             request.finish("abort")
             self._end(request)
+        for request in self.scheduler.running:
+            request.mend()
         moved = list[Request]()
         turns = self.scheduler.next_turns(self.runner.cached, self._begin, self._fork)
         trees = self.drafts.trees(turns)
         self._run(turns, trees, moved)
         self._release_ended()
-        moved += self._ended
+        known = {id(request) for request in moved}
+        moved += [request for request in self._ended if id(request) not in known]
         self._ended.clear()
         return moved
 
@@ -160,10 +170,7 @@ class Engine:
 
     def _fork(self, request: Request, sibling: Request) -> bool:
         """The prompt as another completion of it has read it."""
-        try:
-            return fork(self.runner, request.key, sibling.key, len(request.prompt) - 1)
-        except MemoryError:
-            return False
+        return fork(self.runner, request.key, sibling.key, len(request.prompt) - 1)
 
     def _run(
         self, turns: Sequence[Turn], trees: Sequence[TokenTree | None], moved: list[Request]
@@ -219,8 +226,10 @@ class Engine:
             request.again = len(tree) > 1 and not request.finished and broken(output, last)
             if not request.again:
                 request.fail(error)
-        except BaseException as error:  # an interrupt, between any two lines
-            request.fail(error)
+        except BaseException:  # an interrupt, between any two lines; not the request's doing
+            request.again = not request.torn
+            if request.torn:
+                request.finish("abort")
             raise
         finally:
             self._keep(turn, tree, tree.path(last), len(request.tokens) - before, output)
@@ -246,10 +255,11 @@ class Engine:
                 request.feedback = Feedback(tree, path, output.hidden, best)
             if request.listener is not None:
                 request.listener(request)
-        except BaseException as error:
+        except Exception as error:
             request.fail(error)
-            if not isinstance(error, Exception):
-                raise
+        except BaseException:
+            request.finish("abort")
+            raise
         finally:
             if request.finished:
                 self._end(request)
@@ -257,19 +267,22 @@ class Engine:
     def _end(self, request: Request) -> None:
         """Its place, its row and what its drafter holds are free at once."""
         heir = self.scheduler.heir(request)
-        self.scheduler.remove(request)
-        if heir is not None and self._hand_over(request, heir):
-            self.scheduler.promote(heir)
-        else:
+        inherits = heir is not None and self._hand_over(request, heir)
+        if not inherits:
             self.runner.free(request.key)
         self.drafts.release(request)
+        if heir is not None and inherits:
+            self.scheduler.promote(heir)
         if request.listener is not None:
             request.listener(request)
+        else:
+            self._ended.append(request)
+        self.scheduler.remove(request)  # last: until then all this can be done again
 
     def _hand_over(self, request: Request, heir: Request) -> bool:
         """The prompt that both complete need not be read again where one row follows the other."""
         length = len(request.prompt) - 1
-        if self.runner.cached(request.key) < length:
+        if not length or self.runner.cached(request.key) < length:
             return False
         return hand_over(self.runner, request.key, heir.key, length)
 
@@ -279,8 +292,6 @@ class Engine:
             request = self._aborted[0]
             if not request.finished:
                 request.finish("abort")
-                if request.listener is None:  # else it is told
-                    self._ended.append(request)
                 self._end(request)
             self._aborted.popleft()
         for request in [each for each in self.scheduler.running if each.finished]:

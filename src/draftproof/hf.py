@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,24 +25,12 @@ from transformers.generation.stopping_criteria import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from draftproof.hf_options import of_generate, refuse
 from draftproof.llm import LLM
 from draftproof.methods import resolve
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 
-# Keywords that reach every decoding loop; "cache_position" does in older versions.
-TAKEN = "attention_mask position_ids past_key_values use_cache logits_to_keep cache_position"
-# Options of a generation config that only another decoding loop could follow.
-OTHER_LOOPS = (
-    "num_beams num_beam_groups penalty_alpha dola_layers constraints force_words_ids use_mtp "
-    "prompt_lookup_num_tokens assistant_early_exit guidance_scale cache_implementation "
-    "prefill_chunk_size compile_config is_assistant low_memory output_attentions "
-    "output_hidden_states"
-)
-INSTEAD = {
-    "assistant_model": "use speculate=dp.DraftModel(...)",
-    "prompt_lookup_num_tokens": "use speculate=dp.NGram()",
-}
 # transformers' processors that treat a row alike whatever rows stand beside it. Any other is given
 # the whole batch, because it may look up its row's number.
 ROW_WISE = (
@@ -52,8 +41,6 @@ ROW_WISE = (
     "SuppressTokensAtBeginLogitsProcessor TemperatureLogitsWarper TopKLogitsWarper "
     "TopPLogitsWarper TypicalLogitsWarper"
 )
-# Processors whose state follows one sequence of calls, where a tree asks in another order.
-STATEFUL = "UnbatchedClassifierFreeGuidanceLogitsProcessor SynthIDTextWatermarkLogitsProcessor"
 
 
 def custom_generate(
@@ -76,7 +63,7 @@ class CustomGenerate:
         self._options: dict[str, Any] = {"rule": rule, "max_batch": max_batch}
         self._options["speculate"] = resolve(speculate)
         self._seed = seed
-        self._making = threading.Lock()
+        self._changed, self._users = threading.Condition(), 0
         self._llm: LLM | None = None
         self._made_for: tuple[Any, ...] = ()
 
@@ -90,9 +77,9 @@ class CustomGenerate:
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Sequences (rows, prompt + output), padded on the right as transformers pads them."""
-        handed = _of_generate(sys._getframe(1).f_locals)
+        handed = of_generate(sys._getframe(1).f_locals)
         streamer = model_kwargs.pop("streamer", handed.get("streamer"))
-        _refuse(generation_config, logits_processor, model_kwargs, handed)
+        refuse(generation_config, logits_processor, model_kwargs, handed)
         rows = len(input_ids)
         if streamer is not None and rows > 1:
             raise ValueError("a streamer follows one sequence: generate one at a time")
@@ -110,19 +97,19 @@ class CustomGenerate:
             "stop_token_ids": sorted({token for ids in eos for token in ids}),
             "ignore_eos": True,
         }
-        llm = self._for(model)
         written: list[Row] = []
-        for index, seed in enumerate(self._seeds(rows, bool(generation_config.do_sample))):
-            begin = _prompt_begin(model_kwargs, index, input_ids.shape[1])
-            ids = input_ids[index].tolist()
-            (request,) = llm.prepare(ids[begin:], SamplingParams(seed=seed, **params))
-            written.append(Row(request, ids[:begin], index, rows, logits_processor))
-            written[-1].stop_at(StoppingCriteriaList(ends))
-            if generation_config.return_dict_in_generate and (
-                generation_config.output_scores or generation_config.output_logits
-            ):
-                request.rows = []
-        _run(llm, written, streamer)
+        with self._engine(model) as llm:
+            for index, seed in enumerate(self._seeds(rows, bool(generation_config.do_sample))):
+                begin = _prompt_begin(model_kwargs, index, input_ids.shape[1])
+                ids = input_ids[index].tolist()
+                (request,) = llm.prepare(ids[begin:], SamplingParams(seed=seed, **params))
+                written.append(Row(request, ids[:begin], index, rows, logits_processor))
+                written[-1].stop_at(StoppingCriteriaList(ends))
+                if generation_config.return_dict_in_generate and (
+                    generation_config.output_scores or generation_config.output_logits
+                ):
+                    request.rows = []
+            _run(llm, written, streamer)
         for row in written:
             row.tell(params["max_tokens"])
         pad = getattr(generation_config, "_pad_token_tensor", None)
@@ -136,15 +123,23 @@ class CustomGenerate:
             logits=_stacked(written, Row.logits) if config.output_logits else None,
         )
 
-    def _for(self, model: PreTrainedModel) -> LLM:
-        """The engine of the last call, unless the model is another one, or has moved."""
+    @contextmanager
+    def _engine(self, model: PreTrainedModel) -> Iterator[LLM]:
+        """The model's engine, that of the last call; another model waits until nobody uses it."""
         asked = (model, model.device, model.dtype)
-        with self._making:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users or asked == self._made_for)
             if self._llm is None or asked != self._made_for:
                 if self._llm is not None:
                     self._llm.close()
                 self._llm, self._made_for = LLM(model, **self._options), asked
-            return self._llm
+            self._users += 1
+        try:
+            yield self._llm
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
 
     def _seeds(self, rows: int, sampled: bool) -> list[int]:
         generator = None  # torch's global one: what transformers' own sampling reads
@@ -198,6 +193,8 @@ class Row:
         request = self.request
         if request.fault is not None:
             raise request.fault
+        if request.finish_reason == "abort":
+            raise RuntimeError("the output was aborted: its engine was closed meanwhile")
         for warning in request.warnings:
             warnings.warn(warning, stacklevel=3)
         if request.finish_reason == "length" and len(request.output) < max_tokens:
@@ -223,40 +220,6 @@ class Row:
     def _ids(self, tokens: Tensor, device: torch.device) -> Tensor:
         """(1, n), a copy: whoever is given it may keep it."""
         return torch.cat((self.padding, tokens))[None].to(device)
-
-
-def _of_generate(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of the calling `generate` that it keeps from a callable (seen in 5.23).
-
-    Without them a streamer would stay silent and an assistant model be ignored.
-    """
-    names = ("streamer", "assistant_model", "synced_gpus")
-    found = {name: arguments.get(name) for name in names}
-    found["past_key_values"] = (arguments.get("kwargs") or {}).get("past_key_values")
-    return {n: value for n, value in found.items() if value is not None and value is not False}
-
-
-def _refuse(
-    config: GenerationConfig,
-    processors: Sequence[Any],
-    given: dict[str, Any],
-    handed: dict[str, Any],
-) -> None:
-    """Refuse by name what would otherwise be ignored."""
-    asked = [name for name in OTHER_LOOPS.split() if _is_on(getattr(config, name, None))]
-    asked += ["use_cache"] if config.use_cache is False else []
-    asked += [n for n, value in given.items() if n not in TAKEN.split() and _is_on(value)]
-    asked += [name for name in handed if name != "streamer"]
-    asked += [name for p in processors if (name := type(p).__name__) in STATEFUL.split()]
-    if asked:
-        way = INSTEAD.get(asked[0], "drop it, or use generate without custom_generate")
-        raise ValueError(f"generate's {asked[0]} is not taken by draftproof: {way}")
-
-
-def _is_on(option: Any) -> bool:
-    """Whether an option asks for something; 0 and 1 are the neutral numbers."""
-    neutral = isinstance(option, bool | int | float) and option in (0, 1) and option is not True
-    return option is not None and not neutral
 
 
 def _prompt_begin(given: dict[str, Any], index: int, length: int) -> int:

@@ -91,6 +91,7 @@ class LLM:
             "prefix_cache": prefix_cache,
         }
         if isinstance(model, LLM):
+            model._check_usable()
             if (runner, device, dtype, threads, revision) != ("auto", "auto", "auto", None, None):
                 raise ValueError("weights of another LLM are shared as they are: drop the options")
             self.runner = model.runner.again(**room)
@@ -116,7 +117,8 @@ class LLM:
         )
         self._draft_with(proposer)
         self._keys = itertools.count()  # its next() is atomic
-        self._closed, self._process = False, os.getpid()
+        self._closed = self._released = False
+        self._process = os.getpid()
 
     def __enter__(self) -> LLM:
         return self
@@ -154,7 +156,7 @@ class LLM:
 
         Waits for a step that runs in another thread. Closing again does nothing.
         """
-        if self._closed or os.getpid() != self._process:
+        if self._released or os.getpid() != self._process:
             return
         self._closed = True
         self.engine.close()
@@ -162,6 +164,7 @@ class LLM:
             if self.engine.proposer is not None:
                 close(self.engine.proposer)
             self.runner.close()
+            self._released = True
 
     def generate(
         self,
@@ -217,11 +220,11 @@ class LLM:
                 tokens, known = request.tokens[sent:], request.logprobs
                 text = request.text.take() if isinstance(request.text, TextStream) else ""
                 if tokens or done:
-                    begin = sent - len(request.prompt)
-                    sent += len(tokens)
+                    begin, sent = sent - len(request.prompt), sent + len(tokens)
                     asked = request.params.logprobs is not None
-                    logprobs = known[begin : begin + len(tokens)] if asked else None
-                    yield Chunk(text, tokens, request.finish_reason, logprobs, request.error)
+                    logprobs = known[begin:][: len(tokens)] if asked else None
+                    reason = request.finish_reason if done else None
+                    yield Chunk(text, tokens, reason, logprobs, request.error if done else None)
                 if done:
                     return
 

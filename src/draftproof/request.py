@@ -7,6 +7,7 @@ engine, runners or methods.
 from __future__ import annotations
 
 import time
+import traceback
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,6 +96,7 @@ class Request:
         self.warnings: list[str] = []
         self.plain = False  # its drafter failed: one node per step from now on
         self.again = False  # a row was not finite beside drafts: the next step goes without any
+        self.torn = False  # in the middle of writing a token
         self.added = False  # to an engine
         self.aborted = False  # somebody wants it to end; the engine ends it
         self.listener: Callable[[Request], object] | None = None  # called when it wrote or ended
@@ -191,7 +193,8 @@ class Request:
 
     def fail(self, error: BaseException) -> None:
         """End with `error`, in a sentence."""
-        said, self.fault = " ".join(str(error).split()), error
+        said = " ".join(str(error).split())
+        self._keep_fault(error)
         known = isinstance(error, sampling.NoCandidate | MemoryError) and said
         self.finish("error", said if known else f"{type(error).__name__}: {said}".strip(": "))
 
@@ -204,10 +207,12 @@ class Request:
                 self.text.flush()
                 if reason == "length" and self.text.stopped():
                     reason = "stop"
-        except Exception as failure:  # a tokenizer is foreign code
+        except (
+            BaseException
+        ) as failure:  # a tokenizer is foreign code; nothing keeps this from ending
             if reason != "error":
-                self.fault, reason = failure, "error"
-                error = f"{type(failure).__name__}: {failure}"
+                self._keep_fault(failure)
+                reason, error = "error", f"{type(failure).__name__}: {failure}"
         self.error, self.stats.ended = error, time.monotonic()
         self.finish_reason = reason  # last: another thread may wait for it to read the rest
         self.noise.forget()
@@ -215,12 +220,22 @@ class Request:
         self.feedback = self.ends = None
         self._generators.clear()
 
+    def _keep_fault(self, error: BaseException) -> None:
+        """Without its frames, which hold rows and laws; where it was raised stays as a note."""
+        if error.__traceback__ is not None:
+            error.add_note(
+                "raised here:\n" + "".join(traceback.format_tb(error.__traceback__)[-3:])
+            )
+        self.fault = error.with_traceback(None)
+        error.__context__ = error.__cause__ = None
+
     def write(self, token: int, logits: Tensor, node: int, drafted: bool = False) -> bool:
         """Append a token that was picked from row `node` of `logits`; whether it ends the output.
 
         logits (N, V) may be empty for a greedy request. Penalties do not count the token before
         `commit`, as verification goes by paths.
         """
+        self.torn = True
         if self.params.logprobs is not None:
             row = logits[node]
             self.logprobs.append(sampling.logprobs(row, [token], self.params.logprobs))
@@ -228,15 +243,24 @@ class Request:
             self.rows.append(logits[node].clone())
         self.from_draft.append(drafted)
         self.tokens.append(token)
-        return self._stops(token)
+        ended, self.torn = self._stops(token), False
+        return ended
 
     def commit(self, tree: TokenTree, path: Sequence[int], written: int) -> None:
         """Count the last `written` tokens, of which those of `path` behind node 0 were drafted."""
         accepted = min(len(path) - 1, written)
-        self.history.append(self.tokens[len(self.tokens) - written :])
+        self.mend()
         self.noise.forget(before=len(self.tokens))
         if written:
             self.stats.count(tree, path[:written], accepted, written)
+
+    def mend(self) -> None:
+        """Let the history have what was written; end a text that an interrupt left in a token."""
+        if self.torn and not self.finished:
+            self.finish("abort")
+        committed = len(self.prompt) + self.history.length
+        if committed < len(self.tokens) and not self.finished:
+            self.history.append(self.tokens[committed:])
 
     def completion(self) -> Completion:
         return Completion(

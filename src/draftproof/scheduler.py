@@ -92,7 +92,8 @@ class Scheduler:
             if request not in self.running:
                 self.running.append(request)
             self.waiting.popleft()
-            begin(request)
+            if not any(other.key in request.siblings for other in self.running[:-1]):
+                begin(request)  # else it is given what they have read
 
     def _waits(
         self,
@@ -102,7 +103,7 @@ class Scheduler:
     ) -> bool:
         """Whether another completion is reading the prompt for it; takes over what was read."""
         length = len(request.prompt) - 1
-        if not request.siblings or cached(request.key) or not length:
+        if not request.siblings or cached(request.key) >= length:
             return False
         for other in self.running:
             if other is request:

@@ -1,7 +1,8 @@
 """Who steps: one thread at a time, and the others wait for what its steps bring.
 
-What is only marked while somebody has the turn is done when it is given back. Knows nothing of what
-is done in a turn.
+What is only marked while somebody has the turn is done when it is given back. An interrupt may come
+between any two lines: so whoever has a turn holds a lock of its own by `with`, which lets go of it
+whatever happens, and the turn is free when that lock is. Knows nothing of what is done in a turn.
 """
 
 from __future__ import annotations
@@ -11,17 +12,29 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+AGAIN = 0.2  # seconds after which a waiting thread looks again, in case nobody told it
 PATIENCE = 10.0  # seconds for a last step, when the process ends
-Mine = tuple[int, object]  # a thread, and which of its calls
+
+
+@dataclass(frozen=True, slots=True)
+class Mine:
+    """What one call tells `take` and `give`, inside of `with mine.lock`."""
+
+    thread: int = field(default_factory=threading.get_ident)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(slots=True)
 class Now:
-    """Whose turn it is."""
+    """Whose turn it is, or was."""
 
     taken: Mine | None = None
+
+    def by(self) -> Mine | None:
+        taken = self.taken
+        return taken if taken is not None and taken.lock.locked() else None
 
 
 class Turns:
@@ -33,34 +46,32 @@ class Turns:
 
     def __init__(self, after: Callable[[], None], left: Callable[[], object]) -> None:
         self._after, self._left = after, left
-        # A plain lock: what comes again in its own thread (the collector closes a generator, say)
-        # fails to take it, where it would find half-changed lists behind a reentrant one.
-        self._changed = threading.Condition(threading.Lock())
-        self._now = Now()
-        weakref.finalize(self, _stop, self._changed, self._now, os.getpid())
+        # Reentrant: the collector may close a generator, which aborts, under any line.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._now, self._process = Now(), os.getpid()
+        weakref.finalize(self, _stop, self._changed, self._now, self._process)
 
     @property
     def taken(self) -> bool:
-        return self._now.taken is not None
-
-    def name(self) -> Mine:
-        """What one call tells `take` and `give`; made first, so that nothing comes between."""
-        return threading.get_ident(), object()
+        return self._now.by() is not None
 
     def take(self, mine: Mine, enough: Callable[[], object] = lambda: False) -> bool:
         """The turn, as soon as nobody has it; false without it if `enough` comes true meanwhile.
 
-        Raises `ValueError` in a thread that has the turn already.
+        Raises `ValueError` in a thread that has the turn already, and in a forked child.
         """
-        with self._changed:
-            while (taken := self._now.taken) is not None and not enough():
-                if taken[0] == mine[0]:
+        if os.getpid() != self._process:
+            raise ValueError("this LLM was made in another process, whose fork this is: make one")
+        with self._lock:
+            while (by := self._now.by()) is not None and not enough():
+                if by.thread == mine.thread:
                     raise ValueError(
                         "this LLM is in the middle of a step, which calls it again: "
                         "use it outside of what a step calls"
                     )
-                self._changed.wait()
-            if taken is None and not enough():
+                self._changed.wait(AGAIN)
+            if by is None and not enough():
                 self._now.taken = mine
         return self._now.taken is mine
 
@@ -72,32 +83,32 @@ class Turns:
 
     def tidy(self) -> None:
         """`after`, if there is something left for it and nobody has the turn, who will call it."""
-        while self._left() and self._changed.acquire(blocking=False):
-            mine = self.name()
-            try:
-                if self._now.taken is None:
-                    self._now.taken = mine
-            finally:
-                self._changed.release()
-            if self._now.taken is not mine:
-                return
-            self._done()
+        while self._left():
+            mine = Mine()
+            with mine.lock:
+                with self._lock:
+                    if self._now.by() is None:
+                        self._now.taken = mine
+                if self._now.taken is not mine:
+                    return
+                self._done()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """For what needs nobody else to step meanwhile."""
-        mine = self.name()
-        try:
-            self.take(mine)
-            yield
-        finally:
-            self.give(mine)
+        mine = Mine()
+        with mine.lock:
+            try:
+                self.take(mine)
+                yield
+            finally:
+                self.give(mine)
 
     def _done(self) -> None:
         try:
             self._after()
         finally:
-            with self._changed:
+            with self._lock:
                 self._now.taken = None
                 self._changed.notify_all()
 
@@ -110,6 +121,8 @@ def _stop(changed: threading.Condition, now: Now, process: int) -> None:
     """
     if os.getpid() != process:
         return
+    last = Mine(thread=0)
+    last.lock.acquire()
     with changed:
-        changed.wait_for(lambda: now.taken is None, timeout=PATIENCE)
-        now.taken = (0, now)
+        changed.wait_for(lambda: now.by() is None, timeout=PATIENCE)
+        now.taken = last

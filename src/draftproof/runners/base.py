@@ -82,19 +82,24 @@ def begin(runner: Runner, key: int, tokens: Sequence[int]) -> None:
 
 
 def fork(runner: Runner, key: int, source: int, length: int) -> bool:
-    """Call the hook if there is one; else `key` has to read what `source` has read."""
-    hook = getattr(runner, "fork", None)
-    if hook is not None:
-        hook(key, source, length)
-    return hook is not None
+    """Call the hook if there is one; else, or if it fails, `key` has to read for itself."""
+    return _took(runner, key, getattr(runner, "fork", None), key, source, length)
 
 
 def hand_over(runner: Runner, key: int, heir: int, length: int) -> bool:
-    """Call the hook if there is one; else both keys stay as they are."""
-    hook = getattr(runner, "hand_over", None)
-    if hook is not None:
-        hook(key, heir, length)
-    return hook is not None
+    """Call the hook if there is one; else, or if it fails, `heir` has to read for itself."""
+    return _took(runner, heir, getattr(runner, "hand_over", None), key, heir, length)
+
+
+def _took(runner: Runner, new: int, hook: Any, *given: int) -> bool:
+    if hook is None:
+        return False
+    try:
+        hook(*given)
+    except Exception:  # no memory for it, say
+        runner.free(new)
+        return False
+    return True
 
 
 class Target(Runner, Protocol):

@@ -1,0 +1,61 @@
+"""Which options of transformers' `generate` the drop-in takes; the others are refused by name.
+
+Knows `generate`'s conventions, not how anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import GenerationConfig
+
+# Keywords that reach every decoding loop; "cache_position" does in older versions.
+TAKEN = "attention_mask position_ids past_key_values use_cache logits_to_keep cache_position"
+# Options of a generation config that only another decoding loop could follow.
+OTHER_LOOPS = (
+    "num_beams num_beam_groups penalty_alpha dola_layers constraints force_words_ids use_mtp "
+    "prompt_lookup_num_tokens assistant_early_exit guidance_scale cache_implementation "
+    "prefill_chunk_size compile_config is_assistant low_memory output_attentions "
+    "output_hidden_states"
+)
+INSTEAD = {
+    "assistant_model": "use speculate=dp.DraftModel(...)",
+    "prompt_lookup_num_tokens": "use speculate=dp.NGram()",
+}
+# Processors whose state follows one sequence of calls, where a tree asks in another order.
+STATEFUL = "UnbatchedClassifierFreeGuidanceLogitsProcessor SynthIDTextWatermarkLogitsProcessor"
+
+
+def of_generate(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of the calling `generate` that it keeps from a callable (seen in 5.23).
+
+    Without them a streamer would stay silent and an assistant model be ignored.
+    """
+    names = ("streamer", "assistant_model", "synced_gpus")
+    found = {name: arguments.get(name) for name in names}
+    found["past_key_values"] = (arguments.get("kwargs") or {}).get("past_key_values")
+    return {n: value for n, value in found.items() if value is not None and value is not False}
+
+
+def refuse(
+    config: GenerationConfig,
+    processors: Sequence[Any],
+    given: dict[str, Any],
+    handed: dict[str, Any],
+) -> None:
+    """Refuse by name what would otherwise be ignored."""
+    asked = [name for name in OTHER_LOOPS.split() if _is_on(getattr(config, name, None))]
+    asked += ["use_cache"] if config.use_cache is False else []
+    asked += [n for n, value in given.items() if n not in TAKEN.split() and _is_on(value)]
+    asked += [name for name in handed if name != "streamer"]
+    asked += [name for p in processors if (name := type(p).__name__) in STATEFUL.split()]
+    if asked:
+        way = INSTEAD.get(asked[0], "drop it, or use generate without custom_generate")
+        raise ValueError(f"generate's {asked[0]} is not taken by draftproof: {way}")
+
+
+def _is_on(option: Any) -> bool:
+    """Whether an option asks for something; 0 and 1 are the neutral numbers."""
+    neutral = isinstance(option, bool | int | float) and option in (0, 1) and option is not True
+    return option is not None and not neutral

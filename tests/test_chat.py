@@ -258,7 +258,7 @@ def test_an_interrupt_ends_the_answer_only(
     run: Any, asked: Any, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     whole = run(*options, *SHORT, lines=["hello"]).out
-    steps, real = [0], Engine.step
+    steps, real = [0], Engine._step
 
     def interrupted(self: Engine) -> Any:
         steps[0] += 1
@@ -267,7 +267,7 @@ def test_an_interrupt_ends_the_answer_only(
         return real(self)
 
     del asked[:]
-    monkeypatch.setattr(Engine, "step", interrupted)
+    monkeypatch.setattr(Engine, "_step", interrupted)
     code, out, _ = run(*options, *SHORT, lines=["hello", "again", "/exit"])
     first, second = out.splitlines()
     assert code == 0 and second
@@ -278,7 +278,7 @@ def test_an_interrupt_ends_the_answer_only(
 def test_a_message_interrupted_before_its_answer_is_taken_back(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps, real = [0], Engine.step
+    steps, real = [0], Engine._step
 
     def interrupted(self: Engine) -> Any:
         steps[0] += 1
@@ -287,7 +287,7 @@ def test_a_message_interrupted_before_its_answer_is_taken_back(
         return real(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "step", interrupted)
+        patch.setattr(Engine, "_step", interrupted)
         code, out, _ = run(*SHORT, lines=["oops", "hello"])
     assert (code, out) == (0, "\n" + printed(talk(folder, ["hello"])))
 

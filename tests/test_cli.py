@@ -345,7 +345,7 @@ def test_an_interrupt_prints_what_is_there(
     run: Any, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     whole = run("generate", "T", PROMPT, "--max-tokens", "20")
-    steps, real = [0], Engine.step
+    steps, real = [0], Engine._step
 
     def interrupted(self: Engine) -> Any:
         steps[0] += 1
@@ -353,7 +353,7 @@ def test_an_interrupt_prints_what_is_there(
             signal.raise_signal(signal.SIGINT)
         return real(self)
 
-    monkeypatch.setattr(Engine, "step", interrupted)
+    monkeypatch.setattr(Engine, "_step", interrupted)
     code, out, err = run("generate", "T", PROMPT, "--max-tokens", "20", *options)
     assert code == 130 and steps == [7] and "Traceback" not in err
     if "--json" in options:

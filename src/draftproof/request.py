@@ -207,18 +207,17 @@ class Request:
                 self.text.flush()
                 if reason == "length" and self.text.stopped():
                     reason = "stop"
-        except (
-            BaseException
-        ) as failure:  # a tokenizer is foreign code; nothing keeps this from ending
+        except Exception as failure:  # a tokenizer is foreign code
             if reason != "error":
                 self._keep_fault(failure)
                 reason, error = "error", f"{type(failure).__name__}: {failure}"
-        self.error, self.stats.ended = error, time.monotonic()
-        self.finish_reason = reason  # last: another thread may wait for it to read the rest
-        self.noise.forget()
-        self.history.forget()
-        self.feedback = self.ends = None
-        self._generators.clear()
+        finally:
+            self.error, self.stats.ended = error, time.monotonic()
+            self.finish_reason = reason  # another thread may wait for it, to read what is above
+            self.noise.forget()
+            self.history.forget()
+            self.feedback = self.ends = None
+            self._generators.clear()
 
     def _keep_fault(self, error: BaseException) -> None:
         """Without its frames, which hold rows and laws; where it was raised stays as a note."""
@@ -235,12 +234,13 @@ class Request:
         logits (N, V) may be empty for a greedy request. Penalties do not count the token before
         `commit`, as verification goes by paths.
         """
+        count, row = self.params.logprobs, None if self.rows is None else logits[node].clone()
+        found = None if count is None else sampling.logprobs(logits[node], [token], count)
         self.torn = True
-        if self.params.logprobs is not None:
-            row = logits[node]
-            self.logprobs.append(sampling.logprobs(row, [token], self.params.logprobs))
-        if self.rows is not None:
-            self.rows.append(logits[node].clone())
+        if found is not None:
+            self.logprobs.append(found)
+        if self.rows is not None and row is not None:
+            self.rows.append(row)
         self.from_draft.append(drafted)
         self.tokens.append(token)
         ended, self.torn = self._stops(token), False

@@ -89,11 +89,12 @@ class Engine:
 
         Requests that were not added are. Steps, or waits for what another thread's steps bring.
         """
-        news: deque[Request] = deque()
+        news, mine = deque[Request](), list[Request]()
         try:
             for request in requests:
                 if request.listener is not None:
                     raise ValueError("a request is run already: make another one")
+                mine.append(request)
                 request.listener = news.append
                 if not request.added:
                     self.add(request)
@@ -109,7 +110,7 @@ class Engine:
                 if left:
                     self._bring(news, requests)
         finally:  # an error or an interrupt leaves nothing running
-            for request in requests:
+            for request in mine:
                 self.abort(request)
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ class History:
         self._distinct: dict[int, int] = {}  # id of the counted output -> its place below
         self._ids, self._counts = Growing(), Growing()
         self._counted = 0  # tokens of the output
+        self._whole = True  # no interrupt has left these three half changed
 
     @property
     def length(self) -> int:
@@ -48,9 +49,11 @@ class History:
 
     def rewind(self, length: int) -> None:
         """Take back the output behind its first `length` tokens."""
-        for token in self._output[length : self._counted]:
+        whole, self._whole = self._whole, False
+        for token in self._output[length : self._counted] if whole else ():
             self._counts.array[self._distinct[token]] -= 1
         self._counted = min(self._counted, length)
+        self._whole = whole
         self._text.size = min(self._text.size, len(self._given) + length)
         del self._output[length:]
 
@@ -84,9 +87,8 @@ class History:
 
         A token that was taken back may be among them, with a count of 0.
         """
-        if self._counted < len(self._output):
-            self._count(self._output[self._counted :])
-            self._counted = len(self._output)
+        if self._counted < len(self._output) or not self._whole:
+            self._count()
         ids, counts = self._ids.tensor, self._counts.tensor
         if not path:
             return ids, counts
@@ -100,14 +102,21 @@ class History:
             return ids, counts
         return torch.cat((ids, _long(fresh))), torch.cat((counts, _long(fresh.values())))
 
-    def _count(self, tokens: Sequence[int]) -> None:
-        new = Counter(tokens)
+    def _count(self) -> None:
+        """Count the output as far as it is new; all of it where an interrupt was in the way."""
+        if not self._whole:
+            self._distinct.clear()
+            self._ids, self._counts, self._counted = Growing(), Growing(), 0
+        self._whole = False
+        new = Counter(self._output[self._counted :])
         fresh = [token for token in new if token not in self._distinct]
         for at, token in enumerate(fresh, self._ids.size):
             self._distinct[token] = at
         self._ids.extend(fresh)
         self._counts.extend([0] * len(fresh))
         self._counts.array[[self._distinct[token] for token in new]] += [*new.values()]
+        self._counted = len(self._output)
+        self._whole = True
 
 
 class Growing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ RUNNERS = ["torch", "native"]
 def stressed(runner: str, seconds: float, seed: int) -> dict[str, int]:
     """In a process of its own: its threads are many, and may hang."""
     command = [sys.executable, str(STRESS / "workload.py"), runner, str(seconds), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 300)
+    paths = {**os.environ, "PYTHONPATH": str(STRESS.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 300, env=paths)
     assert done.returncode == 0, done.stderr[-3000:]
     counts: dict[str, int] = eval(done.stdout.strip().splitlines()[-1])
     return counts

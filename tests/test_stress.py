@@ -17,7 +17,7 @@ RUNNERS = ["torch", "native"]
 
 def stressed(runner: str, seconds: float, seed: int) -> dict[str, int]:
     """In a process of its own: its threads are many, and may hang."""
-    command = [sys.executable, str(STRESS / "workload.py"), runner, str(seconds), str(seed)]
+    command = [sys.executable, str(STRESS / "crowd.py"), runner, str(seconds), str(seed)]
     paths = {**os.environ, "PYTHONPATH": str(STRESS.parent)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 300, env=paths)
     assert done.returncode == 0, done.stderr[-3000:]

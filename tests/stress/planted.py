@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()
-SECONDS = 12.0
+SECONDS = 8.0
 NONE = "none"
 
 
@@ -98,7 +98,7 @@ def found(defect: str, runner: str) -> bool:
 def main() -> None:
     if len(sys.argv) == 3:
         sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent)]
-        from workload import stress
+        from crowd import stress
 
         DEFECTS.get(sys.argv[1], lambda: None)()
         stress(sys.argv[2], SECONDS)

@@ -76,7 +76,6 @@ def interrupted_everywhere(every: int) -> None:
             made.add(each)
         return made, asked
 
-    gc.disable()  # a finalizer of the engine before is no part of this one's run
     made, asked = ready()
     total = instructions(FILES, lambda: drive(made, asked))
     assert total > 5000
@@ -95,7 +94,9 @@ def interrupted_everywhere(every: int) -> None:
 
 @pytest.fixture
 def collecting() -> Iterator[None]:
-    """The collector is on again, whatever a test did with it."""
+    """Finalizers of what was before are no part of a run: the collector waits."""
+    gc.collect()
+    gc.disable()
     yield
     gc.enable()
     gc.collect()
@@ -110,7 +111,7 @@ def test_an_interrupt_at_any_instruction_of_a_run(collecting: None) -> None:
     interrupted_everywhere(1)
 
 
-def test_interrupts_by_the_system_never_keep_the_turn() -> None:
+def test_interrupts_by_the_system_never_keep_the_turn(collecting: None) -> None:
     """Real signals, at whatever place they come."""
     made, stop = Turns(lambda: None, lambda: False), threading.Event()
 

@@ -18,7 +18,7 @@ from draftproof import counts, drafts, engine, history, request, scheduler, turn
 from draftproof.engine import Engine
 from draftproof.request import Request
 from draftproof.scheduler import Scheduler
-from draftproof.turns import Mine, Turns
+from draftproof.turns import Turns
 from fakes import Table, V, Wild
 from fakes import request as make_request
 from interrupting import instructions
@@ -120,8 +120,7 @@ def test_interrupts_by_the_system_never_keep_the_turn(collecting: None) -> None:
 
     def compete() -> None:
         while not stop.is_set():
-            with made.turn():
-                pass
+            made.alone(lambda: None)
 
     before = signal.signal(signal.SIGALRM, interrupt)
     thread = threading.Thread(target=compete, daemon=True)
@@ -131,18 +130,14 @@ def test_interrupts_by_the_system_never_keep_the_turn(collecting: None) -> None:
             with suppress(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_REAL, 0.0004)
                 while True:
-                    with made.turn():
-                        pass
+                    made.alone(lambda: None)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         stop.set()
     thread.join(timeout=10)
     assert not thread.is_alive()
-    mine = Mine()
-    with mine.lock:
-        assert made.take(mine)
-        made.give(mine)
+    assert made.alone(lambda: True)
 
 
 # --- what two readers of the code found ---

@@ -32,18 +32,13 @@ def seen(counts: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_ten_seconds_of_everything(runner: str) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "seed"), [(10, 0), pytest.param(300, 1, marks=pytest.mark.slow)]
+)
+def test_everything_at_once(runner: str, seconds: float, seed: int) -> None:
     if runner == "native" and native.found() is None:
         pytest.skip("the native kernels are not built")
-    seen(stressed(runner, 10, seed=0))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("runner", RUNNERS)
-def test_five_minutes_of_everything(runner: str) -> None:
-    if runner == "native" and native.found() is None:
-        pytest.skip("the native kernels are not built")
-    seen(stressed(runner, 300, seed=1))
+    seen(stressed(runner, seconds, seed))
 
 
 @pytest.mark.slow

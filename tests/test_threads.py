@@ -21,7 +21,7 @@ from draftproof.request import Request
 from draftproof.runners.base import Output, Work
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
-from draftproof.turns import Mine, Turns
+from draftproof.turns import Turns
 from fakes import Table, V, Wild, request
 
 PARAMS = dp.SamplingParams(max_tokens=12, ignore_eos=True)
@@ -291,10 +291,14 @@ def test_a_forked_child_may_not_use_it() -> None:
 def test_turns_are_given_back_whatever_happens() -> None:
     left, done = [1], []
     turns = Turns(lambda: done.extend(left), lambda: False)
-    with pytest.raises(KeyboardInterrupt), turns.turn():
+
+    def interrupted() -> None:
         assert turns.taken
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        turns.alone(interrupted)
     assert not turns.taken and done == [1]
-    with turns.turn(), pytest.raises(ValueError, match="in the middle of a step"):
-        turns.take(Mine())
+    with pytest.raises(ValueError, match="in the middle of a step"):
+        turns.alone(lambda: turns.alone(interrupted))
     assert not turns.taken

@@ -74,9 +74,9 @@ class Drafts:
     def _propose(self, requests: Sequence[Request]) -> dict[int, TokenTree]:
         """Checked tree by tree: a second proposal would draw a second time for the others."""
         assert self.proposer is not None
-        proposed = zip(requests, self.proposer.propose(requests), strict=True)
+        proposed = list(zip(requests, self.proposer.propose(requests), strict=True))
         drafted: dict[int, TokenTree] = {}
-        for request, tree in list(proposed):
+        for request, tree in proposed:
             try:
                 self._check(request, tree)
                 drafted[request.key] = tree  # what a drafter that failed had drawn before counts

@@ -19,7 +19,7 @@ from draftproof.rules import accept, argmax_of, broken, checked
 from draftproof.runners.base import Output, Runner, Work, begin, fork, hand_over
 from draftproof.scheduler import Scheduler, Turn
 from draftproof.tree import TokenTree
-from draftproof.turns import Mine, Turns
+from draftproof.turns import Turns
 from draftproof.verify import Typical
 
 
@@ -58,8 +58,7 @@ class Engine:
 
     def add(self, request: Request) -> None:
         """Let `request` run as soon as there is a place. Raises `ValueError` behind `close`."""
-        if self.closed:
-            raise ValueError("this LLM is closed: make a new one")
+        self.check_usable()
         if not request.finished:
             request.added = True
             self.scheduler.add(request)
@@ -76,13 +75,7 @@ class Engine:
 
     def step(self) -> list[Request]:
         """One pass of the target; returns the requests that wrote or ended, aborted ones too."""
-        mine = Mine()
-        with mine.lock:
-            try:
-                self.turns.take(mine)
-                return self._step()
-            finally:
-                self.turns.give(mine)
+        return self.turns.alone(self._step) or []
 
     def run(self, requests: Sequence[Request]) -> Generator[Request]:
         """Until all have ended, each whenever it wrote or ended; closed earlier, aborts the rest.
@@ -116,9 +109,13 @@ class Engine:
     def close(self) -> None:
         """Abort every request, and take no more."""
         self.closed = True
-        with self.turns.turn():
-            for request in [*self.scheduler.running, *self.scheduler.waiting]:
-                self.abort(request)
+        self.turns.alone(self._abort_all)
+
+    def check_usable(self) -> None:
+        """Raises `ValueError` behind `close`, and in a forked child."""
+        if self.closed:
+            raise ValueError("this LLM is closed: make a new one")
+        self.turns.check_process()
 
     def check(self) -> None:
         """Asserts what must hold between two steps."""
@@ -135,13 +132,7 @@ class Engine:
 
     def _bring(self, news: deque[Request], requests: Sequence[Request]) -> None:
         """Something new: by a step of this thread, or by those of the one that has the turn."""
-        mine = Mine()
-        with mine.lock:
-            try:
-                if self.turns.take(mine, lambda: news):
-                    self._step()
-            finally:
-                self.turns.give(mine)
+        self.turns.alone(self._step, enough=lambda: news)
         if not news:  # an interrupt may have come between an end and the news of it
             news.extend(request for request in requests if request.finished)
 
@@ -286,6 +277,10 @@ class Engine:
         if not length or self.runner.cached(request.key) < length:
             return False
         return hand_over(self.runner, request.key, heir.key, length)
+
+    def _abort_all(self) -> None:
+        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+            self.abort(request)
 
     def _release_ended(self) -> None:
         """What was aborted, and what an interrupt left behind."""

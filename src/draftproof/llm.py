@@ -6,7 +6,6 @@ Loads a model, resolves `speculate`, turns prompts into requests and requests in
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -62,6 +61,7 @@ class LLM:
     """
 
     runner: TorchRunner | NativeRunner
+    engine: Engine
     tokenizer: Any
 
     def __init__(
@@ -91,7 +91,7 @@ class LLM:
             "prefix_cache": prefix_cache,
         }
         if isinstance(model, LLM):
-            model._check_usable()
+            model.engine.check_usable()
             if (runner, device, dtype, threads, revision) != ("auto", "auto", "auto", None, None):
                 raise ValueError("weights of another LLM are shared as they are: drop the options")
             self.runner = model.runner.again(**room)
@@ -117,8 +117,7 @@ class LLM:
         )
         self._draft_with(proposer)
         self._keys = itertools.count()  # its next() is atomic
-        self._closed = self._released = False
-        self._process = os.getpid()
+        self._released = False
 
     def __enter__(self) -> LLM:
         return self
@@ -136,12 +135,15 @@ class LLM:
 
         Raises `ValueError` while requests are running, and changes nothing if it raises.
         """
-        self._check_usable()
+        self.engine.check_usable()
         proposer = resolve(speculate)
-        with self.engine.turns.turn():
+
+        def change() -> None:
             if self.engine.scheduler.running or self.engine.scheduler.waiting:
                 raise ValueError("requests are running: change the method when they have ended")
             self._draft_with(proposer)
+
+        self.engine.turns.alone(change)
 
     def _draft_with(self, proposer: Proposer | None) -> None:
         if proposer is not None:
@@ -156,15 +158,15 @@ class LLM:
 
         Waits for a step that runs in another thread. Closing again does nothing.
         """
-        if self._released or os.getpid() != self._process:
-            return
-        self._closed = True
-        self.engine.close()
-        with self.engine.turns.turn():
-            if self.engine.proposer is not None:
-                close(self.engine.proposer)
-            self.runner.close()
-            self._released = True
+        if not self._released and not self.engine.turns.forked:
+            self.engine.close()
+            self.engine.turns.alone(self._let_go)
+
+    def _let_go(self) -> None:
+        if self.engine.proposer is not None:
+            close(self.engine.proposer)
+        self.runner.close()
+        self._released = True
 
     def generate(
         self,
@@ -230,7 +232,7 @@ class LLM:
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> list[Request]:
         """Requests that do not run yet, one for each completion; `engine.run` takes them."""
-        self._check_usable()
+        self.engine.check_usable()
         ids = self._ids(prompt)
         if params.stop and self.tokenizer is None:
             raise ValueError("stop strings need a tokenizer: pass tokenizer= or use stop_token_ids")
@@ -258,14 +260,6 @@ class LLM:
                 )
             )
         return requests
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise ValueError("this LLM is closed: make a new one")
-        if os.getpid() != self._process:
-            raise ValueError(
-                "this LLM was made in another process, a fork of which this is: make one here"
-            )
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
 
 AGAIN = 0.2  # seconds after which a waiting thread looks again, in case nobody told it
 PATIENCE = 10.0  # seconds for a last step, when the process ends
@@ -20,7 +22,7 @@ PATIENCE = 10.0  # seconds for a last step, when the process ends
 
 @dataclass(frozen=True, slots=True)
 class Mine:
-    """What one call tells `take` and `give`, inside of `with mine.lock`."""
+    """A call that wants a turn; it has one no longer than it holds the lock."""
 
     thread: int = field(default_factory=threading.get_ident)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -56,30 +58,34 @@ class Turns:
     def taken(self) -> bool:
         return self._now.by() is not None
 
-    def take(self, mine: Mine, enough: Callable[[], object] = lambda: False) -> bool:
-        """The turn, as soon as nobody has it; false without it if `enough` comes true meanwhile.
+    @property
+    def forked(self) -> bool:
+        """Whether this is a fork of the process that the turns belong to."""
+        return os.getpid() != self._process
 
-        Raises `ValueError` in a thread that has the turn already, and in a forked child.
+    def alone(
+        self, call: Callable[[], T], enough: Callable[[], object] = lambda: False
+    ) -> T | None:
+        """`call` in a turn, as soon as nobody has one; None if `enough` comes true before.
+
+        Raises `ValueError` in a thread that has the turn already, and in a forked child. A call,
+        not a context manager: an interrupt between entering one and its body would keep the turn.
         """
-        if os.getpid() != self._process:
-            raise ValueError("this LLM was made in another process, whose fork this is: make one")
-        with self._lock:
-            while (by := self._now.by()) is not None and not enough():
-                if by.thread == mine.thread:
-                    raise ValueError(
-                        "this LLM is in the middle of a step, which calls it again: "
-                        "use it outside of what a step calls"
-                    )
-                self._changed.wait(AGAIN)
-            if by is None and not enough():
-                self._now.taken = mine
-        return self._now.taken is mine
+        mine = Mine()
+        with mine.lock:
+            try:
+                return call() if self._take(mine, enough) else None
+            finally:
+                if self._now.taken is mine:
+                    self._done()
+                self.tidy()
 
-    def give(self, mine: Mine) -> None:
-        """The turn back, if `mine` has it; always called after `take`, whatever came of it."""
-        if self._now.taken is mine:
-            self._done()
-        self.tidy()
+    def check_process(self) -> None:
+        """Raises `ValueError` in a forked child, where whoever had the turn has stayed behind."""
+        if self.forked:
+            raise ValueError(
+                "this LLM was made in another process, a fork of which this is: make one here"
+            )
 
     def tidy(self) -> None:
         """`after`, if there is something left for it and nobody has the turn, who will call it."""
@@ -93,16 +99,20 @@ class Turns:
                     return
                 self._done()
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """For what needs nobody else to step meanwhile."""
-        mine = Mine()
-        with mine.lock:
-            try:
-                self.take(mine)
-                yield
-            finally:
-                self.give(mine)
+    def _take(self, mine: Mine, enough: Callable[[], object]) -> bool:
+        """Whether the turn is had, and not enough without it."""
+        self.check_process()
+        with self._lock:
+            while (by := self._now.by()) is not None and not enough():
+                if by.thread == mine.thread:
+                    raise ValueError(
+                        "this LLM is in the middle of a step, which calls it again: "
+                        "use it outside of what a step calls"
+                    )
+                self._changed.wait(AGAIN)
+            if by is None and not enough():
+                self._now.taken = mine
+        return self._now.taken is mine
 
     def _done(self) -> None:
         try:

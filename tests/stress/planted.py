@@ -21,13 +21,13 @@ def two_step_at_once() -> None:
     """Whoever wants to step does, whatever another thread is in the middle of."""
     from draftproof.turns import Turns
 
-    def take(self: Any, mine: Any, enough: Any = lambda: False) -> bool:
-        with self._changed:
+    def take(self: Any, mine: Any, enough: Any) -> bool:
+        with self._lock:
             if not enough():
-                self._taken = mine
-        return self._taken is mine
+                self._now.taken = mine
+        return self._now.taken is mine
 
-    Turns.take = take  # type: ignore[method-assign]
+    Turns._take = take  # type: ignore[method-assign]
 
 
 def aborts_release_at_once() -> None:

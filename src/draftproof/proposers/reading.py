@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from draftproof.proposers.base import alone
 from draftproof.proposers.together import passed
 from draftproof.request import Request
-from draftproof.runners.base import Runner, Work, begin
+from draftproof.runners.base import Runner, Work, begin, fork
 
 SLICE = 512  # prompt tokens read in one step, of all requests together
 
@@ -104,8 +104,5 @@ def start(
     others = [key for key in request.siblings if key != request.key and runner.cached(key)]
     lengths = {key: min(runner.cached(key), shared(key), len(tokens) - 1) for key in others}
     source = max(others, key=lambda key: lengths[key], default=None)
-    fork = getattr(runner, "fork", None)
-    if fork is not None and source is not None and lengths[source] > 0:
-        fork(request.key, source, lengths[source])
-    else:
+    if source is None or not (n := lengths[source]) or not fork(runner, request.key, source, n):
         begin(runner, request.key, tokens)

@@ -37,9 +37,10 @@ class Stage:
         if (process := request.history.process) is not None:
 
             def over(ids: Tensor, row: Tensor) -> Tensor:
-                return widened(process(ids, widened(row, vocabulary)[:vocabulary]), len(row))
+                theirs = process(ids, widened(row, vocabulary)[:vocabulary])
+                return widened(theirs, len(row))[: len(row)]
 
-            self.shadow.history.process = lambda ids, row: over(ids, row)[: len(row)]
+            self.shadow.history.process = over
 
     def hung(self, tree: TokenTree) -> TokenTree:
         """What ran with `tree`, whose node 0 has not run unless nothing has."""

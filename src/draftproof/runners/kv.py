@@ -135,10 +135,6 @@ class Rows:
     def vacated(self, row: int) -> None:
         """A row is nobody's any more: storage may let go of what it took for it."""
 
-    def copy(self, source: int, key: int, slots: int) -> None:
-        """Give `key` a row of its own, whose first `slots` are those of key `source`."""
-        raise NotImplementedError
-
     def check(self, keys: Collection[int]) -> None:
         """Every row is one key's, or parked, or free; no key is known but `keys`."""
         assert self.rows.keys() <= set(keys), "a row is held for a key that has ended"

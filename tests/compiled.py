@@ -150,7 +150,8 @@ class Raw:
             "taps": 0,
             "layers": self.shape.layers,
         }
-        given = native.Pass(**{**fields, **changes})
+        values = {**fields, **changes}  # which hold what the pass reads by address
+        given = native.Pass(**{name: address(value) for name, value in values.items()})
         code: int = self.library.dp_forward(self.model, team, byref(given))
         return code, bytes(logits)
 
@@ -165,6 +166,13 @@ class Raw:
 def gaussian(count: int) -> ctypes.Array[c_float]:
     rng = Random(count)
     return floats([rng.gauss(0, 0.3) for _ in range(count)])
+
+
+def address(value: Any) -> Any:
+    """Where 32-bit ids lie; anything else as it is."""
+    if isinstance(value, ctypes.Array) and value._type_ is c_int32:
+        return ctypes.addressof(value)
+    return value
 
 
 def ids(values: Sequence[int]) -> ctypes.Array[c_int32]:

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from random import Random
 
@@ -74,7 +75,8 @@ def close_under_a_pass(rng: Random) -> None:
 
 
 def generate_at_exit(rng: Random) -> None:
-    """An LLM writes in a daemon thread when the process ends."""
+    """An LLM writes in a daemon thread when the process ends, which closes it last of all."""
+    weakref.finalize(os, lambda: llm.close())  # before its own finalizers, so run after them
     llm = dp.LLM(MODEL, runner="native", speculate="ngram")
     params = dp.SamplingParams(max_tokens=3000, ignore_eos=True)
 

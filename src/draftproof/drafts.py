@@ -27,8 +27,11 @@ class Drafts:
 
     def trees(self, turns: Sequence[Turn]) -> list[TokenTree | None]:
         """A tree for every turn that has read its prompt."""
-        drafting, reading = list[Request](), list[Request]()
-        for turn in turns if self.proposer is not None else ():
+        if self.proposer is None:
+            return [_root(turn) if turn.whole else None for turn in turns]
+        drafting: list[Request] = []
+        reading: list[Request] = []
+        for turn in turns:
             request = turn.request
             if request.room > 1 and not (request.plain or request.again):
                 (drafting if turn.whole else reading).append(request)
@@ -37,7 +40,7 @@ class Drafts:
         self._for_each(drafting, lambda requests: drafted.update(self._propose(requests)))
         trees: list[TokenTree | None] = []
         for turn in turns:
-            tree = drafted.get(turn.request.key) or TokenTree.chain([turn.request.tokens[-1]])
+            tree = drafted.get(turn.request.key) or _root(turn)
             # The bonus token needs a place too: no node may stand on the last position.
             trees.append(tree.truncate(turn.request.room - 1) if turn.whole else None)
             turn.request.again = False
@@ -97,3 +100,8 @@ class Drafts:
             raise ValueError(f"the tree holds a token outside of the vocabulary of {size}")
         if tree.laws is not None and tree.laws.shape[1] != size:
             raise ValueError(f"the tree's laws are not over the vocabulary of {size}")
+
+
+def _root(turn: Turn) -> TokenTree:
+    """The tree without drafts."""
+    return TokenTree.chain([turn.request.tokens[-1]])

@@ -144,14 +144,15 @@ class Engine:
             self._end(request)
         for request in self.scheduler.running:
             request.mend()
-        moved = list[Request]()
+        moved: list[Request] = []
         turns = self.scheduler.next_turns(self.runner.cached, self._begin, self._fork)
         trees = self.drafts.trees(turns)
         self._run(turns, trees, moved)
         self._release_ended()
-        known = {id(request) for request in moved}
-        moved += [request for request in self._ended if id(request) not in known]
-        self._ended.clear()
+        if self._ended:
+            known = {id(request) for request in moved}
+            moved += [request for request in self._ended if id(request) not in known]
+            self._ended.clear()
         return moved
 
     def _begin(self, request: Request) -> None:

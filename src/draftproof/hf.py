@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,8 @@ from draftproof.llm import LLM
 from draftproof.methods import resolve
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
+
+PAUSE = 0.02  # seconds between two looks whether another model's engine is free
 
 # transformers' processors that treat a row alike whatever rows stand beside it. Any other is given
 # the whole batch, because it may look up its row's number.
@@ -51,7 +53,7 @@ def custom_generate(
     speculate, rule: as in `LLM`. seed: of sampling; None takes one from torch's global generator,
     as transformers does, so that `torch.manual_seed` repeats an output. max_batch: rows that run at
     once. Logits processors must be functions of their own row alone: ids, scores and its number.
-    Raises `ValueError`.
+    Stopping criteria are asked row by row and must not count how often. Raises `ValueError`.
     """
     return CustomGenerate(speculate, rule, seed, max_batch)
 
@@ -63,7 +65,8 @@ class CustomGenerate:
         self._options: dict[str, Any] = {"rule": rule, "max_batch": max_batch}
         self._options["speculate"] = resolve(speculate)
         self._seed = seed
-        self._changed, self._users = threading.Condition(), 0
+        self._lock = threading.Lock()
+        self._users: list[threading.Lock] = []  # each held for the length of a call
         self._llm: LLM | None = None
         self._made_for: tuple[Any, ...] = ()
 
@@ -98,7 +101,9 @@ class CustomGenerate:
             "ignore_eos": True,
         }
         written: list[Row] = []
-        with self._engine(model) as llm:
+        mine = threading.Lock()
+        with mine:
+            llm = self._engine(model, mine)
             for index, seed in enumerate(self._seeds(rows, bool(generation_config.do_sample))):
                 begin = _prompt_begin(model_kwargs, index, input_ids.shape[1])
                 ids = input_ids[index].tolist()
@@ -123,23 +128,24 @@ class CustomGenerate:
             logits=_stacked(written, Row.logits) if config.output_logits else None,
         )
 
-    @contextmanager
-    def _engine(self, model: PreTrainedModel) -> Iterator[LLM]:
-        """The model's engine, that of the last call; another model waits until nobody uses it."""
+    def _engine(self, model: PreTrainedModel, mine: threading.Lock) -> LLM:
+        """The model's engine, that of the last call; another model waits until nobody uses it.
+
+        mine: held as long as it is used, so that an interrupt anywhere leaves nobody waiting.
+        """
         asked = (model, model.device, model.dtype)
-        with self._changed:
-            self._changed.wait_for(lambda: not self._users or asked == self._made_for)
-            if self._llm is None or asked != self._made_for:
-                if self._llm is not None:
-                    self._llm.close()
-                self._llm, self._made_for = LLM(model, **self._options), asked
-            self._users += 1
-        try:
-            yield self._llm
-        finally:
-            with self._changed:
-                self._users -= 1
-                self._changed.notify_all()
+        while True:
+            with self._lock:
+                self._users = [user for user in self._users if user.locked()]
+                if asked != self._made_for and not self._users:
+                    if self._llm is not None:
+                        self._llm.close()
+                        self._made_for = ()
+                    self._llm, self._made_for = LLM(model, **self._options), asked
+                if asked == self._made_for and self._llm is not None:
+                    self._users.append(mine)
+                    return self._llm
+            time.sleep(PAUSE)
 
     def _seeds(self, rows: int, sampled: bool) -> list[int]:
         generator = None  # torch's global one: what transformers' own sampling reads

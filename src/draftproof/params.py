@@ -5,6 +5,7 @@ Knows the ranges, not what the parameters do to a row of logits: that is `sampli
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import sys
@@ -71,12 +72,12 @@ class SamplingParams:
         for name, value in clean.items():
             object.__setattr__(self, name, value)
 
-    @property
+    @functools.cached_property
     def adjusts(self) -> bool:
         """Whether `adjust` can change a row: only then does a node's history matter."""
         return bool(self.penalises or self.logit_bias or self.bad_token_ids or self.min_tokens)
 
-    @property
+    @functools.cached_property
     def penalises(self) -> bool:
         return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
 

@@ -26,10 +26,12 @@ class Picks:
     ) -> None:
         self.request, self.tree, self.logits = request, tree, logits
         self._position = len(request.tokens)  # of node 0's pick; the walk writes as it goes
-        self._best = best if request.greedy else None
-        # One synchronisation with an accelerator, where a row at a time would take one each.
-        if request.greedy and best is None and logits.device.type != "cpu":
-            self._best = sampling.argmaxes(logits)
+        self._best: Sequence[int] | None = None
+        if request.greedy:
+            self._best = best
+            # One synchronisation with an accelerator, where a row at a time would take one each.
+            if best is None and logits.device.type != "cpu":
+                self._best = sampling.argmaxes(logits)
 
     def __getitem__(self, node: int) -> int:
         request = self.request
@@ -38,13 +40,14 @@ class Picks:
                 return self._best[node]
             if not len(self.logits):
                 raise sampling.NoCandidate("no token can be picked, the logits are not finite")
+        path = self.tree.path_tokens(node)
         return sampling.pick(
             self.logits[node],
             request.params,
             request.history,
-            self.tree.path_tokens(node),
+            path,
             request.noise,
-            self._position + self.tree.depths[node],
+            self._position + len(path),
         )
 
 

@@ -66,21 +66,17 @@ class Scheduler:
         fork: lets a request begin with the prompt that another completion of it has read.
         """
         self._admit(begin)
-        ready = [
-            each
-            for each in self.running
-            if not (each.finished or self._waits(each, cached, fork))  # it may fail when it begins
-        ]
-        done = [cached(request.key) for request in ready]
-        shares = self._shares(
-            [len(each.tokens) - 1 - at for each, at in zip(ready, done, strict=True)]
-        )
+        ready, done, unread = [], [], []
+        for request in self.running:
+            if request.finished or self._waits(request, cached, fork):  # it may fail in `begin`
+                continue
+            ready.append(request)
+            done.append(cached(request.key))
+            unread.append(len(request.tokens) - 1 - done[-1])
         turns = []
-        for request, at, share in zip(ready, done, shares, strict=True):
-            last = len(request.tokens) - 1
-            if share or at == last:
-                new = request.tokens[at : at + share]
-                turns.append(Turn(request, new, whole=at + share == last))
+        for request, at, left, share in zip(ready, done, unread, self._shares(unread), strict=True):
+            if share or not left:
+                turns.append(Turn(request, request.tokens[at : at + share], whole=share == left))
         return turns
 
     def _admit(self, begin: Callable[[Request], None]) -> None:
@@ -121,9 +117,9 @@ class Scheduler:
         for those that have least to read, so that nobody waits for a long prompt.
         """
         shares, budget = [0] * len(unread), self.prompt_budget
-        first = next((at for at, left in enumerate(unread) if left), None)
-        if first is None:
+        if not any(unread):
             return shares
+        first = next(at for at, left in enumerate(unread) if left)
         shares[first] = min(unread[first], (budget + 1) // 2)
         budget -= shares[first]
         for at in sorted(range(len(unread)), key=lambda at: unread[at] - shares[at]):

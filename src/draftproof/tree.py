@@ -74,7 +74,7 @@ class TokenTree:
 
     def children(self, i: int) -> Sequence[int]:
         """The children of node i, in the order of the tree: that in which they were drawn."""
-        return self._children[i]
+        return self._children[i] if len(self.tokens) > 1 else ()
 
     def path(self, i: int) -> list[int]:
         """The nodes from node 0 down to node i, both included."""
@@ -105,8 +105,7 @@ class TokenTree:
         A whole depth goes, whatever was drawn there, so the laws of the others stay true.
         """
         assert max_depth >= 0
-        depths = self.depths
-        if max(depths) <= max_depth:
+        if len(self.tokens) - 1 <= max_depth or max(depths := self.depths) <= max_depth:
             return self
         kept = [i for i, depth in enumerate(depths) if depth <= max_depth]
         return self._part(kept, None if self.laws is None else self.laws[kept])

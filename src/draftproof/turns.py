@@ -2,14 +2,18 @@
 
 What is only marked while somebody has the turn is done when it is given back. An interrupt may come
 between any two lines: so whoever has a turn holds a lock of its own by `with`, which lets go of it
-whatever happens, and the turn is free when that lock is. Knows nothing of what is done in a turn.
+whatever happens, and the turn is free when that lock is. Nor is there a condition to wait on: one
+that is interrupted may come back without its lock. Knows nothing of what is done in a turn.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -30,13 +34,14 @@ class Mine:
 
 @dataclass(slots=True)
 class Now:
-    """Whose turn it is, or was."""
+    """Whose turn it is, or was; when the process ends, only the thread that ends it has one."""
 
     taken: Mine | None = None
+    last: Mine | None = None
 
     def by(self) -> Mine | None:
         taken = self.taken
-        return taken if taken is not None and taken.lock.locked() else None
+        return taken if taken is not None and taken.lock.locked() else self.last
 
 
 class Turns:
@@ -50,9 +55,9 @@ class Turns:
         self._after, self._left = after, left
         # Reentrant: the collector may close a generator, which aborts, under any line.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._bells = deque[queue.SimpleQueue[None]]()  # of those who wait
         self._now, self._process = Now(), os.getpid()
-        weakref.finalize(self, _stop, self._changed, self._now, self._process)
+        weakref.finalize(self, _stop, self._lock, self._now, self._process)
 
     @property
     def taken(self) -> bool:
@@ -102,17 +107,25 @@ class Turns:
     def _take(self, mine: Mine, enough: Callable[[], object]) -> bool:
         """Whether the turn is had, and not enough without it."""
         self.check_process()
-        with self._lock:
-            while (by := self._now.by()) is not None and not enough():
+        bell: queue.SimpleQueue[None] | None = None
+        while True:
+            with self._lock:
+                by = self._now.by()
+                if enough():
+                    return False
+                if by is None or (by is self._now.last and by.thread == mine.thread):
+                    self._now.taken = mine
+                    return True
                 if by.thread == mine.thread:
                     raise ValueError(
                         "this LLM is in the middle of a step, which calls it again: "
                         "use it outside of what a step calls"
                     )
-                self._changed.wait(AGAIN)
-            if by is None and not enough():
-                self._now.taken = mine
-        return self._now.taken is mine
+                bell = bell or queue.SimpleQueue()
+                if bell not in self._bells:
+                    self._bells.append(bell)
+            with contextlib.suppress(queue.Empty):
+                bell.get(timeout=AGAIN)
 
     def _done(self) -> None:
         try:
@@ -120,10 +133,11 @@ class Turns:
         finally:
             with self._lock:
                 self._now.taken = None
-                self._changed.notify_all()
+                while self._bells:
+                    self._bells.popleft().put(None)
 
 
-def _stop(changed: threading.Condition, now: Now, process: int) -> None:
+def _stop(lock: threading.RLock, now: Now, process: int) -> None:
     """At exit: wait for the step of a daemon thread, and let it begin no other.
 
     Torch brings the process down if a thread is in one of its functions when the interpreter goes.
@@ -131,8 +145,7 @@ def _stop(changed: threading.Condition, now: Now, process: int) -> None:
     """
     if os.getpid() != process:
         return
-    last = Mine(thread=0)
-    last.lock.acquire()
-    with changed:
-        changed.wait_for(lambda: now.by() is None, timeout=PATIENCE)
-        now.taken = last
+    with lock:
+        by, now.last = now.by(), Mine()
+    if by is not None:
+        by.lock.acquire(timeout=PATIENCE)

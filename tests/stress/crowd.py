@@ -22,6 +22,7 @@ import torch
 
 import draftproof as dp
 import tiny
+from draftproof.proposers import base
 from draftproof.request import Request
 from draftproof.runners import kv, native
 from draftproof.tree import TokenTree
@@ -55,11 +56,18 @@ class Trouble:
         self.wants_best = getattr(inner, "wants_best", False)
 
     def bind(self, target: Any) -> None:
-        if hasattr(self.inner, "bind"):
-            self.inner.bind(target)
+        base.bind(self.inner, target)
+
+    def read_along(self, requests: Sequence[Request]) -> None:
+        base.read_along(self.inner, requests)
 
     def release(self, request: Request) -> None:
-        self.inner.release(request)
+        base.release(self.inner, request)
+        if self.faults and self.rng.random() < 0.02:
+            raise RuntimeError("a drafter that fails")
+
+    def close(self) -> None:
+        base.close(self.inner)
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
         dice = self.rng.random() if self.faults else 1.0
@@ -192,11 +200,14 @@ class Stress:
 
     def check(self, case: Case, request: Request) -> None:
         tokens, text, reason, error = outcome(request)
-        wanted, whole, right, cause = case.wanted
+        whole, _, _, cause = case.wanted
         self.counts[str(reason)] += 1
-        if reason == "abort" or (reason == "error" and error != cause and "room" in str(error)):
-            assert tokens == wanted[: len(tokens)], (request.key, tokens, wanted)
-            assert whole.startswith(text.rstrip("\ufffd")), (text, whole)
+        # One that was aborted may end in what its tokenizer says of the text so far.
+        cut = reason == "abort" or request.aborted
+        if cut or (reason == "error" and error != cause and "room" in str(error)):
+            spelled = tokens[: tokens.index(MUTE)] if MUTE in tokens else tokens
+            assert tokens == whole[: len(tokens)], (request.key, tokens, whole)
+            assert text == Speller().decode(spelled), (text, tokens)
         else:
             found = tokens, text, reason, error
             assert found == case.wanted, (request.key, found, request.warnings, case)

@@ -1,16 +1,18 @@
 """What the engine costs beyond the model: `python -m draftproof.bench.overhead`.
 
 Steps: the engine's time per step over a runner that computes nothing and a drafter that knows the
-answer, so that every node is accepted: the dearest step there is. Native: the wall time of a step
-of the bundled pair less what was spent in the kernels. Passes: the torch runner's pass against the
-same model called by transformers with its own cache.
+answer, so that every node is accepted: the dearest step there is. Native: a step of the bundled
+pair over kernels that compute nothing, the least of many repetitions, which a busy machine changes
+little; and over the real ones, where what they leave of the caches counts. Passes: the torch
+runner's pass against the same model called by transformers with its own cache.
 """
 
 from __future__ import annotations
 
+import ctypes
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +34,8 @@ from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
 
 POOL = 16  # rows of logits, given out by position
+REPEATS = 60
+VOCABULARY = 8192  # of the bundled pair
 
 
 @dataclass
@@ -112,37 +116,59 @@ def step_ms(vocabulary: int, batch: int, temperature: float, nodes: int = 8) -> 
     return statistics.median(took[4:])
 
 
-def native_step_ms(method: str, temperature: float) -> tuple[float, float]:
-    """Median ms of a step at batch 1 that are Python, and all of it, over the native runner."""
-    draft: dict[str, Any] = {
-        "draft": lambda: DraftModel(bundled("draft")),
-        "ngram": NGram,
-        "none": lambda: None,
-    }
-    llm = LLM(bundled("target"), runner="native", speculate=draft[method]())
-    params = SamplingParams(temperature=temperature, max_tokens=256, seed=1, ignore_eos=True)
+def native_steps(
+    llm: LLM, temperature: float, forward: Callable[..., int]
+) -> list[tuple[float, float]]:
+    """Of every step of 256 tokens, milliseconds in all and outside of `forward`, the kernels."""
     library: Any = native.library()
-    real, spent = library.dp_forward, [0.0]
+    real, spent = library.dp_forward, 0.0
 
     def timed(*arguments: Any) -> int:
+        nonlocal spent
         began = time.perf_counter()
-        code: int = real(*arguments)
-        spent[0] += time.perf_counter() - began
+        code = forward(*arguments)
+        spent += time.perf_counter() - began
         return code
 
-    python, whole = [], []
+    params = SamplingParams(temperature=temperature, max_tokens=256, seed=1, ignore_eos=True)
+    (request,) = llm.submit(PROMPTS[0], params)
+    took = []
     library.dp_forward = timed
     try:
-        for _ in range(6):
-            llm.submit(PROMPTS[0], params)
-            while llm.engine.scheduler.running or llm.engine.scheduler.waiting:
-                spent[0], began = 0.0, time.perf_counter()
-                llm.engine.step()
-                whole.append(1e3 * (time.perf_counter() - began))
-                python.append(whole[-1] - 1e3 * spent[0])
+        while not request.finished:
+            spent, began = 0.0, time.perf_counter()
+            llm.engine.step()
+            whole = time.perf_counter() - began
+            took.append((1e3 * whole, 1e3 * (whole - spent)))
     finally:
         library.dp_forward = real
-    return statistics.median(python), statistics.median(whole)
+    return took
+
+
+def engine_ms(llm: LLM, temperature: float) -> float:
+    """Median milliseconds of a step at batch 1 over kernels that compute nothing."""
+    repeated = [native_steps(llm, temperature, _nothing) for _ in range(REPEATS)]
+    least: list[float] = [min(own for _, own in step) for step in zip(*repeated, strict=True)]
+    return statistics.median(least)
+
+
+def native_step_ms(llm: LLM, temperature: float) -> tuple[float, float]:
+    """Median ms of a step at batch 1 that are Python, and all of it, over the native runner."""
+    real = native.library().dp_forward
+    took = [step for _ in range(6) for step in native_steps(llm, temperature, real)]
+    whole, python = (statistics.median(column) for column in zip(*took, strict=True))
+    return python, whole
+
+
+def _nothing(model: int, team: int, given: native.Pass) -> int:
+    """Answers that token 0 follows everywhere, and that all tokens are alike."""
+    if given.best:
+        ctypes.memset(given.best, 0, 4 * given.wanted)
+    if given.logits:
+        places = ctypes.cast(given.logits_rows, ctypes.POINTER(ctypes.c_int32))
+        rows = 1 + max(places[: given.wanted], default=-1)
+        ctypes.memset(given.logits, 0, 4 * VOCABULARY * rows)
+    return native.OK
 
 
 def pass_ratio(model: PreTrainedModel, context: int, rows: int) -> tuple[float, float, float]:
@@ -179,11 +205,19 @@ def main() -> None:
         table.add_row(f"{vocabulary:,}", str(batch), str(temperature), f"{took:.2f}")
     console.print(table)
     if native.found() is not None:
-        table = Table("method", "temperature", "Python ms", "step ms", title="native, bundled pair")
-        for method in ("none", "ngram", "draft"):
+        columns = "method", "temperature", "engine ms", "Python ms", "step ms"
+        table = Table(*columns, title="native, bundled pair")
+        plain = LLM(bundled("target"), runner="native")
+        for method, make in (
+            ("none", lambda confidence: None),
+            ("ngram", lambda confidence: NGram()),
+            ("draft", lambda confidence: DraftModel(bundled("draft"), min_confidence=confidence)),
+        ):
+            # Where all tokens are alike, a draft is in doubt about each.
+            llm, certain = (LLM(plain, speculate=make(confidence)) for confidence in (0.1, 0.0))
             for temperature in (0.0, 1.0):
-                python, whole = native_step_ms(method, temperature)
-                table.add_row(method, str(temperature), f"{python:.3f}", f"{whole:.3f}")
+                figures = engine_ms(certain, temperature), *native_step_ms(llm, temperature)
+                table.add_row(method, str(temperature), *(f"{ms:.3f}" for ms in figures))
         console.print(table)
     shape = LlamaConfig(
         vocab_size=8192,

@@ -71,17 +71,17 @@ class Pass(ctypes.Structure):
 
     _fields_ = (
         ("rows", c_int32),
-        ("tokens", int32s),
+        ("tokens", c_void_p),
         ("segments", c_int32),
         ("segment", POINTER(Segment)),
-        ("parents", int32s),
+        ("parents", c_void_p),
         ("wanted", c_int32),
-        ("wanted_rows", int32s),
-        ("logits_rows", int32s),
+        ("wanted_rows", c_void_p),
+        ("logits_rows", c_void_p),
         ("logits", c_void_p),
-        ("best", int32s),
+        ("best", c_void_p),
         ("taps", c_int32),
-        ("tap_layers", int32s),
+        ("tap_layers", c_void_p),
         ("hidden", c_void_p),
         ("layers", c_int32),
     )

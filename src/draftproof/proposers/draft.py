@@ -113,7 +113,7 @@ class DraftModel(Growing):
 
     def _shaped(self, requests: Sequence[Request], width: bush.Width) -> list[TokenTree]:
         def draw(request: Request, path: Sequence[int], row: Tensor, count: int) -> Children:
-            return children(request, path, row[: self.vocabulary], count, self.vocabulary)
+            return children(request, path, row, count, self.vocabulary)
 
         return bush.grown(self.beside, requests, width, draw)
 

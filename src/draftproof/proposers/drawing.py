@@ -29,8 +29,8 @@ def children(
 ) -> Children:
     """At most `count` tokens after `path`, their probabilities, and their laws under rejection.
 
-    row: the model's logits (V,), of which there may be fewer than the target's `vocabulary`: no
-    token is drafted that the model has no row for. Raises `NoCandidate`.
+    row: the model's logits (V,), of which there may be more or fewer than the target's
+    `vocabulary`: no token is drafted that the model has no row for. Raises `NoCandidate`.
     """
     if request.rule == "rejection" and request.params.temperature > 0:
         q = law(request, path, row, vocabulary)
@@ -39,19 +39,21 @@ def children(
     return race(request, path, row, count, vocabulary)
 
 
-def widened(row: Tensor, vocabulary: int) -> Tensor:
+def fitted(row: Tensor, vocabulary: int) -> Tensor:
     """Logits (V,) over the target's ids, as its rules want them: -inf where the model has none."""
-    more = vocabulary - len(row)
-    return torch.nn.functional.pad(row, (0, more), value=-torch.inf) if more > 0 else row
+    more = vocabulary - row.shape[0]
+    if not more:
+        return row
+    return torch.nn.functional.pad(row, (0, more), value=-torch.inf) if more > 0 else row[:more]
 
 
 def law(request: Request, path: Sequence[int], row: Tensor, vocabulary: int) -> Tensor:
     """The model's law (V,) over its own ids; 0 everywhere if a rule bars them all."""
-    own = len(row)
+    own, row = row.shape[0], fitted(row, vocabulary)
     try:
-        p = sampling.law(widened(row, vocabulary), request.params, request.history, path).cpu()
+        p = sampling.law(row, request.params, request.history, path).cpu()
     except sampling.NoCandidate:
-        if not _barred(request, row):
+        if not _barred(request, row[:own]):
             raise
         return torch.zeros(vocabulary, dtype=torch.float64)
     if float(p[own:].sum()) > 0:  # a rule from outside wants what the model has not
@@ -67,18 +69,20 @@ def race(
 
     Where the target does not use that noise (another rule), the likeliest ones.
     """
-    params, position, own = request.params, len(request.tokens) + len(path), len(row)
-    if request.rule != "coupled":
+    params, position, own = request.params, len(request.tokens) + len(path), row.shape[0]
+    if request.rule != "coupled" and params.temperature:
         params = replace(params, temperature=0.0)
-    row, history, noise = widened(row, vocabulary), request.history, request.noise
+    row, noise = fitted(row, vocabulary), request.noise
     try:
-        raced = sampling.race(row, params, history, path, noise, position, count)
+        ids, shares = sampling.race(row, params, request.history, path, noise, position, count)
     except sampling.NoCandidate:
         if not _barred(request, row[:own]):
             raise
         return [], [], []
-    had = [(token, share) for token, share in zip(*raced, strict=True) if token < own]
-    return [token for token, _ in had], [share for _, share in had], []
+    if own < vocabulary:
+        shares = [share for token, share in zip(ids, shares, strict=True) if token < own]
+        ids = [token for token in ids if token < own]
+    return ids, shares, []
 
 
 def _barred(request: Request, row: Tensor) -> bool:

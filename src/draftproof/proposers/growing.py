@@ -70,8 +70,8 @@ class Growing:
 
     def draw(self, growth: Growth, output: Output) -> Children:
         """What follows the tip by the last row of the pass."""
-        row = output.logits[-1][: self.vocabulary]
-        return children(growth.request, growth.tips[1:], row, self.branch, self.vocabulary)
+        row, path = output.logits[-1], growth.tips[1:]
+        return children(growth.request, path, row, self.branch, self.vocabulary)
 
     def grow(self, grown: Sequence[Growth]) -> None:
         """Until every growth has its depth, or the model is in doubt."""

@@ -50,7 +50,8 @@ def read(runner: Runner, texts: Sequence[Text], stop: Stop, ahead: bool = False)
     whatever it takes: whether there is a draft may not depend on who else is read.
     """
     rests = {r.key: len(tokens) - 1 - runner.cached(r.key) for r, tokens in texts}
-    budget, ready, slices = SLICE, set[int](), list[tuple[Request, Work]]()
+    budget, ready = SLICE, set[int]()
+    slices: list[tuple[Request, Work]] = []
 
     def run(some: Sequence[tuple[Request, Work]]) -> Sequence[object]:
         return runner.forward([work for _, work in some])

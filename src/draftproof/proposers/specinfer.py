@@ -76,7 +76,6 @@ class SpecInfer:
     def _children(
         self, number: int, request: Request, path: Sequence[int], row: Tensor, count: int
     ) -> Children:
-        row = row[: self.vocabulary]
         if request.rule != "rejection" or request.params.temperature == 0:
             return race(request, path, row, count, self.vocabulary)
         q = law(request, path, row, self.vocabulary)

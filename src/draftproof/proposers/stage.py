@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from draftproof.proposers.drawing import Children, law, race, widened
+from draftproof.proposers.drawing import Children, fitted, law, race
 from draftproof.request import VERIFIER, Request
 from draftproof.sampling import NoCandidate
 from draftproof.tree import TokenTree
@@ -37,8 +37,7 @@ class Stage:
         if (process := request.history.process) is not None:
 
             def over(ids: Tensor, row: Tensor) -> Tensor:
-                theirs = process(ids, widened(row, vocabulary)[:vocabulary])
-                return widened(theirs, len(row))[: len(row)]
+                return fitted(process(ids, fitted(row, vocabulary)), len(row))
 
             self.shadow.history.process = over
 
@@ -61,7 +60,7 @@ def written(
     """
     if shadow.rule == "rejection" and shadow.params.temperature > 0:
         return _drawn(shadow, tree, logits, vocabulary)
-    raced = Raced(shadow, tree, logits[:, :vocabulary], count, vocabulary)
+    raced = Raced(shadow, tree, logits, count, vocabulary)
     path, _ = verify(tree, raced)
     return path, [raced.found[node] for node in path]
 
@@ -95,8 +94,8 @@ class Drawn:
 
     def __getitem__(self, node: int, /) -> Tensor:
         if node not in self.found:
-            path, row = self.tree.path_tokens(node), self.logits[node, : self.vocabulary]
-            q = law(self.shadow, path, row, self.vocabulary)
+            path = self.tree.path_tokens(node)
+            q = law(self.shadow, path, self.logits[node], self.vocabulary)
             if not float(q.sum()):
                 raise NoCandidate("every token that the draft has a row for is banned")
             self.found[node] = self.widened(q)

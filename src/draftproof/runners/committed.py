@@ -85,13 +85,13 @@ class Committed:
 
     def keep(self, key: int, path: Sequence[int]) -> None:
         assert not path or path[-1] < self.ran(key), "a node was kept that never ran"
-        scratch = self._scratch.pop(key, Scratch(None, 0))
+        scratch = self._scratch.pop(key, None)
         base = self._rows.lengths[key]
         moved = next((i for i, node in enumerate(path) if node != i), len(path))
         if moved < len(path):
             sources = [base + node for node in path[moved:]]
             self._storage.move(self._rows.rows[key], sources, base + moved)
-        if key in self._tokens and scratch.tree is not None:
+        if key in self._tokens and scratch is not None and scratch.tree is not None:
             kept = [scratch.tree.tokens[node] for node in path]
             self._tokens[key][base:] = array("q", kept)
         self._rows.lengths[key] = base + len(path)

@@ -6,7 +6,6 @@ on the number of threads: speculative output equals plain output bit for bit, in
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import threading
@@ -210,11 +209,11 @@ class NativeRunner(Committed):
             )
         if len(self._logits) < full:
             self._logits = floats(full, self.vocabulary)
-        logits, best = self._logits, (ctypes.c_int32 * len(wanted))()
-        hidden = floats(len(taps), len(wanted), self.packed.shape.hidden)
+        logits, best = self._logits, array("i", wanted)
+        hidden = floats(len(taps), len(wanted), self.packed.shape.hidden) if taps else None
         tapped = [tap % (self.layers + 1) for tap in taps]
-        try:
-            ids = [_ids(each) for each in (tokens, parents, wanted, places, tapped)]
+        try:  # in 32 bits; held here while the kernels read them by address
+            ids = [array("i", each) for each in (tokens, parents, wanted, places, tapped)]
         except OverflowError:
             self._refuse(tokens)
             raise
@@ -225,18 +224,18 @@ class NativeRunner(Committed):
             self.team.handle,
             native.Pass(
                 rows=len(tokens),
-                tokens=ids[0],
+                tokens=ids[0].buffer_info()[0],
                 segments=len(work),
                 segment=segments,
-                parents=ids[1],
+                parents=ids[1].buffer_info()[0],
                 wanted=len(wanted),
-                wanted_rows=ids[2],
-                logits_rows=ids[3],
+                wanted_rows=ids[2].buffer_info()[0],
+                logits_rows=ids[3].buffer_info()[0],
                 logits=logits.data_ptr(),
-                best=best if head else None,
+                best=best.buffer_info()[0] if head else None,
                 taps=len(taps),
-                tap_layers=ids[4],
-                hidden=hidden.data_ptr(),
+                tap_layers=ids[4].buffer_info()[0],
+                hidden=None if hidden is None else hidden.data_ptr(),
                 layers=layers or self.layers,
             ),
         )
@@ -248,7 +247,7 @@ class NativeRunner(Committed):
         return [
             Output(
                 logits[rows],
-                {t: h[of] for t, h in zip(taps, hidden, strict=True)},
+                {} if hidden is None else {t: h[of] for t, h in zip(taps, hidden, strict=True)},
                 best[of] if head else None,
             )
             for of, rows in spans
@@ -285,8 +284,3 @@ def _stop(turn: Any, process: int) -> None:
     """
     if os.getpid() == process:
         turn.acquire()
-
-
-def _ids(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
-    """In 32 bits. Raises `OverflowError` for more, which ctypes would cut off."""
-    return (ctypes.c_int32 * len(values)).from_buffer(array("i", values))

@@ -9,7 +9,7 @@ CORPUS := build/demo/sources
 BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume
 WRITTEN := --self-distill --limit 1500000
 
-.PHONY: setup demo test test-all bench-peers models lint clean
+.PHONY: setup demo test test-all bench-peers models lint clean FORCE
 
 setup: .venv/dev.stamp
 
@@ -35,7 +35,7 @@ models: setup
 	$(BIN)/draftproof train draft $(BUNDLED) --size 2x192 --loss text --steps 1000 --out build/draft-text
 	$(BIN)/draftproof train draft $(BUNDLED) --start build/draft-text $(WRITTEN) --out build/draft
 	$(BIN)/draftproof train medusa $(BUNDLED) $(WRITTEN) --layers 4 --out build/heads
-	for part in draft heads; do cp build/$$part/*.* src/draftproof/demo/models/$$part; done
+	for part in draft heads; do cp build/$$part/*.* src/draftproof/bundled/models/$$part; done
 
 lint: setup
 	$(BIN)/ruff check
@@ -50,13 +50,17 @@ clean:
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
+# An editable install finds the modules that there were when it was made: another list, another install.
+.venv/modules: FORCE | $(BIN)/python
+	@find src/draftproof -name '*.py' | sort | cmp -s - $@ || find src/draftproof -name '*.py' | sort > $@
+
 # dev includes runtime; runtime alone is enough for the demo.
-.venv/dev.stamp: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
+.venv/dev.stamp: pyproject.toml constraints.txt $(NATIVE) .venv/modules | $(BIN)/python
 	@echo "installing draftproof and its development tools into .venv"
 	@$(INSTALL) -e '.[dev]'
 	@touch .venv/runtime.stamp $@
 
-.venv/runtime.stamp: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
+.venv/runtime.stamp: pyproject.toml constraints.txt $(NATIVE) .venv/modules | $(BIN)/python
 	@echo "installing draftproof into .venv (a minute or so, once)"
 	@$(INSTALL) -e .
 	@touch $@

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from transformers import AutoTokenizer
 
+from draftproof import clock
 from draftproof.bench import prompts as prompt_files
-from draftproof.bench import timing
 
 PARTS = ("passes", "plain", "speculative", "prompts")
 PASSES = (1, 2, 4, 6, 8, 12, 16, 24, 32)
@@ -176,7 +176,7 @@ def main(
     console = Console()
     began, date = time.monotonic(), time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     others = strangers()
-    environment: dict[str, Any] = {"date": date, "load_before": timing.load()}
+    environment: dict[str, Any] = {"date": date, "load_before": clock.load()}
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("preparing weights")
@@ -197,9 +197,9 @@ def main(
             for side in running.values():
                 side.close()
     environment |= {
-        "load_after": timing.load(),
+        "load_after": clock.load(),
         "cores_busy_with_others": others(),
-        "machine": timing.machine(),
+        "machine": clock.machine(),
         "minutes": round((time.monotonic() - began) / 60, 1),
         "versions": {name: side.versions for name, side in running.items()},
         "command": " ".join(["python", "benchmarks/cpu_peers.py", *sys.argv[1:]]),

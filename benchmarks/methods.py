@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 import draftproof as dp
+from draftproof import clock
 from draftproof.bench import prompts as texts
-from draftproof.bench import timing
-from draftproof.demo import located
+from draftproof.bundled import located
 
 TRIED = 3  # prompts on which settings are tried
 Made = Callable[[], Any]
@@ -142,7 +142,7 @@ def main(
     """Measure, and write JSON and a table in Markdown."""
     base = dp.LLM(located(target, "target"), runner=runner, dtype=dtype)
     ids = [p.ids(base.tokenizer, ()) for p in texts.held_out(base.tokenizer, count)]
-    load = timing.load()
+    load = clock.load()
 
     def params(number: int) -> dp.SamplingParams:
         return dp.SamplingParams(
@@ -186,7 +186,7 @@ def main(
         "temperature": temperature,
         "runner": base.runner.name,
         "precision": base.runner.precision,
-        "machine": timing.machine(),
+        "machine": clock.machine(),
         "load_before": load,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "prompts": count,

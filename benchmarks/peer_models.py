@@ -18,9 +18,9 @@ from peer_sides import HERE, Failed
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from draftproof import bundled
 from draftproof.bench.inflation import SHAPES, inflate
 from draftproof.bench.suite import DRAFT_SHARE
-from draftproof.demo import bundled
 
 INFLATED_LIKE = "Qwen3-0.6B"
 POSITIONS = 4096  # of random weights
@@ -43,7 +43,7 @@ def prepare(name: str, scratch: Path) -> Models:
     own = scratch / name
     own.mkdir(parents=True, exist_ok=True)
     if name == "bundled":
-        return Models(name, bundled("target"), bundled("draft"), own, 2048)
+        return Models(name, bundled.folder("target"), bundled.folder("draft"), own, 2048)
     if name == "inflated":
         pair = {part: own / part for part in ("target", "draft")}
         for part, folder in pair.items():
@@ -57,7 +57,7 @@ def prepare(name: str, scratch: Path) -> Models:
 
 
 def _inflate(part: str, share: float, folder: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(bundled(part), dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(folder(part), dtype=torch.bfloat16)
     _save(inflate(model, like=INFLATED_LIKE, share=share), folder)
 
 
@@ -71,7 +71,7 @@ def _random(name: str, folder: Path) -> None:
 def _save(model: Any, folder: Path) -> None:
     logging.disable_progress_bar()
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(bundled("target")).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(bundled.folder("target")).save_pretrained(folder)
 
 
 def openvino_folder(models: Models, part: str, precision: str, env: Path) -> Path:
@@ -103,7 +103,7 @@ def _folder(models: Models, part: str) -> Path:
 def _once(made: Path, make: Callable[[Path], None]) -> Path:
     """`made`, which is there whole or not at all, and newer than what it is made of."""
     part = "draft" if made.name.startswith("draft") else "target"
-    weights = bundled(part) / "model.safetensors"
+    weights = bundled.folder(part) / "model.safetensors"
     if not made.exists() or made.stat().st_mtime < weights.stat().st_mtime:
         half = made.with_name(f"half-{made.name}")
         for old in (made, half):

@@ -8,9 +8,8 @@ from typing import Any
 
 from worker_loop import Options, serve, some_ids, timed, written
 
-from draftproof import LLM, DraftModel, NGram, SamplingParams
-from draftproof.bench import timing
-from draftproof.proposers.base import Proposer
+from draftproof import LLM, DraftModel, NGram, SamplingParams, clock
+from draftproof.drafting.base import Proposer
 
 DTYPES = {"bf16": "bfloat16", "int8": "int8"}
 
@@ -35,8 +34,8 @@ class Draftproof:
     def passes(self, tokens: int, context: int, rounds: int) -> list[float]:
         """See `worker_loop.Worker`; a pass leaves nothing behind unless it is kept."""
         if context not in self.over:
-            self.plain.runner.free(timing.KEY)
-            self.over = {context: timing.passes(self.plain.runner, context)}
+            self.plain.runner.free(clock.KEY)
+            self.over = {context: clock.passes(self.plain.runner, context)}
         return timed(self.over[context](tokens), rounds, lambda: None)
 
     def prompt(self, tokens: int) -> float:

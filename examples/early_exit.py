@@ -5,11 +5,11 @@ to exit early, after fewer layers.
 """
 
 import draftproof as dp
-from draftproof.demo import bundled
+from draftproof import bundled
 
 prompt = "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test"
 params = dp.SamplingParams(max_tokens=64)
-llm = dp.LLM(bundled("target"), dtype="float32")
+llm = dp.LLM(bundled.folder("target"), dtype="float32")
 (plain,) = llm.generate(prompt, params)
 layers = llm.runner.layers // 2
 llm.use(dp.EarlyExit(layers, min_confidence=0.0))

@@ -6,20 +6,20 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import draftproof as dp
-from draftproof.demo import bundled
-from draftproof.demo.prompts import PROMPTS
+from draftproof import bundled
+from draftproof.bundled.prompts import PROMPTS
 
-ours = AutoTokenizer.from_pretrained(bundled("target"))
+ours = AutoTokenizer.from_pretrained(bundled.folder("target"))
 spec = json.loads(ours.backend_tokenizer.to_str())
 spec["model"]["merges"] = spec["model"]["merges"][: len(spec["model"]["merges"]) // 2]
 coarse = Tokenizer.from_str(json.dumps(spec))
 theirs = PreTrainedTokenizerFast(tokenizer_object=coarse, bos_token=ours.bos_token)
 
-llm = dp.LLM(bundled("target"), dtype="float32")
+llm = dp.LLM(bundled.folder("target"), dtype="float32")
 params = dp.SamplingParams(temperature=0.7, seed=1, max_tokens=96)
 (plain,) = llm.generate(PROMPTS[0], params)
 
-draft = dp.ForeignDraft(bundled("draft"), tokenizer=theirs, target_tokenizer=ours)
+draft = dp.ForeignDraft(bundled.folder("draft"), tokenizer=theirs, target_tokenizer=ours)
 llm.use(draft)
 (fast,) = llm.generate(PROMPTS[0], params)
 print(fast.text)

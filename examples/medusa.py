@@ -1,14 +1,14 @@
 """Medusa heads on the bundled target; `draftproof train medusa` makes some for yours."""
 
 import draftproof as dp
-from draftproof.demo import bundled
-from draftproof.demo.prompts import PROMPTS
+from draftproof import bundled
+from draftproof.bundled.prompts import PROMPTS
 
-llm = dp.LLM(bundled("target"), dtype="float32")
+llm = dp.LLM(bundled.folder("target"), dtype="float32")
 params = dp.SamplingParams(max_tokens=96)
 (plain,) = llm.generate(PROMPTS[0], params)
 
-llm.use(dp.Medusa(bundled("heads")))
+llm.use(dp.Medusa(bundled.folder("heads")))
 (fast,) = llm.generate(PROMPTS[0], params)
 print(fast.text)
 print("identical:", fast.token_ids == plain.token_ids)

@@ -1,9 +1,9 @@
 """N-gram lookup: no second model; pays where the answer repeats the prompt."""
 
 import draftproof as dp
-from draftproof.demo import bundled
+from draftproof import bundled
 
-llm = dp.LLM(bundled("target"), dtype="float32", speculate=dp.NGram(num_draft_tokens=8))
+llm = dp.LLM(bundled.folder("target"), dtype="float32", speculate=dp.NGram(num_draft_tokens=8))
 (out,) = llm.generate(
     "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test",
     dp.SamplingParams(max_tokens=64),

@@ -4,14 +4,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import draftproof as dp
-from draftproof.demo import bundled
+from draftproof import bundled
 
-model = AutoModelForCausalLM.from_pretrained(bundled("target"), dtype=torch.float32)
-tokenizer = AutoTokenizer.from_pretrained(bundled("target"))
+model = AutoModelForCausalLM.from_pretrained(bundled.folder("target"), dtype=torch.float32)
+tokenizer = AutoTokenizer.from_pretrained(bundled.folder("target"))
 inputs = tokenizer("import argparse\n\ndef main():\n", return_tensors="pt")
 options = {"max_new_tokens": 96, "do_sample": False, "pad_token_id": 0}
 
-fast = dp.custom_generate(speculate=dp.DraftModel(bundled("draft")))
+fast = dp.custom_generate(speculate=dp.DraftModel(bundled.folder("draft")))
 ours = model.generate(**inputs, **options, custom_generate=fast)
 theirs = model.generate(**inputs, **options)
 

@@ -1,14 +1,14 @@
 """A draft whose trees are fitted to what is accepted and to what passes cost here."""
 
 import draftproof as dp
-from draftproof.demo import bundled
-from draftproof.demo.prompts import PROMPTS
+from draftproof import bundled
+from draftproof.bundled.prompts import PROMPTS
 
-llm = dp.LLM(bundled("target"), dtype="float32")
+llm = dp.LLM(bundled.folder("target"), dtype="float32")
 params = dp.SamplingParams(temperature=0.7, seed=1, max_tokens=96)
 (plain,) = llm.generate(PROMPTS[0], params)
 
-draft = dp.DraftModel(bundled("draft"), tree="auto")
+draft = dp.DraftModel(bundled.folder("draft"), tree="auto")
 llm.use(draft)
 (fast,) = llm.generate(PROMPTS[0], params)
 print(fast.text)

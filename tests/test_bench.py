@@ -17,7 +17,7 @@ from draftproof.bench import prompts as prompt_files
 from draftproof.bench.compare import Answer, Comparison, Result, Spread, best_assistant, judge
 from draftproof.bench.prompts import Prompt
 from draftproof.bench.sides import How, Side, Written
-from draftproof.demo import corpus
+from draftproof.bundled import corpus
 from test_cli import pair, run  # noqa: F401  (fixtures)
 from test_llm import model, tokenizer
 

@@ -24,9 +24,9 @@ from transformers import PreTrainedModel
 
 import draftproof as dp
 import tiny
-from draftproof.proposers import fitting
-from draftproof.proposers.automaton import Automaton
-from draftproof.proposers.base import close, read_along
+from draftproof.drafting import fitting
+from draftproof.drafting.automaton import Automaton
+from draftproof.drafting.base import close, read_along
 from draftproof.request import Feedback, Request
 from draftproof.tree import TokenTree
 from test_methods import METHODS

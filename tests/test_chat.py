@@ -17,10 +17,11 @@ from transformers import PreTrainedTokenizerFast
 
 import draftproof as dp
 import tiny
-from draftproof import checkpoints, cli
+from draftproof import cli
 from draftproof.cli.chat import Conversation
 from draftproof.engine import Engine
-from draftproof.heads import Heads
+from draftproof.heads import files
+from draftproof.heads.module import Heads
 from draftproof.runners.torch import TorchRunner
 from draftproof.sampling import NoCandidate
 
@@ -159,7 +160,7 @@ def test_a_head_that_reads_a_layer_comes_with_early_exit(
     run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights, used = torch.zeros(1, 1, 48, 48), []
-    checkpoints.save(tmp_path, Heads(weights, vocab_size=len(tokenizer()), exit=2))
+    files.save(tmp_path, Heads(weights, vocab_size=len(tokenizer()), exit=2))
     real = dp.LLM.use
 
     def spy(self: dp.LLM, speculate: Any) -> None:

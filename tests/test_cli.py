@@ -18,11 +18,11 @@ from transformers import AutoTokenizer, T5Config
 
 import draftproof
 import tiny
-from draftproof import cli, demo, native
+from draftproof import bundled, cli, native
 from draftproof.engine import Engine
 from draftproof.sampling import NoCandidate
 
-TOKENIZER = demo.TARGET
+TOKENIZER = bundled.TARGET
 PROMPT = "def main():\n    parser ="
 SIZES = {
     "vocab_size": 8192,
@@ -54,7 +54,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(pair: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """`draftproof` with these arguments; T and D are the random target and draft."""
-    monkeypatch.setattr(demo, "MODELS", pair)
+    monkeypatch.setattr(bundled, "MODELS", pair)
     stand_ins = {"T": str(pair / "target"), "D": str(pair / "draft")}
 
     def run(*arguments: str, stdin: bytes | None = None, tty: bool = False) -> Result:

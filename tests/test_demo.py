@@ -16,9 +16,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from safetensors.torch import load_file
 
-from draftproof import LLM, DraftModel, demo, native
+from draftproof import LLM, DraftModel, bundled, native
+from draftproof.bundled.prompts import PROMPTS
 from draftproof.demo import show, train
-from draftproof.demo.prompts import PROMPTS
 from draftproof.demo.race import Race, Writer
 from draftproof.engine import Engine
 from draftproof.training import trainer
@@ -29,8 +29,8 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(autouse=True)
-def bundled(monkeypatch: pytest.MonkeyPatch, pair: Path) -> None:  # noqa: F811
-    monkeypatch.setattr(demo, "MODELS", pair)
+def tiny_models(monkeypatch: pytest.MonkeyPatch, pair: Path) -> None:  # noqa: F811
+    monkeypatch.setattr(bundled, "MODELS", pair)
 
 
 def screen(width: int, options: show.Options) -> tuple[int, str]:
@@ -215,7 +215,7 @@ def test_missing_weights_name_the_way_out(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(demo, "MODELS", tmp_path)
+    monkeypatch.setattr(bundled, "MODELS", tmp_path)
     for words in (("demo",), ("generate", "bundled", "p"), ("generate", "p", "--draft", "bundled")):
         code, out, err = run(*words, stdin=b"p")
         assert (code, out) == (2, "") and "make models" in err
@@ -266,13 +266,13 @@ def test_a_target_is_trained_from_sources(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_bundled_pair(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(demo, "MODELS", demo.TARGET.parent)
+    monkeypatch.setattr(bundled, "MODELS", bundled.TARGET.parent)
     result: Result = run("demo", "--prompts", "1", "--max-tokens", "12")
     assert result.code == 0 and "identical: yes" in result.out.splitlines(), result.err
 
 
 def test_the_bundled_heads(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(demo, "MODELS", demo.TARGET.parent)
+    monkeypatch.setattr(bundled, "MODELS", bundled.TARGET.parent)
     result: Result = run(
         "demo", "--method", "medusa", "--prompts", "1", "--max-tokens", "32", "--json"
     )

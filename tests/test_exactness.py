@@ -21,7 +21,7 @@ from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import draftproof as dp
 import tiny
-from draftproof.sampling import mix, noise
+from draftproof.sampling.noise import mix, noise
 from draftproof.tree import TokenTree
 from oracles import chi_square_p
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from draftproof.proposers.bush import Ranks
-from draftproof.proposers.fitting import EVERY, FIRST, Costs, Fit, widths
+from draftproof.drafting.bush import Ranks
+from draftproof.drafting.fitting import EVERY, FIRST, Costs, Fit, widths
 from draftproof.request import Feedback, Request
 from draftproof.sampling import SamplingParams
 from draftproof.shapes import choices_to_parents

@@ -27,7 +27,7 @@ from draftproof.tree import TokenTree
 from test_exactness import check_law, small
 from test_methods import NATIVE, check_counters
 
-BUNDLED = Path(dp.__file__).parent / "demo" / "models"
+BUNDLED = Path(dp.__file__).parent / "bundled" / "models"
 LINES = [
     "the quick brown fox jumps over the lazy dog and the other dog",
     "der müde Bär schläft, die Füchse grüßen: schön, größer, am größten",

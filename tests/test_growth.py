@@ -19,9 +19,9 @@ import draftproof as dp
 import tiny
 from draftproof.bench.overhead import POOL, PoolRunner
 from draftproof.engine import Engine
-from draftproof.history import History
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams, adjust
+from draftproof.sampling.history import History
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
 from fakes import Table, V, Wild, request

@@ -17,9 +17,9 @@ from transformers.models.qwen3 import Qwen3Config
 import draftproof as dp
 import draftproof.bench
 import tiny
+from draftproof import bundled
 from draftproof.bench import inflate
 from draftproof.bench.inflation import SHAPES, cost_bytes, shape_like
-from draftproof.demo import bundled
 
 LIKE: dict[str, Any] = {  # groups of two; twice the layers; narrower heads than the model's
     "vocab_size": 200,
@@ -193,7 +193,7 @@ def test_published_shapes_have_their_published_sizes():
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_bundled_target_can_be_given_published_shapes(name, share):
-    config = AutoConfig.from_pretrained(bundled("target"))
+    config = AutoConfig.from_pretrained(bundled.folder("target"))
     big = shape_like(config, name, share)
     target = share * cost_bytes(AutoConfig.for_model(**SHAPES[name]), torch.bfloat16)
     assert cost_bytes(big) == pytest.approx(target, rel=0.02)  # in its own bfloat16

@@ -17,7 +17,7 @@ import torch
 import transformers
 
 import draftproof
-from draftproof import cli, demo, native
+from draftproof import bundled, cli, native
 from draftproof.methods import GIVEN, METHODS
 
 INFO: Any = importlib.import_module("draftproof.cli.info")  # `cli.info` is the command
@@ -88,7 +88,7 @@ def test_the_table(run: Any) -> None:
 
 def test_the_bundled_models_are_counted() -> None:
     found = INFO.facts()["bundled"]["target"]
-    config = transformers.AutoConfig.from_pretrained(demo.TARGET)
+    config = transformers.AutoConfig.from_pretrained(bundled.TARGET)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     assert found["parameters"] == model.num_parameters()
@@ -99,7 +99,7 @@ def test_the_bundled_models_are_counted() -> None:
 def test_bundled_models_that_are_not_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Any
 ) -> None:
-    monkeypatch.setattr(demo, "MODELS", tmp_path)
+    monkeypatch.setattr(bundled, "MODELS", tmp_path)
     (tmp_path / "draft").mkdir()
     (tmp_path / "draft" / "model.safetensors").write_bytes(b"no weights")
     found = INFO.facts()["bundled"]

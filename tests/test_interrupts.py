@@ -14,9 +14,10 @@ import pytest
 
 import draftproof as dp
 import tiny
-from draftproof import counts, drafts, engine, history, request, scheduler, turns
+from draftproof import counts, drafts, engine, request, scheduler, turns
 from draftproof.engine import Engine
 from draftproof.request import Request
+from draftproof.sampling import history
 from draftproof.scheduler import Scheduler
 from draftproof.turns import Turns
 from fakes import Table, V, Wild

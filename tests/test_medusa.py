@@ -20,13 +20,14 @@ from transformers import PreTrainedModel
 
 import draftproof as dp
 import tiny
-from draftproof import checkpoints, demo
-from draftproof.demo import prompts
-from draftproof.heads import Heads
-from draftproof.proposers.heads import Placed
+from draftproof import bundled
+from draftproof.bundled import prompts
+from draftproof.heads import files
+from draftproof.heads.module import Heads
+from draftproof.heads.placed import Placed
 from draftproof.proposers.medusa import Medusa
 from draftproof.request import Feedback, Request
-from draftproof.sampling import noise
+from draftproof.sampling.noise import noise
 from draftproof.shapes import best_first
 from draftproof.tree import TokenTree
 from test_exactness import PROMPTS, SAMPLED, check_law, small
@@ -497,9 +498,9 @@ def logits_of(heads: Heads, lm_head: Tensor) -> Tensor:
 
 SHAPES = [(1, True, True), (2, False, True), (1, False, False), (3, True, False)]
 WRITERS: dict[str, Callable[..., None]] = {
-    "ours": lambda folder, heads, lm_head: checkpoints.save(folder, heads),
-    "original": checkpoints.export_original,
-    "vllm": checkpoints.export_vllm,
+    "ours": lambda folder, heads, lm_head: files.save(folder, heads),
+    "original": files.export_original,
+    "vllm": files.export_vllm,
 }
 
 
@@ -510,7 +511,7 @@ def test_what_is_written_is_read(
 ) -> None:
     heads, lm_head = random_heads(4, layers, bias, own), random(V, D, seed=8)
     WRITERS[writer](tmp_path / "new" / "folder", heads, lm_head)
-    read = checkpoints.load(tmp_path / "new" / "folder")
+    read = files.load(tmp_path / "new" / "folder")
     assert torch.equal(logits_of(read, lm_head), logits_of(heads, lm_head))
     assert (read.heads, read.layers, read.hidden_size, read.vocab_size) == (4, layers, D, V)
     assert (read.outputs is None) == (not own and writer != "original")
@@ -520,8 +521,8 @@ def test_our_layout_keeps_the_notes(tmp_path: Path) -> None:
     heads = random_heads()
     heads.target, heads.tree = "some/model", [(0,), (0, 1)]
     heads.accuracies = [[0.5, 0.25]] * K
-    checkpoints.save(str(tmp_path), heads)
-    read = checkpoints.load(str(tmp_path))
+    files.save(str(tmp_path), heads)
+    read = files.load(str(tmp_path))
     assert (read.target, read.tree, read.accuracies) == ("some/model", heads.tree, heads.accuracies)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["format"] == "draftproof-medusa" and config["shared_head"] is False
@@ -529,16 +530,16 @@ def test_our_layout_keeps_the_notes(tmp_path: Path) -> None:
     for name, known in (("foretoken-medusa", True), ("other", False)):
         (tmp_path / "config.json").write_text(json.dumps(config | {"format": name}))
         if known:  # the project's former name
-            assert checkpoints.load(tmp_path).tree == heads.tree
+            assert files.load(tmp_path).tree == heads.tree
         else:
             with pytest.raises(ValueError, match="config.json says format: 'other'"):
-                checkpoints.load(tmp_path)
+                files.load(tmp_path)
 
 
 def test_the_original_names(tmp_path: Path) -> None:
     heads, lm_head = random_heads(2, 2, bias=False, own=False), random(V, D, seed=8)
     heads.target = "lmsys/vicuna-7b-v1.3"
-    checkpoints.export_original(tmp_path, heads, lm_head)
+    files.export_original(tmp_path, heads, lm_head)
     tensors = torch.load(tmp_path / "medusa_lm_head.pt", weights_only=True)
     assert sorted(tensors) == sorted(
         [f"{k}.{i}.linear.{kind}" for k in (0, 1) for i in (0, 1) for kind in ("weight", "bias")]
@@ -548,18 +549,18 @@ def test_the_original_names(tmp_path: Path) -> None:
     assert not tensors["1.0.linear.bias"].any() and torch.equal(tensors["1.2.weight"], lm_head)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["medusa_num_heads"] == config["medusa_num_layers"] == 2
-    assert checkpoints.load(tmp_path).target == "lmsys/vicuna-7b-v1.3"
+    assert files.load(tmp_path).target == "lmsys/vicuna-7b-v1.3"
 
 
 def test_the_names_of_vllm(tmp_path: Path) -> None:
-    checkpoints.export_vllm(tmp_path, random_heads(2, 1, bias=True, own=True))
+    files.export_vllm(tmp_path, random_heads(2, 1, bias=True, own=True))
     assert sorted(load_file(tmp_path / "model.safetensors")) == sorted(
         [f"blocks.{k}.layers.0.{kind}" for k in (0, 1) for kind in ("weight", "bias")]
         + ["lm_heads.0.weight", "lm_heads.1.weight"]
     )
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["model_type"] == "medusa" and config["medusa_fc_bias"] is True
-    checkpoints.export_vllm(tmp_path, random_heads(2, 1, own=False), random(V, D))
+    files.export_vllm(tmp_path, random_heads(2, 1, own=False), random(V, D))
     assert "lm_head.weight" in load_file(tmp_path / "model.safetensors")
     assert json.loads((tmp_path / "config.json").read_text())["original_lm_head"] is True
 
@@ -614,12 +615,12 @@ VARIANTS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_what_others_write_is_read(kind: str, tmp_path: Path) -> None:
     heads, lm_head = random_heads(4, own="equal" not in kind), random(V, D, seed=8)
-    export = checkpoints.export_original if kind.startswith("pt") else checkpoints.export_vllm
+    export = files.export_original if kind.startswith("pt") else files.export_vllm
     export(tmp_path, heads, lm_head)
     VARIANTS[kind](tmp_path)
     alone = tmp_path / "medusa_lm_head.pt"
     for path in [tmp_path, alone] if alone.exists() else [tmp_path]:
-        read = checkpoints.load(path)
+        read = files.load(path)
         assert torch.equal(logits_of(read, lm_head), logits_of(heads, lm_head))
 
 
@@ -656,7 +657,7 @@ def test_faulty_tensors_are_refused_by_name(writer: str, fault: str, tmp_path: P
     for name in (FIRST[writer], LAST[writer]):
         broken(tmp_path, writer, lambda tensors, name=name: change(tensors, name))
         with pytest.raises(ValueError, match=message.format(name=name)) as caught:
-            checkpoints.load(tmp_path)
+            files.load(tmp_path)
         assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -669,7 +670,7 @@ def test_all_projections_of_another_shape(writer: str, tmp_path: Path) -> None:
 
     broken(tmp_path, writer, change)
     with pytest.raises(ValueError, match=r"outputs is \(3, 97, 49\)"):
-        checkpoints.load(tmp_path)
+        files.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -702,54 +703,54 @@ def test_a_config_that_disagrees(
     WRITERS[writer](tmp_path, random_heads(), None)
     set_config(tmp_path, **changes)
     with pytest.raises(ValueError, match=message) as caught:
-        checkpoints.load(tmp_path)
+        files.load(tmp_path)
     assert str(tmp_path) in str(caught.value)
 
 
 def test_a_cut_vocabulary(tmp_path: Path) -> None:
     broken(tmp_path, "vllm", lambda tensors: tensors.update(token_map=torch.arange(50)))
     with pytest.raises(ValueError, match="token_map"):
-        checkpoints.load(tmp_path)
+        files.load(tmp_path)
 
 
 def test_a_tree_of_thousands_of_nodes_is_refused_before_it_is_read(tmp_path: Path) -> None:
     heads = random_heads()
-    checkpoints.save(tmp_path, heads)
+    files.save(tmp_path, heads)
     config = json.loads((tmp_path / "config.json").read_text())
     config["tree"] = [[0] * depth for depth in range(1, 1001)]
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"config.json cannot be read \(1,.* more than any heads"):
-        checkpoints.load(tmp_path)
+        files.load(tmp_path)
 
 
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no heads there.*hf download"):
-        checkpoints.load(tmp_path / "nothing")
+        files.load(tmp_path / "nothing")
     with pytest.raises(ValueError, match="no heads there"):
-        checkpoints.load(tmp_path)
+        files.load(tmp_path)
     with pytest.raises(ValueError, match="a model is there, and no heads"):
-        checkpoints.load(demo.bundled("draft"))
+        files.load(bundled.folder("draft"))
     (tmp_path / "model.safetensors").write_bytes(b"no tensors at all")
     with pytest.raises(ValueError, match="model.safetensors cannot be read"):
         Medusa(tmp_path)
-    checkpoints.save(tmp_path, random_heads())
+    files.save(tmp_path, random_heads())
     for text in ("{", "[1, 2]", "7", None):
         if text is None:
             (tmp_path / "config.json").unlink()
         else:
             (tmp_path / "config.json").write_text(text)
         with pytest.raises(ValueError, match="config.json cannot be read"):
-            checkpoints.load(tmp_path)
+            files.load(tmp_path)
     for saved in (b"no tensors at all", [1, 2], {"0.0.linear.weight": "no tensor"}):
         if isinstance(saved, bytes):
             (tmp_path / "medusa_lm_head.pt").write_bytes(saved)
         else:
             torch.save(saved, tmp_path / "medusa_lm_head.pt")
         with pytest.raises(ValueError, match="medusa_lm_head.pt cannot be read"):
-            checkpoints.load(tmp_path / "medusa_lm_head.pt")
+            files.load(tmp_path / "medusa_lm_head.pt")
 
 
-@pytest.mark.parametrize("export", [checkpoints.export_original, checkpoints.export_vllm])
+@pytest.mark.parametrize("export", [files.export_original, files.export_vllm])
 def test_a_shared_head_must_be_given_to_others(export: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lm_head="):
         export(tmp_path, random_heads(own=False))
@@ -798,9 +799,9 @@ def test_heads_of_another_target(runner: str, dtype: torch.dtype, own: bool) -> 
 
 
 def test_the_bundled_heads_draft_for_the_bundled_target() -> None:
-    heads = dp.Medusa(demo.bundled("heads"))
+    heads = dp.Medusa(bundled.folder("heads"))
     params = dp.SamplingParams(max_tokens=64)
-    with dp.LLM(demo.bundled("target"), dtype="float32", runner="torch") as llm:
+    with dp.LLM(bundled.folder("target"), dtype="float32", runner="torch") as llm:
         plain = llm.generate(prompts.PROMPTS, params)
         llm.use(heads)
         fast = llm.generate(prompts.PROMPTS, params)

@@ -28,10 +28,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 import draftproof as dp
 import oracles
 import tiny
-from draftproof import checkpoints, methods, native
-from draftproof.heads import Heads
-from draftproof.proposers import bush, growing, specinfer
-from draftproof.proposers.automaton import Automaton
+from draftproof import methods, native
+from draftproof.drafting import bush, growing
+from draftproof.drafting.automaton import Automaton
+from draftproof.heads import files
+from draftproof.heads.module import Heads
+from draftproof.proposers import specinfer
 from draftproof.request import Feedback, Request
 from draftproof.tree import TokenTree, merge
 from draftproof.verify import verify_typical
@@ -410,9 +412,9 @@ def test_an_exit_head_that_repeats_the_lm_head_drafts_what_the_bare_exit_drafts(
 
 
 def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
-    checkpoints.save(tmp_path / "exit", exit_head("llama"))
+    files.save(tmp_path / "exit", exit_head("llama"))
     last = Heads(torch.zeros(2, 1, 48, 48), vocab_size=tiny.VOCABULARY)
-    checkpoints.save(tmp_path / "last", last)
+    files.save(tmp_path / "last", last)
     middle, end = ({"draft": None, "heads": tmp_path / name} for name in ("exit", "last"))
     assert methods.chosen([], middle) == ["early-exit"] and methods.chosen([], end) == ["medusa"]
     assert methods.chosen(["early-exit"], middle) == ["early-exit"]
@@ -432,7 +434,7 @@ def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="these heads read the last layer: use them with Medusa"):
         dp.EarlyExit(2, heads=last)
     own = Heads(torch.zeros(1, 1, 48, 48), None, torch.zeros(1, 97, 48), vocab_size=97, exit=3)
-    for write in (checkpoints.export_vllm, checkpoints.export_original):
+    for write in (files.export_vllm, files.export_original):
         with pytest.raises(ValueError, match="is no Medusa head"):
             write(tmp_path / "other", own)
     (tmp_path / "last" / "config.json").write_text("{")

@@ -30,8 +30,8 @@ from transformers.models.qwen3 import Qwen3Config
 
 import draftproof as dp
 import tiny
-from draftproof import demo, methods, native
-from draftproof.demo import corpus
+from draftproof import bundled, methods, native
+from draftproof.bundled import corpus
 from draftproof.runners import choice, packing
 from draftproof.runners.base import Output, Work
 from draftproof.runners.native import NativeRunner
@@ -569,13 +569,13 @@ def test_the_machine_has_limits() -> None:
 # --- at length ------------------------------------------------------------------------------------
 
 
-BUNDLED = {"draft": demo.DRAFT, "heads": demo.MODELS / "heads"}
+BUNDLED = {"draft": bundled.DRAFT, "heads": bundled.MODELS / "heads"}
 
 
 @cache
 def bundled_target(precision: str) -> dp.LLM:
     dtype = "int8" if precision == "int8" else "bfloat16"
-    return dp.LLM(demo.bundled("target"), runner="native", dtype=dtype)
+    return dp.LLM(bundled.folder("target"), runner="native", dtype=dtype)
 
 
 @cache

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftproof import native, noise, sampling
-from draftproof.native import sampling as fast
-from draftproof.params import SamplingParams
-from draftproof.sampling import History, Noise
+from draftproof import native, sampling
+from draftproof.sampling import History, Noise, noise
+from draftproof.sampling import compiled as fast
+from draftproof.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 NOTHING = History([])

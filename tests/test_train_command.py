@@ -20,9 +20,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 import draftproof as dp
 import tiny
-from draftproof import checkpoints, cli, demo
+from draftproof import bundled, cli
 from draftproof.cli import training
-from draftproof.heads import Heads
+from draftproof.heads import files
+from draftproof.heads.module import Heads
 from draftproof.training import joint, material, prepare, quantised, run_medusa, served, trainer
 from draftproof.training.data import Document, documents, pack, split
 
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random target with a tokenizer, and a text."""
     made = tmp_path_factory.mktemp("target")
     tiny.model(dtype=torch.float32, initializer_range=0.02, **SIZES).save_pretrained(made / "T")
-    AutoTokenizer.from_pretrained(demo.TARGET).save_pretrained(made / "T")
+    AutoTokenizer.from_pretrained(bundled.TARGET).save_pretrained(made / "T")
     (made / "text.py").write_text(TEXT)
     return made
 
@@ -113,7 +114,7 @@ def test_heads_are_written_with_card_and_figures(run: Any, folder: Path, tmp_pat
     assert {file.name for file in out.iterdir()} >= {"model.safetensors", "config.json"}
     assert not (out / "checkpoint").exists() and not (out / "best.pt").exists()
     assert not list(out.glob("states-*")) and (out / "training.png").exists()
-    heads = checkpoints.load(out)
+    heads = files.load(out)
     assert heads.heads == 2 and heads.tree and heads.accuracies and heads.outputs is None
     with dp.LLM(folder / "T") as plain, dp.LLM(folder / "T", speculate=dp.Medusa(out)) as fast:
         prompt = "def main"
@@ -125,12 +126,12 @@ def test_exports_are_what_others_read(run: Any, folder: Path, tmp_path: Path) ->
     words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
     found = run(*words, "--heads", "2", "--export", "original", "--export", "vllm")
     assert found.code == 0, found.err
-    ours = checkpoints.load(tmp_path)
+    ours = files.load(tmp_path)
     for name in ("original", "vllm"):
-        other = checkpoints.load(tmp_path / name)
+        other = files.load(tmp_path / name)
         torch.testing.assert_close(other.weights, ours.weights)
     weight = AutoModelForCausalLM.from_pretrained(folder / "T").get_output_embeddings().weight
-    torch.testing.assert_close(checkpoints.load(tmp_path / "original").outputs[1], weight)
+    torch.testing.assert_close(files.load(tmp_path / "original").outputs[1], weight)
 
 
 def test_the_target_writes_what_is_learnt(run: Any, folder: Path, tmp_path: Path) -> None:
@@ -218,7 +219,7 @@ def test_a_disk_that_is_full_at_the_end_is_one_sentence(
 
 
 def test_heads_of_a_layer_are_no_start(run: Any, folder: Path, tmp_path: Path) -> None:
-    checkpoints.save(tmp_path / "exit", Heads(torch.zeros(1, 1, 48, 48), vocab_size=8192, exit=1))
+    files.save(tmp_path / "exit", Heads(torch.zeros(1, 1, 48, 48), vocab_size=8192, exit=1))
     words = ["--data", str(folder / "text.py"), "--out", str(tmp_path / "out"), *QUICK]
     found = run(str(folder / "T"), *words, "--start", str(tmp_path / "exit"))
     assert found.code == 2 and "reads layer 1: start from Medusa heads" in found.err
@@ -235,9 +236,9 @@ def test_jointly_the_target_is_written_too(
     after = AutoModelForCausalLM.from_pretrained(tmp_path / "target").state_dict()
     assert before.keys() == after.keys()
     assert any(not torch.equal(before[name], after[name]) for name in before)
-    assert checkpoints.load(tmp_path).target == str(tmp_path / "target")
+    assert files.load(tmp_path).target == str(tmp_path / "target")
     assert f"base_model: {tmp_path / 'target'}" in (tmp_path / "README.md").read_text()
-    ours = checkpoints.load(tmp_path / "original").outputs
+    ours = files.load(tmp_path / "original").outputs
     assert ours is not None and torch.equal(ours[0], after["lm_head.weight"])
     assert bool(more) != torch.equal(ours[0], before["lm_head.weight"])  # adapters leave it alone
 
@@ -279,7 +280,7 @@ def test_two_processes_train_what_one_does(folder: Path, tmp_path: Path) -> None
         command += ["--out", str(tmp_path / name)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
         assert done.returncode == 0, done.stderr
-        weights[name], outputs[name] = checkpoints.load(tmp_path / name).weights.detach(), done
+        weights[name], outputs[name] = files.load(tmp_path / name).weights.detach(), done
     apart = {name: float((w - weights["one"]).norm()) for name, w in weights.items()}
     assert apart["two"] < 0.1 * apart["other rows"], apart
     assert outputs["two"].stdout.count("served tokens/step") == 1  # one of them tells
@@ -354,7 +355,7 @@ def test_too_little_data_is_refused(run: Any, folder: Path, tmp_path: Path) -> N
 
 def test_a_foreign_tokenizer_is_refused(run: Any, tmp_path: Path) -> None:
     tiny.model().save_pretrained(tmp_path / "T")  # 97 tokens
-    AutoTokenizer.from_pretrained(demo.TARGET).save_pretrained(tmp_path / "T")
+    AutoTokenizer.from_pretrained(bundled.TARGET).save_pretrained(tmp_path / "T")
     (tmp_path / "text.txt").write_text(TEXT)
     out = str(tmp_path / "out")
     found = run(str(tmp_path / "T"), "--data", str(tmp_path / "text.txt"), "--out", out)
@@ -379,7 +380,7 @@ def roomy(folder: Path) -> Path:
     made = folder / "roomy"
     target = tiny.model(max_position_embeddings=1024, initializer_range=0.02, **SIZES)
     target.save_pretrained(made / "T")
-    tokenizer = AutoTokenizer.from_pretrained(demo.TARGET)
+    tokenizer = AutoTokenizer.from_pretrained(bundled.TARGET)
     tokenizer.save_pretrained(made / "T")
     prompts = [f"def f{i}(name):\n" + "    print(name)\n" * 80 for i in range(12)]
     assert all(len(tokenizer(prompt)["input_ids"]) >= 300 for prompt in prompts)
@@ -441,7 +442,7 @@ def test_what_was_learnt_is_there_whatever_happens_when_it_is_judged(
     monkeypatch.setattr(run_medusa, "_serve", fails)
     out = tmp_path / "cut"
     assert run(*words, "--out", str(out)).code == 2
-    whole, kept = checkpoints.load(tmp_path / "whole"), checkpoints.load(out)
+    whole, kept = files.load(tmp_path / "whole"), files.load(out)
     assert torch.equal(kept.weights, whole.weights) and kept.tree is None
     with dp.LLM(folder / "T", speculate=dp.Medusa(out)) as llm:
         assert llm.generate(["def main"])[0].stats.drafted
@@ -450,7 +451,7 @@ def test_what_was_learnt_is_there_whatever_happens_when_it_is_judged(
     monkeypatch.setattr(trainer._Loop, "_step", lambda *given: 1 / 0)
     found = run(*words, "--out", str(out), "--resume")
     assert found.code == 0, found.err
-    assert checkpoints.load(out).tree and told(out)["report"]["steps"] == 6
+    assert files.load(out).tree and told(out)["report"]["steps"] == 6
 
 
 def test_small_data_is_learnt_to_the_end(run: Any, folder: Path, tmp_path: Path) -> None:
@@ -491,7 +492,7 @@ def test_a_target_that_ends_at_once_has_heads_all_the_same(
         target.lm_head.weight.zero_()
         target.lm_head.weight[0] = 1.0  # the end
     target.save_pretrained(tmp_path / "T")
-    AutoTokenizer.from_pretrained(demo.TARGET).save_pretrained(tmp_path / "T")
+    AutoTokenizer.from_pretrained(bundled.TARGET).save_pretrained(tmp_path / "T")
     words = ["--data", str(folder / "text.py"), *QUICK, "--out", str(tmp_path / "out")]
     found = run(str(tmp_path / "T"), *words)
     assert found.code == 0, found.err
@@ -501,7 +502,7 @@ def test_a_target_that_ends_at_once_has_heads_all_the_same(
 @pytest.mark.parametrize("spare", [0, 1])
 def test_as_many_tokens_as_heads_need(spare: int, run: Any, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "few.txt").write_text("x = 1\ny = 2\n")
-    (one,) = documents([tmp_path / "few.txt"], AutoTokenizer.from_pretrained(demo.TARGET))
+    (one,) = documents([tmp_path / "few.txt"], AutoTokenizer.from_pretrained(bundled.TARGET))
     heads = len(one.ids) - 2 + spare
     words = ["--data", str(tmp_path / "few.txt"), "--heads", str(heads), "--steps", "2"]
     words += ["--calibration-tokens", "40", "--out", str(tmp_path / "out")]
@@ -510,7 +511,7 @@ def test_as_many_tokens_as_heads_need(spare: int, run: Any, tmp_path: Path, fold
         assert found.code == 2 and f"less than the {heads + 2} tokens" in found.err
     else:
         assert found.code == 0, found.err
-        assert checkpoints.load(tmp_path / "out").heads == heads
+        assert files.load(tmp_path / "out").heads == heads
 
 
 # --- going on ---
@@ -532,7 +533,7 @@ def test_jointly_too_a_resumed_training_is_an_uninterrupted_one(
     assert checkpoint.stat().st_size < 0.2 * (folder / "T" / "model.safetensors").stat().st_size
     found = run(*words, "--out", str(tmp_path / "cut"), "--resume")
     assert found.code == 0, found.err
-    ours, theirs = (checkpoints.load(tmp_path / name).weights for name in ("whole", "cut"))
+    ours, theirs = (files.load(tmp_path / name).weights for name in ("whole", "cut"))
     assert torch.equal(ours, theirs)
     targets = [
         AutoModelForCausalLM.from_pretrained(tmp_path / name / "target").state_dict()
@@ -560,11 +561,11 @@ def test_the_papers_two_stages(run: Any, folder: Path, tmp_path: Path) -> None:
     assert run(*words, "--heads", "2", "--out", str(first)).code == 0
     found = run(*words, "--out", str(second), "--start", str(first), "--joint")
     assert found.code == 0, found.err
-    one, two = (checkpoints.load(there).weights.detach() for there in (first, second))
+    one, two = (files.load(there).weights.detach() for there in (first, second))
     assert one.shape == two.shape and not torch.equal(one, two)
     assert float((two - one).norm()) < 0.5 * float(one.norm())  # it did not begin anew
     before, after = told(second)["report"]["target_loss"]
-    texts = documents([folder / "text.py"], AutoTokenizer.from_pretrained(demo.TARGET))
+    texts = documents([folder / "text.py"], AutoTokenizer.from_pretrained(bundled.TARGET))
     _, held_out = split(texts, least=4)
     held = prepare.evaluated(pack(held_out, 48))
     for path, loss in ((folder / "T", before), (second / "target", after)):

@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny
 from cyclic import Repeated, V, batch_of, cycle
-from draftproof.heads import Heads
+from draftproof.heads.module import Heads
 from draftproof.training import calibrate, files, losses, trainer
 from draftproof.training.capture import Captured, capture, key
 from draftproof.training.data import Document, Stream, pack

@@ -19,7 +19,7 @@ from tokenizers import models as backends
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tiny
-from draftproof.demo import MODELS
+from draftproof.bundled import MODELS
 from draftproof.training.data import Document, Rows, Stream, documents, pack, split
 
 ROLE = "<|{{ message.role }}|>{{ message.content }}"

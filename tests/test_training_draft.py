@@ -21,9 +21,9 @@ import draftproof as dp
 import tiny
 import zoo
 from cyclic import Repeated, V, batch_of, cycle, rows_of
-from draftproof import checkpoints
 from draftproof.cli.train_draft import draft as command
-from draftproof.heads import Heads
+from draftproof.heads.files import load as load_heads
+from draftproof.heads.module import Heads
 from draftproof.training import files, losses, material, run_draft, served
 from draftproof.training.draft import DEPTH, LOSSES, Draft, chances, replay, usual_rate
 from draftproof.training.exit import Exit
@@ -604,7 +604,7 @@ def test_a_head_on_a_layer_learns_to_say_what_the_target_will(folder: Path) -> N
     assert found.exit and found.layers == 1 and found.parameters == 2 * 48 * 48
     greedy = found.served[0]
     assert greedy.predicted == greedy.tokens_per_step and greedy.predicted_alpha == greedy.alpha
-    head = checkpoints.load(out)
+    head = load_heads(out)
     assert (head.exit, head.heads, head.layers) == (1, 1, 2)
     assert 'EarlyExit(heads="this folder")' in (out / "README.md").read_text()
     params = dp.SamplingParams(max_tokens=24, ignore_eos=True)

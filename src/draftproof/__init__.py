@@ -1,6 +1,6 @@
 """Speculative decoding that does not change one token of the output."""
 
-from draftproof.heads import Heads
+from draftproof.heads.module import Heads
 from draftproof.hf import custom_generate
 from draftproof.llm import LLM
 from draftproof.proposers.draft import DraftModel

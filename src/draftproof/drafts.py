@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from draftproof.proposers.base import Proposer, read_along, release
+from draftproof.drafting.base import Proposer, read_along, release
 from draftproof.request import Request
 from draftproof.scheduler import Turn
 from draftproof.tree import TokenTree

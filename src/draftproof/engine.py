@@ -12,8 +12,8 @@ from collections.abc import Generator, Sequence
 
 import torch
 
+from draftproof.drafting.base import Proposer
 from draftproof.drafts import Drafts
-from draftproof.proposers.base import Proposer
 from draftproof.request import Feedback, Request
 from draftproof.rules import accept, argmax_of, broken, checked
 from draftproof.runners.base import Output, Runner, Work, begin, fork, hand_over

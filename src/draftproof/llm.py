@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from draftproof import native
+from draftproof.drafting.base import Proposer, bind, close
 from draftproof.engine import Engine
 from draftproof.inputs import Prompt, as_list, integers, params_of
 from draftproof.methods import resolve
-from draftproof.proposers.base import Proposer, bind, close
 from draftproof.request import Completion, Request
 from draftproof.runners import choice, loading
 from draftproof.runners.native import NativeRunner

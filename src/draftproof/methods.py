@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from draftproof.checkpoints import exit_of
-from draftproof.proposers.base import Proposer
+from draftproof.drafting.base import Proposer
+from draftproof.heads.files import exit_of
 from draftproof.proposers.draft import DraftModel
 from draftproof.proposers.early_exit import EarlyExit
 from draftproof.proposers.hybrid import Hybrid

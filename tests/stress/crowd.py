@@ -22,7 +22,7 @@ import torch
 
 import draftproof as dp
 import tiny
-from draftproof.proposers import base
+from draftproof.drafting import base
 from draftproof.request import Request
 from draftproof.runners import kv, native
 from draftproof.tree import TokenTree

@@ -19,10 +19,8 @@ from rich.progress import track
 from rich.table import Table
 
 import draftproof as dp
-from draftproof import analysis
-from draftproof.bench import timing
+from draftproof import analysis, bundled, clock
 from draftproof.bench.prompts import held_out
-from draftproof.demo import bundled
 
 
 def parses(text: str) -> bool:
@@ -75,9 +73,9 @@ def main(
 ) -> None:
     """Measure the bundled pair and print tables."""
     console = Console()
-    console.print(timing.machine(), highlight=False)
-    chain = dp.DraftModel(bundled("draft"), length, min_confidence=0.0, branch=1)
-    llm = dp.LLM(bundled("target"), dtype="float32", speculate=chain)
+    console.print(clock.machine(), highlight=False)
+    chain = dp.DraftModel(bundled.folder("draft"), length, min_confidence=0.0, branch=1)
+    llm = dp.LLM(bundled.folder("target"), dtype="float32", speculate=chain)
     texts = [prompt.turns[0] for prompt in held_out(llm.tokenizer, prompts + 2 * completions)]
     table = Table("T", "alpha", "by position, given the one before", "tokens/step", "formula")
     for temperature in (0.0, 0.7, 1.0):

@@ -15,8 +15,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from draftproof import analysis
-from draftproof.bench import timing
+from draftproof import analysis, clock
 from draftproof.bench.prompts import Prompt
 from draftproof.bench.sides import How, Side, Written
 from draftproof.runners.base import Target
@@ -231,7 +230,7 @@ def _ids(answer: Answer) -> list[list[int]]:
 
 def pass_seconds(runner: Target, context: int, rounds: int = 15) -> dict[int, float]:
     """Median seconds of a pass over each number of tokens in `CURVE`, behind `context` tokens."""
-    passes = timing.passes(runner, context)
-    took = timing.interleaved({str(t): passes(t) for t in CURVE}, rounds, warm=3)
-    runner.free(timing.KEY)
+    passes = clock.passes(runner, context)
+    took = clock.interleaved({str(t): passes(t) for t in CURVE}, rounds, warm=3)
+    runner.free(clock.KEY)
     return {int(tokens): statistics.median(seconds) for tokens, seconds in took.items()}

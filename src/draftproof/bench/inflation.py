@@ -35,8 +35,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from draftproof.bench import timing
-from draftproof.demo import bundled
+from draftproof import bundled, clock
 from draftproof.runners.torch import TorchRunner
 
 MODELS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -253,10 +252,10 @@ def pass_ms(
 ) -> dict[str, list[float]]:
     """Milliseconds of passes over `rows` tokens after `context`, the models in turn."""
     passes = {
-        name: timing.passes(TorchRunner(model, max_batch=1), context)(rows)
+        name: clock.passes(TorchRunner(model, max_batch=1), context)(rows)
         for name, model in models.items()
     }
-    seconds = timing.interleaved(passes, rounds, warm=3)
+    seconds = clock.interleaved(passes, rounds, warm=3)
     return {name: [1e3 * each for each in took] for name, took in seconds.items()}
 
 
@@ -269,8 +268,10 @@ def main(
 ) -> None:
     """Time the model (the bundled target), its inflation, and a random model of the shape."""
     console = Console()
-    console.print(timing.machine(), highlight=False)
-    small = AutoModelForCausalLM.from_pretrained(model or bundled("target"), dtype=dtype).eval()
+    console.print(clock.machine(), highlight=False)
+    small = AutoModelForCausalLM.from_pretrained(
+        model or bundled.folder("target"), dtype=dtype
+    ).eval()
     models = {"own": small, "inflated": inflate(small, like)}
     models["shape"] = AutoModelForCausalLM.from_config(_shape(like), dtype=small.dtype).eval()
     made = models["inflated"].config
@@ -282,7 +283,7 @@ def main(
     table = Table("tokens", *(f"{name} ms" for name in models), "inflated / shape", title=like)
     for rows in (1, 4, 8, 12):
         took = pass_ms(models, context, rows, rounds)
-        ratio = timing.median_ratio(took["inflated"], took["shape"])
+        ratio = clock.median_ratio(took["inflated"], took["shape"])
         medians = (f"{statistics.median(each):.1f}" for each in took.values())
         table.add_row(str(rows), *medians, f"{ratio:.2f}")
     console.print(table)

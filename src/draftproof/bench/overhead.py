@@ -21,10 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from draftproof import LLM, DraftModel, NGram, native
-from draftproof.bench import timing
-from draftproof.demo import bundled
-from draftproof.demo.prompts import PROMPTS
+from draftproof import LLM, DraftModel, NGram, bundled, clock, native
+from draftproof.bundled.prompts import PROMPTS
 from draftproof.engine import Engine
 from draftproof.request import Request
 from draftproof.runners.base import Output, Target, Work
@@ -174,8 +172,8 @@ def _nothing(model: int, team: int, given: native.Pass) -> int:
 def pass_ratio(model: PreTrainedModel, context: int, rows: int) -> tuple[float, float, float]:
     """Median ms of our pass and of transformers', and the median ratio, over `rows` tokens."""
     runner = TorchRunner(model, max_batch=1)
-    ours = timing.passes(runner, context)(rows)
-    ids = timing.context_ids(runner, context)
+    ours = clock.passes(runner, context)(rows)
+    ids = clock.context_ids(runner, context)
     cache = DynamicCache(config=model.config)
     fresh = torch.tensor([[1] * rows])
     with torch.inference_mode():
@@ -186,14 +184,14 @@ def pass_ratio(model: PreTrainedModel, context: int, rows: int) -> tuple[float, 
             model(input_ids=fresh, past_key_values=cache, use_cache=True)
             cache.crop(-rows)
 
-    seconds = timing.interleaved({"ours": ours, "theirs": theirs}, rounds=41, warm=8)
+    seconds = clock.interleaved({"ours": ours, "theirs": theirs}, rounds=41, warm=8)
     medians = (1e3 * statistics.median(seconds[name]) for name in ("ours", "theirs"))
-    return (*medians, timing.median_ratio(seconds["ours"], seconds["theirs"]))  # type: ignore[return-value]
+    return (*medians, clock.median_ratio(seconds["ours"], seconds["theirs"]))  # type: ignore[return-value]
 
 
 def main() -> None:
     console = Console()
-    console.print(timing.machine(), highlight=False)
+    console.print(clock.machine(), highlight=False)
     table = Table("vocabulary", "batch", "temperature", "ms per step", title="engine, 8 nodes")
     for vocabulary, batch, temperature in (
         (8_192, 1, 0.0),
@@ -207,11 +205,14 @@ def main() -> None:
     if native.found() is not None:
         columns = "method", "temperature", "engine ms", "Python ms", "step ms"
         table = Table(*columns, title="native, bundled pair")
-        plain = LLM(bundled("target"), runner="native")
+        plain = LLM(bundled.folder("target"), runner="native")
         for method, make in (
             ("none", lambda confidence: None),
             ("ngram", lambda confidence: NGram()),
-            ("draft", lambda confidence: DraftModel(bundled("draft"), min_confidence=confidence)),
+            (
+                "draft",
+                lambda confidence: DraftModel(bundled.folder("draft"), min_confidence=confidence),
+            ),
         ):
             # Where all tokens are alike, a draft is in doubt about each.
             llm, certain = (LLM(plain, speculate=make(confidence)) for confidence in (0.1, 0.0))

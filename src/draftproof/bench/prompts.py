@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftproof.demo import corpus
+from draftproof.bundled import corpus
 from draftproof.text import chat_ids
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftproof.counts import Stats
+from draftproof.drafting.base import close, read_along, release
 from draftproof.llm import LLM
-from draftproof.proposers.base import close, read_along, release
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from draftproof import clock
 from draftproof.bench import prompts as prompt_files
-from draftproof.bench import timing
 from draftproof.bench.compare import Comparison, Result, best_assistant, judge, pass_seconds
 from draftproof.bench.inflation import inflate
 from draftproof.bench.sides import How, assisted, ours, transformers
-from draftproof.demo import located
+from draftproof.bundled import located
 from draftproof.llm import LLM
 from draftproof.methods import GIVEN, check_given, named
 from draftproof.runners import choice, loading
@@ -143,7 +143,7 @@ def run(options: Options, progress: Callable[[str, float], None]) -> Report:
         report.skipped += [
             f"{text} (T={temperature:g}, batch {batch})" for text in comparison.skipped
         ]
-    report.environment["load_after"] = timing.load()
+    report.environment["load_after"] = clock.load()
     return report
 
 
@@ -241,8 +241,8 @@ def environment(model: PreTrainedModel, plain: LLM) -> dict[str, Any]:
     """The machine, the versions and the model, as they were."""
     return {
         "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-        "machine": timing.machine(),
-        "load_before": timing.load(),
+        "machine": clock.machine(),
+        "load_before": clock.load(),
         "threads": torch.get_num_threads(),
         **{name: version(name) for name in ("draftproof", "torch", "transformers")},
         "device": str(model.device),

@@ -30,14 +30,7 @@ from draftproof.certify.certificate import (
     draws,
 )
 from draftproof.certify.contexts import Context, candidates, tests
-from draftproof.certify.identity import (
-    Bound,
-    Outcome,
-    Reference,
-    calibrate,
-    examine,
-    references,
-)
+from draftproof.certify.identity import Bound, Outcome, Reference, calibrate, examine, references
 from draftproof.llm import LLM
 from draftproof.runners.kv import available_bytes
 from draftproof.sampling import SamplingParams

@@ -23,6 +23,7 @@ from rich.console import Console
 
 import draftproof
 from draftproof import native
+from draftproof.bundled.prompts import PROMPTS
 from draftproof.cli.bench import bench
 from draftproof.cli.certify import certify
 from draftproof.cli.chat import chat
@@ -31,7 +32,6 @@ from draftproof.cli.info import info
 from draftproof.cli.train_draft import draft
 from draftproof.cli.train_medusa import medusa
 from draftproof.demo import show
-from draftproof.demo.prompts import PROMPTS
 
 USAGE: Any = typer.BadParameter.__bases__[0]  # what typer raises for wrong usage
 

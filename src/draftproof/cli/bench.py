@@ -11,9 +11,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from draftproof.bench import report as reports
 from draftproof.bench import suite
+from draftproof.bundled import BUNDLED
 from draftproof.cli import options
 from draftproof.cli.options import LOADING, option
-from draftproof.demo import BUNDLED
 from draftproof.methods import chosen, given_options
 
 FORMATS = ("spec-bench",)

@@ -15,11 +15,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from draftproof import certify as certificates
 from draftproof.bench import prompts as texts
+from draftproof.bundled import BUNDLED, located
 from draftproof.certify import report, script
 from draftproof.cli import options
 from draftproof.cli.generate import given_sources
 from draftproof.cli.options import DRAFTING, option
-from draftproof.demo import BUNDLED, located, precision
+from draftproof.demo import precision
 from draftproof.llm import LLM
 from draftproof.methods import (
     GIVEN,

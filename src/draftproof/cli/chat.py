@@ -18,11 +18,12 @@ from typing import Annotated, Any
 from rich.console import Console
 
 from draftproof import LLM, Completion, SamplingParams, methods
+from draftproof.bundled import BUNDLED, located
 from draftproof.cli import options, output
 from draftproof.cli.generate import given_sources, speculation
 from draftproof.cli.options import LOADING, SAMPLING, option
 from draftproof.counts import Stats
-from draftproof.demo import BUNDLED, located, precision
+from draftproof.demo import precision
 from draftproof.text import chat_ids, load_tokenizer
 
 TALK = "The conversation"

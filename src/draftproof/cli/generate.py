@@ -15,9 +15,10 @@ from rich.console import Console
 
 import draftproof
 from draftproof import methods
+from draftproof.bundled import BUNDLED, located
 from draftproof.cli import options, output
 from draftproof.cli.options import LOADING, SAMPLING, option
-from draftproof.demo import BUNDLED, located, precision
+from draftproof.demo import precision
 from draftproof.text import chat_ids
 
 OUTPUT = "Prompt and output"

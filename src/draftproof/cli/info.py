@@ -21,9 +21,7 @@ from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 import draftproof
-from draftproof import native
-from draftproof.bench import timing
-from draftproof.demo import bundled
+from draftproof import bundled, clock, native
 from draftproof.methods import GIVEN, METHODS
 from draftproof.runners.team import PRECISIONS
 
@@ -62,7 +60,7 @@ def facts() -> dict[str, Any]:
         },
         "machine": {
             "platform": platform.platform(),
-            "processor": timing.processor(),
+            "processor": clock.processor(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
         },
@@ -129,7 +127,7 @@ def _cuda() -> dict[str, Any]:
 
 def _bundled(name: str) -> dict[str, Any]:
     try:
-        folder = bundled(name)
+        folder = bundled.folder(name)
         file = folder / "model.safetensors"
         with safe_open(file, framework="pt") as weights:  # shapes only: no tensor is read
             tensors = [weights.get_slice(key) for key in weights.keys()]  # noqa: SIM118

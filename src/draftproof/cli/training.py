@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from draftproof.bundled import located
 from draftproof.cli.options import option
-from draftproof.demo import located
 from draftproof.training import prepare
 from draftproof.training.files import CHECKPOINT
 from draftproof.training.trainer import Plan, State

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftproof import LLM, SamplingParams
-from draftproof.demo import bundled
+from draftproof import LLM, SamplingParams, bundled
 from draftproof.methods import asked, named
 
 PLAIN = "plain"
@@ -183,8 +182,8 @@ def runners(
     methods: Sequence[str], params: SamplingParams, prompt: str, **options: Any
 ) -> Iterator[dict[str, LLM]]:
     """A warm LLM for plain decoding and one per method; all of them share the bundled target."""
-    given = {kind: bundled(kind) for kind in asked(methods, {})}
-    llms = {PLAIN: LLM(str(bundled("target")), **options)}
+    given = {kind: bundled.folder(kind) for kind in asked(methods, {})}
+    llms = {PLAIN: LLM(str(bundled.folder("target")), **options)}
     for method in dict.fromkeys(methods):
         llms[method] = LLM(llms[PLAIN], speculate=named(method, given))
     try:

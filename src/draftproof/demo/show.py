@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from draftproof import SamplingParams
+from draftproof.bundled.prompts import PROMPTS
 from draftproof.demo import precision
-from draftproof.demo.prompts import PROMPTS
 from draftproof.demo.race import HOW, PLAIN, Race, Score, Writer, check, runners, scores
 from draftproof.llm import native_runs
 

@@ -18,7 +18,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from draftproof.demo import MODELS, corpus
+from draftproof.bundled import MODELS, corpus
 from draftproof.training import files, prepare, trainer
 from draftproof.training.data import documents
 from draftproof.training.rows import Document, Rows, Stream, pack

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import Tensor
 
-from draftproof.proposers import bush
-from draftproof.proposers.base import alone
-from draftproof.proposers.beside import Beside
-from draftproof.proposers.bush import Ranks
-from draftproof.proposers.drawing import Children, children
-from draftproof.proposers.fitting import FIXED, Costs, Fit, widths
-from draftproof.proposers.growing import Growing, Growth
+from draftproof.drafting import bush
+from draftproof.drafting.base import alone
+from draftproof.drafting.beside import Beside
+from draftproof.drafting.bush import Ranks
+from draftproof.drafting.drawing import Children, children
+from draftproof.drafting.fitting import FIXED, Costs, Fit, widths
+from draftproof.drafting.growing import Growing, Growth
 from draftproof.request import Request
 from draftproof.runners.base import Output, Target
 from draftproof.shapes import choices_to_parents

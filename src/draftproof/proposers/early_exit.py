@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from draftproof.checkpoints import load
-from draftproof.heads import Heads
-from draftproof.proposers.base import alone
-from draftproof.proposers.growing import Growing, Growth
-from draftproof.proposers.heads import placed
+from draftproof.drafting.base import alone
+from draftproof.drafting.growing import Growing, Growth
+from draftproof.heads.files import load
+from draftproof.heads.module import Heads
+from draftproof.heads.placed import placed
 from draftproof.request import Request
 from draftproof.runners.base import Output, Target, Work
 from draftproof.tree import TokenTree

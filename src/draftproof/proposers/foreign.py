@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from draftproof import sampling
-from draftproof.proposers.drawing import Children, children
-from draftproof.proposers.growing import Growing, Growth, stop
-from draftproof.proposers.script import BROKEN, Script
-from draftproof.proposers.translated import Translated
+from draftproof.drafting.drawing import Children, children
+from draftproof.drafting.growing import Growing, Growth, stop
+from draftproof.drafting.script import BROKEN, Script
+from draftproof.drafting.translated import Translated
 from draftproof.request import Request
 from draftproof.runners.base import Output, Target, Work
 from draftproof.tree import TokenTree

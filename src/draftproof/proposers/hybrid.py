@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from draftproof.proposers.base import Proposer, bind, close, read_along, release
-from draftproof.proposers.together import passed
+from draftproof.drafting.base import Proposer, bind, close, read_along, release
+from draftproof.drafting.together import passed
 from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree, merge

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from draftproof import sampling
-from draftproof.checkpoints import load
-from draftproof.heads import Heads, Ranks, checked_tree
-from draftproof.proposers.heads import placed
+from draftproof.heads.files import load
+from draftproof.heads.module import Heads, Ranks, checked_tree
+from draftproof.heads.placed import placed
 from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.shapes import best_first

@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from draftproof import sampling
-from draftproof.proposers.beside import Beside
-from draftproof.proposers.bush import Ranks, grown
-from draftproof.proposers.drawing import Children, law, race, stacked
+from draftproof.drafting.beside import Beside
+from draftproof.drafting.bush import Ranks, grown
+from draftproof.drafting.drawing import Children, law, race, stacked
 from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree, merge

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftproof.proposers.base import Proposer, bind, close, read_along, release
-from draftproof.proposers.beside import Beside
-from draftproof.proposers.growing import Growing, Growth, stop
-from draftproof.proposers.stage import Stage, written
-from draftproof.proposers.together import passed
+from draftproof.drafting.base import Proposer, bind, close, read_along, release
+from draftproof.drafting.beside import Beside
+from draftproof.drafting.growing import Growing, Growth, stop
+from draftproof.drafting.stage import Stage, written
+from draftproof.drafting.together import passed
 from draftproof.request import Request
 from draftproof.runners.base import Output, Target
 from draftproof.tree import TokenTree

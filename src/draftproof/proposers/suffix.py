@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from weakref import WeakKeyDictionary
 
-from draftproof.proposers.automaton import Automaton
-from draftproof.proposers.base import alone
+from draftproof.drafting.automaton import Automaton
+from draftproof.drafting.base import alone
 from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree

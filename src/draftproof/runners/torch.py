@@ -104,7 +104,7 @@ class TorchRunner(Committed):
     def load(self, model: Any, quantize: str | None = None) -> Target:
         """Another model on this runner's device, in its precision; int8 runs natively."""
         if quantize is not None:
-            from draftproof.runners import choice  # which knows this runner
+            from draftproof.runners import choice
 
             return choice.make(
                 model,

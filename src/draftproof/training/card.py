@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from draftproof.demo import BUNDLED
+from draftproof.bundled import BUNDLED
 from draftproof.training.trainer import State
 
 PICTURE = "training.png"
@@ -40,7 +40,7 @@ def using(target: str, made: str) -> str:
         [
             "```python",
             "import draftproof as dp",
-            *(["from draftproof.demo import TARGET"] if bundled else []),
+            *(["from draftproof.bundled import TARGET"] if bundled else []),
             "",
             f"llm = dp.LLM({'TARGET' if bundled else repr(target)}, speculate=dp.{made})",
             "```",

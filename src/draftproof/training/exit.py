@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftproof.heads import Heads
+from draftproof.heads.module import Heads
 from draftproof.runners.loading import shallower
 
 

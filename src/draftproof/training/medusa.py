@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from draftproof.heads import Heads
+from draftproof.heads.module import Heads
 from draftproof.runners.torch import logits_of
 from draftproof.training import calibrate
 from draftproof.training.losses import cross_entropy

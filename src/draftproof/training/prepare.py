@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from draftproof.bench import timing
+from draftproof import clock
 from draftproof.runners import loading
 from draftproof.text import load_tokenizer
 from draftproof.training import files, trainer
@@ -234,6 +234,6 @@ def surroundings(program: str) -> dict[str, Any]:
     return {
         "command": shlex.join([*program.split(), *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "machine": timing.machine(),
+        "machine": clock.machine(),
         **{name: version(name) for name in ("draftproof", "torch", "transformers")},
     }

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from draftproof import checkpoints
+from draftproof.drafting.base import Proposer
+from draftproof.drafting.beside import PADDING
+from draftproof.heads import files
 from draftproof.llm import LLM
-from draftproof.proposers.base import Proposer
-from draftproof.proposers.beside import PADDING
 from draftproof.proposers.draft import DraftModel
 from draftproof.proposers.early_exit import EarlyExit
 from draftproof.runners import loading
@@ -130,7 +130,7 @@ def draft(options: Options, watch: Watch) -> Report:
     made.to(target.dtype).eval()
     with writing(options.out / "model.safetensors"):
         if on_layer:
-            checkpoints.save(options.out, made.heads)
+            files.save(options.out, made.heads)
         else:
             made.save_pretrained(options.out)
             tokenizer.save_pretrained(options.out)

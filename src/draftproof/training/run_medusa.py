@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from draftproof import checkpoints
 from draftproof.bench.compare import pass_seconds
-from draftproof.heads import Heads
+from draftproof.heads import files
+from draftproof.heads.module import Heads
 from draftproof.proposers.medusa import Medusa as Proposer
 from draftproof.training import calibrate, card_medusa, joint, material, prepare, served
 from draftproof.training.capture import Captured, capture, key
@@ -23,7 +23,7 @@ from draftproof.training.rows import pack
 from draftproof.training.states import check, on
 from draftproof.training.trainer import Plan
 
-EXPORTS = {"original": checkpoints.export_original, "vllm": checkpoints.export_vllm}
+EXPORTS = {"original": files.export_original, "vllm": files.export_vllm}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _heads(options: Options, target: Any) -> Heads:
         made = fresh(target, options.heads, options.layers, options.own_head)
         made.target = options.target
         return made
-    made = checkpoints.load(options.start)
+    made = files.load(options.start)
     if made.exit is not None:
         raise ValueError(f"{options.start} reads layer {made.exit}: start from Medusa heads")
     weight = target.get_output_embeddings().weight
@@ -172,7 +172,7 @@ def _memory(options: Options, target: Any, made: Heads, plan: Plan, length: int)
 
 def _save(options: Options, made: Heads) -> None:
     with writing(options.out / "model.safetensors"):
-        checkpoints.save(options.out, made)
+        files.save(options.out, made)
 
 
 def _serve(

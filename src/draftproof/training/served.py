@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from draftproof.bench import timing
-from draftproof.heads import Heads
+from draftproof import clock
+from draftproof.heads.module import Heads
+from draftproof.heads.placed import Placed
 from draftproof.llm import LLM
-from draftproof.proposers.heads import Placed
 from draftproof.proposers.ngram import NGram
 from draftproof.runners import choice
 from draftproof.sampling import SamplingParams
@@ -119,7 +119,7 @@ def heads_seconds(llm: LLM, heads: Heads) -> float:
     states = torch.zeros(1, heads.hidden_size, dtype=llm.runner.dtype, device=llm.runner.device)
     with torch.inference_mode():
         sides = {"heads": lambda: placed.logits(states)}
-        return statistics.median(timing.interleaved(sides, rounds=9, warm=3)["heads"])
+        return statistics.median(clock.interleaved(sides, rounds=9, warm=3)["heads"])
 
 
 def tokens_per_step(done: Sequence[Any]) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from draftproof.proposers.base import alone
-from draftproof.proposers.together import passed
+from draftproof.drafting.base import alone
+from draftproof.drafting.together import passed
 from draftproof.request import Request
 from draftproof.runners.base import Runner, Work, begin, fork
 

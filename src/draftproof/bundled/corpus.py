@@ -1,6 +1,6 @@
 """The corpus of the bundled models: the standard library's own sources.
 
-`python -m draftproof.demo.corpus FOLDER` writes them there, into `train` and `held_out`.
+`python -m draftproof.bundled.corpus FOLDER` writes them there, into `train` and `held_out`.
 
 Knows which files count, which are held out, and how they become one array of token ids. Does
 not know what is trained on them.

@@ -1,4 +1,4 @@
-"""The README's picture: `python -m draftproof.bench.picture docs/demo.svg`.
+"""The README's picture: `python scripts/picture.py docs/demo.svg`.
 
 What `draftproof demo` shows at the end of one prompt, on a terminal of 110 columns.
 """
@@ -11,8 +11,8 @@ import sys
 from rich.console import Console
 
 from draftproof import SamplingParams
+from draftproof.bundled.prompts import PROMPTS
 from draftproof.demo import precision, show
-from draftproof.demo.prompts import PROMPTS
 from draftproof.demo.race import Race, Writer, runners
 
 

@@ -11,9 +11,9 @@ from functools import partial
 
 from torch import Tensor
 
-from draftproof.proposers.beside import Beside
-from draftproof.proposers.drawing import Children, stacked
-from draftproof.proposers.together import passed
+from draftproof.drafting.beside import Beside
+from draftproof.drafting.drawing import Children, stacked
+from draftproof.drafting.together import passed
 from draftproof.request import Request
 from draftproof.runners.base import Output
 from draftproof.tree import TokenTree

@@ -17,29 +17,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from draftproof.history import History, adjust
-from draftproof.native import sampling as fast
-from draftproof.noise import Noise, mix, noise
-from draftproof.params import SamplingParams
-
-__all__ = [
-    "History",
-    "NoCandidate",
-    "Noise",
-    "SamplingParams",
-    "adjust",
-    "argmax",
-    "argmaxes",
-    "draw",
-    "draw_distinct",
-    "law",
-    "logprobs",
-    "mix",
-    "noise",
-    "pick",
-    "race",
-    "survivors",
-]
+from draftproof.sampling import compiled as fast
+from draftproof.sampling.history import History, adjust
+from draftproof.sampling.noise import Noise
+from draftproof.sampling.params import SamplingParams
 
 
 class NoCandidate(ValueError):

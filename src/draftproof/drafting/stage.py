@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from draftproof.proposers.drawing import Children, fitted, law, race
+from draftproof.drafting.drawing import Children, fitted, law, race
 from draftproof.request import VERIFIER, Request
 from draftproof.sampling import NoCandidate
 from draftproof.tree import TokenTree

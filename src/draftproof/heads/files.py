@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from draftproof.heads import AGAIN, Heads, shaped
+from draftproof.heads.module import AGAIN, Heads, shaped
 
 FORMAT = "draftproof-medusa"
 OLD_FORMAT = "foretoken-medusa"  # the same, written under the project's former name

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from draftproof.proposers.bush import Ranks
+from draftproof.drafting.bush import Ranks
 from draftproof.request import Request
 from draftproof.runners.base import Target, Work
 from draftproof.shapes import best_shape, choices_to_parents, parents_to_choices, positional

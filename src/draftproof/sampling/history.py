@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from draftproof.params import SamplingParams
+from draftproof.sampling.params import SamplingParams
 
 
 class History:

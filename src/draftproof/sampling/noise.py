@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftproof.native import sampling as fast
+from draftproof.sampling import compiled as fast
 
 _MASK = 0xFFFFFFFF
 _LN2 = 0.6931471805599453

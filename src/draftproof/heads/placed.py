@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from draftproof.heads import Heads
+from draftproof.heads.module import Heads
 from draftproof.runners.base import Target, Work
 from draftproof.tree import TokenTree
 

@@ -6,7 +6,7 @@ follows may change it, and bounded. Knows no model.
 
 from __future__ import annotations
 
-from draftproof.proposers.script import BROKEN, Script
+from draftproof.drafting.script import BROKEN, Script
 from draftproof.request import Request
 
 REMEMBERED = 64  # steps that can be gone back without beginning anew

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draftproof.proposers.reading import catch_up, start, waits
+from draftproof.drafting.reading import catch_up, start, waits
 from draftproof.request import Request
 from draftproof.runners.base import Target, Work
 from draftproof.tree import TokenTree

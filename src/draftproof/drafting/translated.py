@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os.path import commonprefix  # of lists as well as of paths
 
-from draftproof.proposers.reading import catch_up, start, waits
-from draftproof.proposers.script import Script
-from draftproof.proposers.transcript import Transcript
+from draftproof.drafting.reading import catch_up, start, waits
+from draftproof.drafting.script import Script
+from draftproof.drafting.transcript import Transcript
 from draftproof.request import Request
 from draftproof.runners.base import Target
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from draftproof.proposers.drawing import Children, children, stacked
-from draftproof.proposers.together import passed
+from draftproof.drafting.drawing import Children, children, stacked
+from draftproof.drafting.together import passed
 from draftproof.request import Request
 from draftproof.runners.base import Output
 from draftproof.tree import TokenTree

@@ -1,0 +1,26 @@
+"""What comes with the package: two small models of Python code, and what they are asked.
+
+A target, its draft and its heads; `prompts` for them, and the `corpus` that they were made from.
+"""
+
+from pathlib import Path
+
+MODELS = Path(__file__).parent / "models"
+TARGET, DRAFT = MODELS / "target", MODELS / "draft"
+BUNDLED = "bundled"  # what a user writes where a model is asked for
+
+
+def folder(name: str) -> Path:
+    """The folder of the bundled `target`, `draft` or `heads`; `ValueError` if never trained."""
+    found = MODELS / name
+    if not (found / "model.safetensors").exists():
+        raise ValueError(
+            f"{found} has no weights: install draftproof again, or train them with `make models` "
+            "in its repository"
+        )
+    return found
+
+
+def located(model: str, part: str) -> str:
+    """The folder of the bundled `part` where a user wrote `bundled`; else `model` as it is."""
+    return str(folder(part)) if model == BUNDLED else model

@@ -1,19 +1,32 @@
-"""An interrupt at any instruction: Python runs signal handlers between two of them."""
+"""An interrupt at any place where Python would let one in."""
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
+from types import CodeType
 from typing import Any
 
+# CPython looks for signals when a function starts, at a jump back, and after a call. Between other
+# instructions (those that leave a `with` block, say) no handler ever runs.
+CHECKED = ("CALL", "RESUME", "JUMP_BACKWARD")
 
-def instructions(
+
+@cache
+def _checked(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions of `code` at which signals are looked for."""
+    return frozenset(i.offset for i in dis.get_instructions(code) if i.opname.startswith(CHECKED))
+
+
+def places(
     files: Sequence[str],
     call: Callable[[], Any],
     stop: int | None = None,
     until: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Runs `call`; how many instructions of these files it took, as long as not `until`.
+    """Runs `call`; how many places of these files let a signal in, as long as not `until`.
 
     Raises `KeyboardInterrupt` at number `stop`.
     """
@@ -21,7 +34,8 @@ def instructions(
 
     def within(frame: Any, event: str, _: Any) -> Any:
         nonlocal count
-        if event == "opcode" and not until():
+        place = event == "return" or (event == "opcode" and frame.f_lasti in _checked(frame.f_code))
+        if place and not until():
             count += 1
             if count == stop:
                 raise KeyboardInterrupt

@@ -145,14 +145,27 @@ def test_steps_are_told_apart() -> None:
     assert sides._per_step([]) == []
 
 
-def test_the_clock_counts_what_was_drafted() -> None:
+def test_it_is_counted_what_was_drafted() -> None:
     llm = dp.LLM(model(), speculate=dp.DraftModel(tiny.relative(model()), 3, branch=2))
     side = sides.ours("draft", llm)
-    assert side.clock is not None
+    assert side.drafted is not None
     (written,) = side.write(IDS[:1], HOW)
     assert written.stats is not None
-    assert side.clock.nodes - side.clock.trees == written.stats.drafted
-    assert 0 < side.clock.depth < written.stats.drafted and side.clock.seconds > 0
+    assert side.drafted.nodes - side.drafted.trees == written.stats.drafted
+    assert 0 < side.drafted.depth < written.stats.drafted and side.drafted.seconds > 0
+    side.drafted.reset()
+    assert side.drafted == type(side.drafted)()
+
+
+@pytest.mark.parametrize("method", [dp.Lookahead, lambda: dp.Hybrid([dp.NGram(), dp.Lookahead()])])
+def test_a_side_drafts_as_generate_does(method: Any) -> None:
+    """Lookahead reads the target's picks for its window: a wrapper that drops that drafts worse."""
+    params = dp.SamplingParams(max_tokens=48, ignore_eos=True, seed=3)
+    (wanted,) = dp.LLM(model(), speculate=method()).generate(IDS[:1], params)
+    how = How(temperature=0.0, max_tokens=48, seed=3, ignore_eos=True)
+    (written,) = sides.ours("lookahead", dp.LLM(model(), speculate=method())).write(IDS[:1], how)
+    assert written.stats is not None and wanted.stats.steps < 48
+    assert written.stats.steps == wanted.stats.steps
 
 
 # --- comparing ------------------------------------------------------------------------------------

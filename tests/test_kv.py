@@ -22,7 +22,7 @@ from draftproof.runners.committed import Committed
 from draftproof.runners.kv import FIRST_SLOTS, KVCache, Rows, shared_length
 from draftproof.runners.torch import TorchRunner
 from draftproof.tree import TokenTree
-from interrupting import instructions
+from interrupting import places
 
 
 @cache
@@ -491,12 +491,12 @@ FILES = (kv.__file__, committed.__file__)
 
 def check_interrupts(step: int) -> None:
     made = Books()
-    total = instructions(FILES, lambda: life(made))
-    assert total > 1000
+    total = places(FILES, lambda: life(made))
+    assert total > 300
     for number in range(1, total, step):
         books = Books()
         with pytest.raises(KeyboardInterrupt):
-            instructions(FILES, lambda books=books: life(books), number)  # type: ignore[misc]
+            places(FILES, lambda books=books: life(books), number)  # type: ignore[misc]
         books.audit()
         for key in range(5):  # whoever caught it may go on
             if books.cached(key):

@@ -6,7 +6,9 @@ without it and says so. Knows a proposer by its protocol only.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from draftproof.drafting.base import Proposer, read_along, release
 from draftproof.request import Request
@@ -14,11 +16,33 @@ from draftproof.scheduler import Turn
 from draftproof.tree import TokenTree
 
 
+@dataclass
+class Drafted:
+    """What drafting took and gave, over any number of steps."""
+
+    seconds: float = 0.0
+    depth: int = 0  # of all trees together: the passes of a draft model
+    nodes: int = 0  # roots included
+    trees: int = 0
+
+    def count(self, seconds: float, trees: Sequence[TokenTree]) -> None:
+        self.seconds += seconds
+        self.depth += sum(max(tree.depths) for tree in trees)
+        self.nodes += sum(len(tree.tokens) for tree in trees)
+        self.trees += len(trees)
+
+    def reset(self) -> None:
+        self.seconds, self.depth, self.nodes, self.trees = 0.0, 0, 0, 0
+
+
 class Drafts:
     """The trees of a step, and what becomes of a proposer's failures.
 
     proposer: None drafts nothing. vocabulary: ids that a tree may hold; None: any.
+    `drafted`, where it is set, counts what is proposed.
     """
+
+    drafted: Drafted | None = None
 
     def __init__(self, proposer: Proposer | None, vocabulary: int | None) -> None:
         self.proposer, self.vocabulary = proposer, vocabulary
@@ -77,7 +101,11 @@ class Drafts:
     def _propose(self, requests: Sequence[Request]) -> dict[int, TokenTree]:
         """Checked tree by tree: a second proposal would draw a second time for the others."""
         assert self.proposer is not None
-        proposed = list(zip(requests, self.proposer.propose(requests), strict=True))
+        began = time.perf_counter()
+        trees = self.proposer.propose(requests)
+        if self.drafted is not None:
+            self.drafted.count(time.perf_counter() - began, trees)
+        proposed = list(zip(requests, trees, strict=True))
         drafted: dict[int, TokenTree] = {}
         for request, tree in proposed:
             try:

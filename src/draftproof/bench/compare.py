@@ -99,8 +99,8 @@ class Comparison:
             result = Result(side.name, self.how.temperature, self.batch)
             if self.batch == 1 and passes:
                 result.tokens_per_step = tokens_of(answers) / len(passes)
-            if side.clock is not None:
-                side.clock.reset()
+            if side.drafted is not None:
+                side.drafted.reset()
             results[side.name] = result
         return results
 
@@ -204,20 +204,20 @@ def judge(results: Sequence[Result], sides: Sequence[Side], cost: Mapping[int, f
         stats = [w.stats for a in result.answers for w in a.turns if w.stats is not None]
         if stats:
             result.tokens_per_step = sum(s.tokens for s in stats) / sum(s.steps for s in stats)
-        clock = side.clock
-        if clock is None or not clock.depth:
+        drafted = side.drafted
+        if drafted is None or not drafted.depth:
             continue
         result.acceptance = analysis.acceptance(stats)
-        per_depth = clock.seconds / clock.depth
+        per_depth = drafted.seconds / drafted.depth
         result.draft_ms = 1e3 * per_depth
         if plain.batch == 1:
-            length = round(clock.depth / clock.trees)
+            length = round(drafted.depth / drafted.trees)
             result.predicted = analysis.predict(
                 result.acceptance.alpha,
                 length,
                 per_depth / cost[1],
                 cost,
-                max(length + 1, round(clock.nodes / clock.trees)),
+                max(length + 1, round(drafted.nodes / drafted.trees)),
             )
             result.why = analysis.explain(
                 result.predicted, result.tokens_per_step or 1.0, result.of_plain.median

@@ -6,10 +6,9 @@ All sides share one loaded target, so weights, precision and threads are the sam
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,11 +16,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftproof.counts import Stats
-from draftproof.drafting.base import close, read_along, release
+from draftproof.drafts import Drafted
 from draftproof.llm import LLM
-from draftproof.request import Request
 from draftproof.sampling import SamplingParams
-from draftproof.tree import TokenTree
 
 
 @dataclass(frozen=True)
@@ -51,13 +48,13 @@ class Side:
     write: Callable[[Sequence[list[int]], How], list[Written]]
     peer: bool = False  # another program: skipped where it fails
     batches: bool = True  # takes several prompts at once
-    clock: Clocked | None = None  # of ours, where something drafts
+    drafted: Drafted | None = None  # of ours, where something drafts
 
 
 def ours(name: str, llm: LLM) -> Side:
-    """draftproof with whatever `llm` drafts with, which gets a clock."""
-    clock = Clocked(llm.engine.proposer) if llm.engine.proposer is not None else None
-    llm.engine.use(clock)
+    """draftproof with whatever `llm` drafts with, and what that costs."""
+    if llm.engine.proposer is not None:
+        llm.engine.drafts.drafted = Drafted()
 
     def write(prompts: Sequence[list[int]], how: How) -> list[Written]:
         params = SamplingParams(
@@ -72,7 +69,7 @@ def ours(name: str, llm: LLM) -> Side:
                 raise ValueError(one.error)
         return [Written(one.token_ids, _per_step(one.from_draft), one.stats) for one in done]
 
-    return Side(f"draftproof {name}", write, clock=clock)
+    return Side(f"draftproof {name}", write, drafted=llm.engine.drafts.drafted)
 
 
 def _per_step(from_draft: Sequence[bool]) -> list[int]:
@@ -169,39 +166,3 @@ def assisted(
 
     side.write = write
     return side
-
-
-@dataclass
-class Clocked:
-    """A proposer with a clock, and counts of what it drafted."""
-
-    inner: Any
-    seconds: float = 0.0
-    depth: int = 0  # of all trees: the passes of a draft model
-    nodes: int = 0
-    trees: int = 0
-    taps: tuple[int, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.taps = self.inner.taps
-
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
-        began = time.perf_counter()
-        trees: list[TokenTree] = self.inner.propose(requests)
-        self.seconds += time.perf_counter() - began
-        self.depth += sum(max(tree.depths) for tree in trees)
-        self.nodes += sum(len(tree.tokens) for tree in trees)
-        self.trees += len(trees)
-        return trees
-
-    def read_along(self, requests: Sequence[Request]) -> None:
-        read_along(self.inner, requests)
-
-    def release(self, request: Request) -> None:
-        release(self.inner, request)
-
-    def close(self) -> None:
-        close(self.inner)
-
-    def reset(self) -> None:
-        self.seconds, self.depth, self.nodes, self.trees = 0.0, 0, 0, 0

@@ -24,6 +24,9 @@ from fakes import Table, V, Wild
 from fakes import request as make_request
 from interrupting import places
 
+# Python drops an interrupt that comes while it discards a generator, and warns.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 FILES = [m.__file__ for m in (engine, request, scheduler, drafts, turns, history, counts)]
 
 

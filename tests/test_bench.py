@@ -18,8 +18,7 @@ from draftproof.bench.compare import Answer, Comparison, Result, Spread, best_as
 from draftproof.bench.prompts import Prompt
 from draftproof.bench.sides import How, Side, Written
 from draftproof.bundled import corpus
-from test_cli import pair, run  # noqa: F401  (fixtures)
-from test_llm import model, tokenizer
+from spelling import model, tokenizer
 
 ALONE = ("--max-tokens=4", "--num-prompts=1", "--rounds=1", "--methods=none", "--against=")
 HOW = How(temperature=0.0, max_tokens=12, seed=3, ignore_eos=True)

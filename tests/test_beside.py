@@ -24,13 +24,13 @@ from transformers import PreTrainedModel
 
 import draftproof as dp
 import tiny
+from drafters import METHODS
 from draftproof.drafting import fitting
 from draftproof.drafting.automaton import Automaton
 from draftproof.drafting.base import close, read_along
 from draftproof.request import Feedback, Request
 from draftproof.tree import TokenTree
-from test_methods import METHODS
-from test_proposers import other_size
+from tiny import other_size
 
 V = tiny.VOCABULARY
 SLOW = pytest.mark.slow

@@ -16,13 +16,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from safetensors.torch import load_file
 
+from commands import Result
 from draftproof import LLM, DraftModel, bundled, native
 from draftproof.bundled.prompts import PROMPTS
 from draftproof.demo import show, train
 from draftproof.demo.race import Race, Writer
 from draftproof.engine import Engine
 from draftproof.training import trainer
-from test_cli import Result, pair, run  # noqa: F401  (fixtures)
 
 SHORT = ("demo", "--max-tokens", "8", "--prompts", "2")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

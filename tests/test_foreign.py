@@ -20,12 +20,12 @@ from transformers import PreTrainedTokenizerFast as Fast
 
 import draftproof as dp
 import tiny
+from drafters import NATIVE, check_counters
 from draftproof.proposers.foreign import ForeignDraft
 from draftproof.request import Request
 from draftproof.runners.base import Output, Work
 from draftproof.tree import TokenTree
-from test_exactness import check_law, small
-from test_methods import NATIVE, check_counters
+from laws import check_law, small
 
 BUNDLED = Path(dp.__file__).parent / "bundled" / "models"
 LINES = [

@@ -240,6 +240,13 @@ def test_files_are_short_and_say_what_they_are() -> None:
     assert complaints == []
 
 
+def test_tests_import_nothing_from_one_another() -> None:
+    """What they share lies in tests/support."""
+    for path in sorted((REPOSITORY / "tests").rglob("*.py")):
+        found = imports("draftproof.x", path.read_text(encoding="utf-8"), False, set())
+        assert not [name for name in found if name.startswith("test_")], path
+
+
 def test_public_names() -> None:
     public = draftproof.__all__
     assert list(public) == sorted(set(public))

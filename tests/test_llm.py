@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,40 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 import draftproof as dp
 import tiny
 from draftproof.text import TextStream
 from draftproof.tree import TokenTree
+from spelling import MAX, model, tokenizer
 
-MAX = 96  # context of the model below
 TEXT = "def f(x):\n    return x\n"
-
-
-@cache
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Bytes: 0 pad, 1 bos, 2 end of text, 3.. the bytes. Random output is broken UTF-8."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2}
-    vocabulary |= {c: i + 3 for i, c in enumerate(alphabet)}
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
-    )
-    fast.chat_template = (
-        "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
-        "{% if add_generation_prompt %}[assistant]{% endif %}"
-    )
-    return fast
-
-
-@cache
-def model() -> PreTrainedModel:
-    return tiny.model("llama", vocab_size=len(tokenizer()), max_position_embeddings=MAX)
 
 
 def llm(**options: Any) -> dp.LLM:

@@ -20,6 +20,8 @@ from transformers import PreTrainedModel
 
 import draftproof as dp
 import tiny
+from cases import PROMPTS, SAMPLED
+from drafters import NATIVE, check_counters
 from draftproof import bundled
 from draftproof.bundled import prompts
 from draftproof.heads import files
@@ -30,8 +32,7 @@ from draftproof.request import Feedback, Request
 from draftproof.sampling.noise import noise
 from draftproof.shapes import best_first
 from draftproof.tree import TokenTree
-from test_exactness import PROMPTS, SAMPLED, check_law, small
-from test_methods import NATIVE, check_counters
+from laws import check_law, small
 
 D, V, K = 48, tiny.VOCABULARY, 3
 CHAIN = [(0,), (0, 0), (0, 0, 0)]

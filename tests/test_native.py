@@ -512,7 +512,7 @@ def test_another_llm_is_shared_as_it_is() -> None:
 
 FORK = """
 import os, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {paths}
 import test_native as t
 made = t.runner()
 ids = t.tokens(1, 30)
@@ -527,7 +527,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_works_alone() -> None:
     """The threads stay in the parent; a child must neither hang nor write other bits."""
-    script = FORK.format(tests=str(Path(__file__).parent))
+    script = FORK.format(paths=[str(Path(__file__).parent), str(Path(tiny.__file__).parent)])
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=120)
     assert done.stdout.split()[-1:] == [b"0"], done.stderr
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import endings
 from draftproof import native
 
 pytestmark = [
@@ -27,7 +28,7 @@ ENDINGS = (
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_no_ending_crashes_or_hangs(rounds: int) -> None:
-    program = Path(__file__).with_name("endings.py")
+    program = Path(endings.__file__)
     command = [sys.executable, str(program), str(rounds), *ENDINGS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.stdout.splitlines() == [name + " 0" * rounds for name in ENDINGS], done.stderr

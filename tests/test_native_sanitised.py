@@ -41,7 +41,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip(f"the compiler has no {request.param} sanitiser")
     folder = tmp_path_factory.mktemp("sanitised") / request.param
     folder.mkdir()
-    program = compiled.TESTS / "native_stress.cpp"
+    program = compiled.SUPPORT / "native_stress.cpp"
     compiled.build(folder, "stress", [program], "-O1", "-g", *flags, link=())
     return folder
 
@@ -75,7 +75,7 @@ def test_generation_from_python(built: Path) -> None:
         for name in ("libasan.so", "libubsan.so")
     ]
     more = {"LD_PRELOAD": " ".join(runtime), "ASAN_OPTIONS": "detect_leaks=0"}
-    program = compiled.TESTS / "native_workload.py"
+    program = compiled.SUPPORT / "native_workload.py"
     done = run(sys.executable, program, library, **more)
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr[-6000:]
     planted = run(sys.executable, program, library, "overflow", **more)

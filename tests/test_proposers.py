@@ -18,6 +18,7 @@ import draftproof as dp
 import tiny
 from draftproof.request import Request
 from draftproof.tree import TokenTree
+from tiny import other_size
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 9, 10, 9, 10], [11 + i for i in range(30)]]
 
@@ -299,19 +300,6 @@ def test_a_request_longer_than_the_drafts_context_goes_on_without_it() -> None:
     assert tokens_of(outs) == plain()
     assert outs[0].stats.drafted > 0 and outs[3].stats.drafted == 0
     assert all(out.finish_reason == "length" for out in outs)
-
-
-def other_size(vocabulary: int, like: PreTrainedModel, bias: float = 0.0) -> PreTrainedModel:
-    """`like` with its vocabulary cut or padded; padding gets large logits when `bias`."""
-    made = tiny.model("llama", dtype=torch.float64, vocab_size=vocabulary)
-    states, own = like.state_dict(), made.state_dict()
-    for name, value in states.items():
-        rows = min(len(value), len(own[name])) if own[name].dim() else None
-        own[name][:rows] = value[:rows]
-    if bias:
-        own["lm_head.weight"][len(states["lm_head.weight"]) :] = bias
-    made.load_state_dict(own)
-    return made.eval()
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])

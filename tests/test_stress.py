@@ -18,7 +18,7 @@ RUNNERS = ["torch", "native"]
 def stressed(runner: str, seconds: float, seed: int) -> dict[str, int]:
     """In a process of its own: its threads are many, and may hang."""
     command = [sys.executable, str(STRESS / "crowd.py"), runner, str(seconds), str(seed)]
-    paths = {**os.environ, "PYTHONPATH": str(STRESS.parent)}
+    paths = {**os.environ, "PYTHONPATH": str(STRESS.parent / "support")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 300, env=paths)
     assert done.returncode == 0, done.stderr[-3000:]
     counts: dict[str, int] = eval(done.stdout.strip().splitlines()[-1])

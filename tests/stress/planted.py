@@ -97,7 +97,7 @@ def found(defect: str, runner: str) -> bool:
 
 def main() -> None:
     if len(sys.argv) == 3:
-        sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent)]
+        sys.path[:0] = [str(HERE.parent.parent / "support"), str(HERE.parent)]
         from crowd import stress
 
         DEFECTS.get(sys.argv[1], lambda: None)()

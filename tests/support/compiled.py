@@ -22,7 +22,7 @@ import pytest
 import draftproof
 from draftproof import native
 
-TESTS = Path(__file__).parent
+SUPPORT = Path(__file__).parent
 SOURCES = Path(draftproof.__file__).parent / "native"
 # As CMakeLists.txt has it, but for speed; the portable kernels only.
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden")

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast
 
+from draftproof import bundled
 from draftproof.text import TextStream
 
 UNKNOWN = "\ufffd"
@@ -37,7 +37,7 @@ FALLBACK = [f"<0x{byte:02X}>" for byte in BYTES]
 VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 HIDDEN = [byte for byte in range(256) if byte not in VISIBLE]
 LETTER = {b: chr(b) for b in VISIBLE} | {b: chr(256 + i) for i, b in enumerate(HIDDEN)}
-BUNDLED = Path(__file__).parent.parent / "src/draftproof/bundled/models/target"
+BUNDLED = bundled.TARGET
 
 
 def tokenizer_of(tokens: Sequence[str], decoder: Any) -> PreTrainedTokenizerFast:

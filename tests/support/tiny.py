@@ -70,3 +70,16 @@ def relative(target: PreTrainedModel, share: float = 0.1, seed: int = 1) -> PreT
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter += (share * spread * noise).to(parameter.dtype)
     return made.eval()
+
+
+def other_size(vocabulary: int, like: PreTrainedModel, bias: float = 0.0) -> PreTrainedModel:
+    """`like` with its vocabulary cut or padded; padding gets large logits when `bias`."""
+    made = model("llama", dtype=torch.float64, vocab_size=vocabulary)
+    states, own = like.state_dict(), made.state_dict()
+    for name, value in states.items():
+        rows = min(len(value), len(own[name])) if own[name].dim() else None
+        own[name][:rows] = value[:rows]
+    if bias:
+        own["lm_head.weight"][len(states["lm_head.weight"]) :] = bias
+    made.load_state_dict(own)
+    return made.eval()

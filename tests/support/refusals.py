@@ -19,7 +19,7 @@ LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,--wrap=mmap")
 @cache
 def library() -> Any:
     """Refuses what `dp_refuse(after, count)` says; skips where it cannot be built."""
-    faults = compiled.TESTS / "faults.cpp"
+    faults = compiled.SUPPORT / "faults.cpp"
     with tempfile.TemporaryDirectory() as folder:  # once loaded, the file is not needed
         built = compiled.build(Path(folder), "faults.so", [faults], "-O0", link=LINK)
         made = native.load(str(built))

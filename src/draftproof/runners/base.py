@@ -26,6 +26,10 @@ class Work:
     first: int = 0  # nodes before it ran earlier in this step and lie in their scratch slots
     greedy: bool = False  # of every row only the first argmax is of use
 
+    def rows(self) -> int:
+        """Tokens that the pass runs for it."""
+        return len(self.new) + (len(self.tree.tokens) - self.first if self.tree is not None else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Output:

@@ -22,7 +22,7 @@ from ctypes import (
 )
 from typing import Any
 
-VERSION = 3  # of the interface
+VERSION = 4  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8 = 0, 1
 SOURCE_FP32, SOURCE_BF16 = 0, 1
@@ -82,6 +82,8 @@ class Pass(ctypes.Structure):
         ("best", c_void_p),
         ("taps", c_int32),
         ("tap_layers", c_void_p),
+        ("tapped", c_int32),
+        ("tapped_rows", c_void_p),
         ("hidden", c_void_p),
         ("layers", c_int32),
     )

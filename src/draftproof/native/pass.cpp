@@ -197,16 +197,20 @@ void Pass::attention(Worker &worker, int number) {
   });
 }
 
-// What enters a layer, or left the last norm, of the wanted rows.
+// What enters a layer, or leaves the last norm, of the rows that are tapped.
 void Pass::tap(Worker &worker, int layer) {
   const int n = model_.shape.hidden;
   const bool inside = layer < model_.shape.layers;
   for (int t = 0; t < pass_.taps; ++t) {
     if (pass_.tap_layers[t] != layer) continue;
-    worker.items(pass_.wanted, [&](int r) {
-      const float *from = inside ? room_.x.as<float>() + int64_t(pass_.wanted_rows[r]) * n
-                                 : room_.normed.as<float>() + int64_t(r) * n;
-      std::memcpy(pass_.hidden + (int64_t(t) * pass_.wanted + r) * n, from, n * 4);
+    worker.items(pass_.tapped, [&](int r) {
+      const float *from = room_.x.as<float>() + int64_t(pass_.tapped_rows[r]) * n;
+      float *to = pass_.hidden + (int64_t(t) * pass_.tapped + r) * n;
+      if (inside) {
+        std::memcpy(to, from, n * 4);
+      } else {
+        k_.norm(from, model_.norm_last.data(), model_.shape.eps, n, to);
+      }
     });
   }
 }

@@ -1,7 +1,7 @@
 """From a transformers model to packed weights, or the reason why not.
 
 Takes models of Llama's shape only, known by their class: what else could hide in a class of that
-shape, the probe of `runners.native` finds. Frequencies come from the model's own rotary embedding,
+shape, `runners.probe` finds. Frequencies come from the model's own rotary embedding,
 so that every scaling that is fixed at load is right.
 """
 
@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 
 from draftproof import native
 from draftproof.runners.kv import available_bytes
-from draftproof.runners.takeover import Takeover
 from draftproof.runners.team import pack
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -173,17 +172,3 @@ def _check(code: int, name: str) -> None:
         raise ValueError(f"the weights of {name} hold NaN or infinity: the checkpoint is damaged")
     if code != native.OK:
         raise ValueError(f"the weights of {name} have another shape than the configuration says")
-
-
-def probe_ids(config: Any) -> list[int]:
-    """What the probe runs."""
-    length = min(12, int(config.max_position_embeddings))
-    return [(7 * i + 3) % int(config.vocab_size) for i in range(length)]
-
-
-def reference(model: PreTrainedModel) -> Tensor:
-    """The model's own logits for the probe, (T, V) float32."""
-    ids = torch.tensor([probe_ids(model.config.get_text_config())])
-    out: Any = Takeover(model).look(lambda: model(input_ids=ids, use_cache=False))
-    logits: Tensor = out.logits[0]
-    return logits.float()

@@ -25,6 +25,7 @@ from typing import Any
 VERSION = 4  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8 = 0, 1
+PRECISIONS = {"bfloat16": BF16, "int8": INT8}
 SOURCE_FP32, SOURCE_BF16 = 0, 1
 HEAD, Q, K, V, OUT, GATE, UP, DOWN = range(8)
 NORM_IN, NORM_POST, NORM_Q, NORM_K, NORM_LAST, INV_FREQ, WINDOW = range(7)

@@ -21,8 +21,10 @@ from draftproof import native
 from draftproof.runners import loading, packing
 from draftproof.runners.base import Output, Work
 from draftproof.runners.committed import Committed
+from draftproof.runners.matrix import Linear, check, floats, product
 from draftproof.runners.native_rows import NativeRows
-from draftproof.runners.team import PRECISIONS, Linear, Team, check, floats, product
+from draftproof.runners.team import Team
+from draftproof.runners.weights import LoadedWeights
 
 
 class Spans(NamedTuple):
@@ -64,7 +66,8 @@ class NativeRunner(Committed):
         self.max_length = loading.length_limit(self.config, max_length)
         self.team = Team(torch.get_num_threads()) if team is None else team
         if packed is None:
-            packed = packing.Packed(model, PRECISIONS[precision], release=release, kernels=kernels)
+            weights = LoadedWeights(model, release=release)
+            packed = packing.Packed(weights, native.PRECISIONS[precision], kernels=kernels)
         self.packed = packed
         self._logits = torch.empty(0)
         self._turn = threading.RLock()  # a pass is whole before another thread frees what it uses

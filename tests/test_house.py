@@ -42,7 +42,7 @@ drafting drafting.*     <- tree sampling writing rules runners.base drafting.* s
 proposers proposers.*   <- tree sampling writing runners.base drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
 scheduler               <- request
-drafts                  <- tree request scheduler drafting.base
+drafts                  <- tree request writing rules runners.base scheduler drafting.base
 engine                  <- tree verify writing request rules runners.base drafting.base {STEP}
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods request sampling hf_options

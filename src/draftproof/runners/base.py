@@ -29,6 +29,10 @@ class Work:
     greedy: bool = False  # of every row only the first argmax is of use
     read: bool = False  # the tapped states of `new` are wanted too
 
+    def rows(self) -> int:
+        """Tokens that the pass runs for it."""
+        return len(self.new) + (len(self.tree.tokens) - self.first if self.tree is not None else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Output:

@@ -33,10 +33,6 @@ class Work:
         """Tokens that the pass runs for it."""
         return len(self.new) + (len(self.tree.tokens) - self.first if self.tree is not None else 0)
 
-    def rows(self) -> int:
-        """Tokens that the pass runs for it."""
-        return len(self.new) + (len(self.tree.tokens) - self.first if self.tree is not None else 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Output:

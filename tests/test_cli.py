@@ -46,8 +46,6 @@ def test_version_and_help(run: Any) -> None:
 
 
 def test_the_text_of_the_library_from_every_source(run: Any, pair: Path, tmp_path: Path) -> None:
-    llm = draftproof.LLM(pair / "target")
-    (wanted,) = llm.generate(PROMPT, draftproof.SamplingParams(max_tokens=12))
     file = tmp_path / "prompt.py"
     file.write_text(PROMPT)
     short = ("--max-tokens", "12")
@@ -56,6 +54,8 @@ def test_the_text_of_the_library_from_every_source(run: Any, pair: Path, tmp_pat
         run("generate", "T", "--prompt-file", str(file), *short),
         run("generate", "T", *short, stdin=PROMPT.encode()),
     ]
+    llm = draftproof.LLM(pair / "target")
+    (wanted,) = llm.generate(PROMPT, draftproof.SamplingParams(max_tokens=12))
     assert results == [Result(0, wanted.text + "\n", "")] * 3  # and nobody's progress bars
 
 

@@ -22,15 +22,14 @@ def of_model(llm: LLM) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name == "repetition_penalty"}
 
 
-def note(values: dict[str, Any], given: Collection[str], taken: bool) -> str | None:
-    """One line for whoever reads the output, if there is anything to say.
+def notes(values: dict[str, Any], given: Collection[str], taken: bool) -> list[str]:
+    """What to say of the model's values, if anything; those of `given` are the user's own.
 
-    given: what the user gave, which stands. taken: whether the model's values are taken.
+    taken: whether the others are taken.
     """
-    rest = {name: value for name, value in values.items() if name not in given}
-    listed = ", ".join(f"{name}={value:g}" for name, value in rest.items())
-    if not rest:
-        return None
+    listed = ", ".join(f"{k}={value:g}" for k, value in values.items() if k not in given)
+    if not listed:
+        return []
     if taken:
-        return f"as the model's generation_config says: {listed}"
-    return f"the model's generation_config says {listed}: --model-defaults takes that"
+        return [f"(as the model's generation_config says: {listed})"]
+    return [f"(not taken of the model's generation_config: {listed}; --model-defaults takes it)"]

@@ -108,15 +108,12 @@ def generate(
         print(json.dumps(output.as_dict(model, text, done)), flush=True)
     if stats:
         Console(stderr=True).print(output.table(done))
-    for one in done:
-        for warning in one.warnings:
-            _tell("warning: " + " ".join(warning.split()))
+    _tell(*("warning: " + " ".join(text.split()) for one in done for text in one.warnings))
     if interrupted:
         return 130
     if errors := dict.fromkeys(one.error for one in done if one.error is not None):
         raise ValueError("; ".join(errors))
-    for line in _ends(requests, done, template and not as_json):
-        _tell(None if as_json else line)
+    _tell(*([] if as_json else _ends(requests, done, template)))
     return 0
 
 
@@ -138,7 +135,7 @@ def _with_defaults(
     own = defaults.of_model(llm)
     sources = {name: context.get_parameter_source(name) for name in own}
     given = {name for name, source in sources.items() if source and source.name != "DEFAULT"}
-    _tell(defaults.note(own, given, taken))
+    _tell(*defaults.notes(own, given, taken))
     if taken:
         params = replace(params, **{k: value for k, value in own.items() if k not in given})
     return params
@@ -149,8 +146,8 @@ def _conversation(llm: LLM, text: str, system: str | None) -> list[int]:
     return chat_ids(llm.tokenizer, [*first, {"role": "user", "content": text}])
 
 
-def _tell(line: str | None) -> None:
-    if line is not None:
+def _tell(*lines: str) -> None:
+    for line in lines:
         print(line, file=sys.stderr, flush=True)
 
 

@@ -46,3 +46,27 @@ Threads = Annotated[int | None, option(LOADING, "CPU threads.")]
 TrustRemoteCode = Annotated[
     bool, option(LOADING, "Run the model's own code.", "--trust-remote-code")
 ]
+Methods = Annotated[
+    list[str] | None,
+    option(
+        DRAFTING,
+        "Methods by name; A+B merges, a comma or repetition lists; all: every one that can run.",
+        "--method",
+        "--methods",
+        metavar="NAME",
+    ),
+]
+Prompts = Annotated[
+    list[str] | None,
+    option(
+        "What is written",
+        "A file (JSON lines, or text by paragraph), bundled or held-out; repeatable.",
+        metavar="FILE",
+    ),
+]
+NumPrompts = Annotated[int | None, option("What is written", "The first so many of each file.")]
+Chat = Annotated[
+    bool, option("What is written", "Prompts are messages: use the chat template.", "--chat")
+]
+System = Annotated[str | None, option("What is written", "A system message; needs --chat.")]
+Revision = Annotated[str | None, option(LOADING, "Branch, tag or commit on the hub.")]

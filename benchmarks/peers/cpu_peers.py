@@ -1,4 +1,4 @@
-"""draftproof's native runner beside its peers on the CPU: `python benchmarks/cpu_peers.py --help`.
+"""draftproof's native runner beside its peers on the CPU; `--help` lists what can be chosen.
 
 transformers, OpenVINO and llama.cpp on the same weights, threads and prompts, in one run, each in a
 process of its own that sleeps while another is measured. `setup_peers.sh` makes the peers'
@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from peer_models import Models, gguf_file, openvino_folder, prepare
-from peer_parts import METHODS, Bench, Written
-from peer_report import tables, write
-from peer_sides import Failed, Side, Start, strangers
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from transformers import AutoTokenizer
 
 from draftproof import clock
 from draftproof import prompts as prompt_files
+from peer_models import Models, gguf_file, openvino_folder, prepare
+from peer_parts import METHODS, Bench, Written
+from peer_report import tables, write
+from peer_sides import Failed, Side, Start, strangers
 
 PARTS = ("passes", "plain", "speculative", "prompts")
 PASSES = (1, 2, 4, 6, 8, 12, 16, 24, 32)
@@ -202,7 +202,7 @@ def main(
         "machine": clock.machine(),
         "minutes": round((time.monotonic() - began) / 60, 1),
         "versions": {name: side.versions for name, side in running.items()},
-        "command": " ".join(["python", "benchmarks/cpu_peers.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "benchmarks/peers/cpu_peers.py", *sys.argv[1:]]),
     }
     console.print(
         f"{date}, {environment['machine']} after, load {environment['load_before']} before, "

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from peer_parts import REFERENCE, Case, Found
 from rich import box
 from rich.table import Table
+
+from peer_parts import REFERENCE, Case, Found
 
 COLOURS = ("tab:green", "tab:gray", "tab:blue", "tab:orange")
 

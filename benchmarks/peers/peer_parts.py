@@ -1,41 +1,37 @@
-"""What is measured, side after side in turn: passes, prompts, and writing.
+"""What is measured of processes, side after side in turn: passes, prompts, and writing.
 
-The order turns around every round, so that a drift of the machine favours nobody. Seconds are the
-workers' own; nothing here has a clock. A side that fails in one measurement is left out of it, and
+Writing is `draftproof.bench`'s own comparison, with processes as its sides. Seconds are the
+workers' own; nothing here has a clock. A peer that fails in one measurement is left out of it, and
 `Found.skipped` says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from peer_sides import Failed, Side
+from draftproof import clock
+from draftproof.bench.compare import Comparison, compare, fastest
+from draftproof.bench.sides import How, Side, Written
+from peer_sides import Failed, Process
 
 REFERENCE = "draftproof"
 EACH = 3  # passes per turn, of which the median counts
 METHODS = ("draft", "lookup", "merged")
-SHORT = 16  # tokens written to get warm
-TRIED = 2  # prompts on which draft lengths are tried
+FEW = 2  # prompts on which draft lengths are compared
 
 
 @dataclass
 class Case:
-    """One way of writing, and what it took: seconds and tokens by round, then by prompt."""
+    """One way of writing, and how fast it was, round by round."""
 
     side: str
     method: str
     length: int = 0
     tried: dict[int, float] = field(default_factory=dict)  # tokens/s by draft length
-    seconds: list[list[float]] = field(default_factory=list)
-    tokens: list[list[int]] = field(default_factory=list)
+    tokens_per_s: list[float] = field(default_factory=list)
     differing: int | None = None  # prompts whose text is not draftproof's plain one
-
-    def rates(self) -> list[float]:
-        """Tokens per second of each round."""
-        rounds = zip(self.tokens, self.seconds, strict=True)
-        return [sum(tokens) / sum(seconds) for tokens, seconds in rounds]
 
 
 @dataclass
@@ -49,43 +45,32 @@ class Found:
 
 
 @dataclass
-class Written:
-    """A prompt as every side gets it, and draftproof's plain answer to it."""
-
-    ids: list[int]
-    text: str
-    answer: list[int] = field(default_factory=list)
-
-
-@dataclass
 class Bench:
-    """The sides, and what was found so far."""
+    """The processes, and what was found so far."""
 
-    sides: dict[str, Side]
+    processes: dict[str, Process]
     rounds: int
-    greedy: bool
     tick: Callable[[str], None]  # told before each turn
     found: Found = field(default_factory=Found)
 
-    def _turns(self, what: str, rounds: int) -> Iterator[tuple[int, Side]]:
-        """Each side in each round, as long as it has not failed in `what`."""
+    def _turns(self, what: str, rounds: int) -> Iterator[tuple[int, Process]]:
+        """Each process in each round, as long as it has not failed in `what`."""
         for turn in range(rounds):
-            names = list(self.sides)[:: 1 if turn % 2 else -1]
-            for name in names:
+            for name in clock.in_turn(list(self.processes), turn):
                 if f"{name}: {what}" not in self.found.skipped:
-                    yield turn, self.sides[name]
+                    yield turn, self.processes[name]
 
     def _ask(self, side: str, what: str, do: str, **details: Any) -> dict[str, Any] | None:
         self.tick(f"{what}: {side}")
         try:
-            return self.sides[side].ask(do, **details)
+            return self.processes[side].ask(do, **details)
         except Failed as error:
             self.found.skipped[f"{side}: {what}"] = str(error)
             return None
 
     def passes(self, tokens: Sequence[int], context: int) -> None:
         """Passes over so many tokens each behind `context`."""
-        for name in self.sides:
+        for name in self.processes:
             self.found.passes[name] = {size: [] for size in tokens}
         for _, side in self._turns("passes", self.rounds):
             for size in tokens:
@@ -98,7 +83,7 @@ class Bench:
 
     def prompts(self, lengths: Sequence[int]) -> None:
         """Prompts of so many tokens, read afresh; the first round is not counted."""
-        for name in self.sides:
+        for name in self.processes:
             self.found.prompts[name] = {length: [] for length in lengths}
         for turn, side in self._turns("prompts", self.rounds + 1):
             for length in lengths:
@@ -108,89 +93,54 @@ class Bench:
                 if turn:
                     self.found.prompts[side.name][length].append(answer["seconds"])
 
-    def writing(
-        self,
-        prompts: list[Written],
-        max_tokens: int,
-        plain: bool,
-        lengths: Sequence[int],
-        decode: Callable[[list[int]], str],
-    ) -> None:
-        """Plain decoding, and each side's methods at their best of `lengths` (none: not at all)."""
-        cases = [Case(name, "none") for name in self.sides] if plain or lengths else []
-        for case in cases:  # warm
-            self._write(case, prompts[0], min(SHORT, max_tokens))
-        for prompt in prompts:  # what everybody's text is compared with
-            answer = self._write(Case(REFERENCE, "none"), prompt, max_tokens)
-            prompt.answer = answer["ids"] if answer else []
-        cases = cases if plain else []
-        cases += [Case(name, method) for method in METHODS if lengths for name in self.sides]
-        for case in cases:
-            if case.method != "none":
-                self._best_length(case, prompts[:TRIED], max_tokens, lengths)
-        for turn in range(self.rounds):
-            self._round(cases, prompts, turn, max_tokens, decode)
-        self.found.cases = [case for case in cases if _what(case) not in self.found.skipped]
+    def writing(self, comparison: Comparison, plain: bool, lengths: Sequence[int]) -> None:
+        """Plain decoding, and each side's methods at their best of `lengths` (none: not at all).
 
-    def _round(
-        self,
-        cases: Sequence[Case],
-        prompts: Sequence[Written],
-        turn: int,
-        max_tokens: int,
-        decode: Callable[[list[int]], str],
-    ) -> None:
-        """Every prompt by every case; the first round's answers are compared."""
-        for case in cases:
-            case.seconds.append([])
-            case.tokens.append([])
-        for number, prompt in enumerate(prompts):
-            for case in cases[:: 1 if (turn + number) % 2 else -1]:
-                answer = self._write(case, prompt, max_tokens)
-                if answer is None:
+        comparison: without sides. draftproof's plain decoding is always there, to compare with.
+        """
+        decode = comparison.tokenizer.decode
+        cases: dict[str, Case] = {}  # by the name of the side
+        for name, process in self.processes.items():
+            if plain or name == REFERENCE:
+                side = writer(process, "none", 0, decode)
+                cases[side.name] = Case(name, "none")
+                comparison.sides.append(side)
+        comparison.sides.sort(key=lambda side: side.peer)  # what others are compared with is first
+        for method in METHODS if lengths else ():
+            for name, process in self.processes.items():
+                tried = {n: writer(process, method, n, decode) for n in lengths}
+                best, speed, skipped = fastest(list(tried.values()), comparison, FEW)
+                if best is None:
+                    self.found.skipped[f"{name}: {method}"] = skipped[0].split(": ", 2)[2]
                     continue
-                case.seconds[-1].append(answer["seconds"])
-                case.tokens[-1].append(answer["tokens"])
-                comparable = self.greedy or case.side == REFERENCE  # each samples by its own noise
-                if turn == 0 and prompt.answer and comparable:
-                    same = _same(answer, prompt.answer, decode)
-                    case.differing = (case.differing or 0) + (not same)
+                by_length = {n: speed[side.name] for n, side in tried.items() if side.name in speed}
+                length = max(by_length, key=by_length.__getitem__)
+                cases[best.name] = Case(name, method, length, by_length)
+                comparison.sides.append(best)
+        comparison.run(self.rounds)
+        compare(comparison)
+        self.found.skipped |= dict(text.split(": ", 1) for text in comparison.skipped)
+        for result in comparison.finished():
+            case, rates = cases[result.side], result.tokens_per_s
+            self.found.cases.append(replace(case, tokens_per_s=rates, differing=result.differing))
 
-    def _best_length(
-        self, case: Case, prompts: list[Written], max_tokens: int, lengths: Sequence[int]
-    ) -> None:
-        for length in lengths:
-            case.length, tokens, seconds = length, 0, 0.0
-            self._write(case, prompts[0], min(SHORT, max_tokens))
-            for prompt in prompts:
-                answer = self._write(case, prompt, max_tokens)
-                if answer is None:
-                    return
-                tokens, seconds = tokens + answer["tokens"], seconds + answer["seconds"]
-            case.tried[length] = tokens / seconds
-        case.length = max(case.tried, key=case.tried.__getitem__)
 
-    def _write(self, case: Case, prompt: Written, max_tokens: int) -> dict[str, Any] | None:
-        if case.side not in self.sides or _what(case) in self.found.skipped:
-            return None
-        details: dict[str, Any] = {"ids": prompt.ids, "text": prompt.text}
+def writer(process: Process, method: str, length: int, decode: Callable[..., str]) -> Side:
+    """A process, writing plainly (`none`) or by one of its methods, as a side of a comparison."""
+
+    def write(prompts: Sequence[list[int]], how: How) -> list[Written]:
+        (ids,) = prompts
+        text = decode(ids, skip_special_tokens=True)
+        details: dict[str, Any] = {"ids": ids, "text": text, "max_tokens": how.max_tokens}
         do = "generate"
-        if case.method != "none":
+        if method != "none":
             do = "speculate"
-            details |= {"method": case.method, "length": case.length}
-        return self._ask(case.side, _method(case), do, max_tokens=max_tokens, **details)
+            details |= {"method": method, "length": length}
+        answer = process.ask(do, **details)
+        seconds, tokens = answer["seconds"], answer["tokens"]
+        if "ids" in answer:
+            return [Written(answer["ids"], seconds=seconds)]
+        return [Written([], seconds=seconds, text=answer["text"], reported=tokens)]
 
-
-def _method(case: Case) -> str:
-    return "plain" if case.method == "none" else case.method
-
-
-def _what(case: Case) -> str:
-    return f"{case.side}: {_method(case)}"
-
-
-def _same(answer: dict[str, Any], expected: list[int], decode: Callable[[list[int]], str]) -> bool:
-    """Whether it begins as expected; of a side that tells no ids the text is compared."""
-    if "ids" in answer:
-        return bool(answer["ids"][: len(expected)] == expected)
-    return str(answer["text"]).startswith(decode(expected).removesuffix("\ufffd"))
+    name = f"{process.name} {'plain' if method == 'none' else f'{method} ({length})'}"
+    return Side(name, write, peer=process.name != REFERENCE, batches=False)

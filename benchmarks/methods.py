@@ -22,7 +22,7 @@ from rich.progress import Progress
 
 import draftproof as dp
 from draftproof import clock
-from draftproof.bench import prompts as texts
+from draftproof import prompts as texts
 from draftproof.bundled import located
 
 TRIED = 3  # prompts on which settings are tried

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,96 +12,14 @@ import pytest
 import draftproof as dp
 import tiny
 from draftproof.bench import bundled, pages, report, sides, suite
-from draftproof.bench import prompts as prompt_files
 from draftproof.bench.compare import Answer, Comparison, Result, Spread, best_assistant, judge
-from draftproof.bench.prompts import Prompt
 from draftproof.bench.sides import How, Side, Written
-from draftproof.bundled import corpus
+from draftproof.prompts import Prompt
 from spelling import model, tokenizer
 
 ALONE = ("--max-tokens=4", "--num-prompts=1", "--rounds=1", "--methods=none", "--against=")
 HOW = How(temperature=0.0, max_tokens=12, seed=3, ignore_eos=True)
 IDS = [[5, 6, 7, 5, 6], [9, 8, 7, 9, 8, 7, 9]]
-
-
-# --- prompts --------------------------------------------------------------------------------------
-
-
-def test_json_lines_plain_and_gzipped(tmp_path: Path) -> None:
-    lines = [
-        {"prompt": "def f"},
-        {"turns": ["a", "b"], "question_id": 81, "category": "writing"},
-        {"prompt": "x = ", "task_id": "HumanEval/3"},
-    ]
-    text = "\n\n".join(map(json.dumps, lines)) + "\n"
-    plain, packed = tmp_path / "p.jsonl", tmp_path / "p.jsonl.gz"
-    plain.write_text(text)
-    packed.write_bytes(gzip.compress(text.encode()))
-    expected = [
-        Prompt("1", ("def f",)),
-        Prompt("81", ("a", "b"), True, "writing"),
-        Prompt("HumanEval/3", ("x = ",)),
-    ]
-    assert prompt_files.load(plain, True) == prompt_files.load(packed, True) == expected
-    assert not any(prompt.chat for prompt in prompt_files.load(plain, False))
-
-
-def test_any_other_file_is_one_prompt(tmp_path: Path) -> None:
-    (tmp_path / "p.txt").write_text('{"prompt": 1}\nand more')
-    assert prompt_files.load(tmp_path / "p.txt", True) == [
-        Prompt("p.txt", ('{"prompt": 1}\nand more',))
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"prompt": "a"}\n\n{"text": "b"}', "line 3 has neither"),
-        ('{"prompt": "a"}\n[1]', "line 2 has neither"),
-        ('{"prompt": "a"}\n{"prompt": ', "line 2 is not JSON"),
-        ('{"prompt": ""}', "line 1"),
-        ('{"prompt": 7}', "line 1"),
-        ('{"turns": []}', "line 1"),
-        ('{"turns": "abc"}', "line 1"),
-        (" \n", "is empty"),
-    ],
-)
-def test_a_bad_line_is_named(text: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text(text)
-    with pytest.raises(ValueError, match=says):
-        prompt_files.load(tmp_path / "p.jsonl", False)
-
-
-def test_unreadable_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl.gz").write_bytes(b"not gzip")
-    (tmp_path / "p.txt").write_bytes(b"\xff\xfe\x00")
-    for name, says in (
-        ("p.jsonl.gz", "cannot read"),
-        ("p.txt", "UTF-8"),
-        ("no.txt", "cannot read"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            prompt_files.load(tmp_path / name, False)
-
-
-def test_turns_are_asked_in_turn() -> None:
-    chat = Prompt("c", ("hi", "and"), chat=True)
-    decode = tokenizer().decode
-    assert decode(chat.ids(tokenizer(), [])) == "[user]hi\n[assistant]"
-    text = "[user]hi\n[assistant]hello\n[user]and\n[assistant]"
-    assert decode(chat.ids(tokenizer(), ["hello"])) == text
-    bare = Prompt("b", ("hi ", " and"))
-    assert decode(bare.ids(tokenizer(), ["hello"])) == "hi hello and"
-
-
-def test_held_out_prompts_are_beginnings_of_held_out_statements() -> None:
-    found = prompt_files.held_out(tokenizer(), 5)
-    assert len({prompt.turns for prompt in found}) == 5
-    for prompt in found:
-        path, _, line = prompt.id.rpartition(":")
-        assert corpus.is_held_out(path)
-        assert line == "1" or prompt.turns[0][0].isalpha()
-        assert len(prompt.ids(tokenizer(), [])) <= 128
 
 
 # --- sides ----------------------------------------------------------------------------------------

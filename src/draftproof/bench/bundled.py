@@ -20,7 +20,7 @@ from rich.table import Table
 
 import draftproof as dp
 from draftproof import analysis, bundled, clock
-from draftproof.bench.prompts import held_out
+from draftproof.prompts import held_out
 
 
 def parses(text: str) -> bool:

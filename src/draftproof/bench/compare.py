@@ -16,8 +16,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from draftproof import analysis, clock
-from draftproof.bench.prompts import Prompt
 from draftproof.bench.sides import How, Side, Written
+from draftproof.prompts import Prompt
 from draftproof.runners.base import Target
 
 CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass at which the cost of a pass is measured

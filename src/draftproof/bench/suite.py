@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from draftproof import clock
-from draftproof.bench import prompts as prompt_files
+from draftproof import prompts as prompt_files
 from draftproof.bench.compare import Comparison, Result, best_assistant, judge, pass_seconds
 from draftproof.bench.inflation import inflate
 from draftproof.bench.sides import How, assisted, ours, transformers

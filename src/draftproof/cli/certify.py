@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from draftproof import certify as certificates
-from draftproof.bench import prompts as texts
+from draftproof import prompts as texts
 from draftproof.bundled import BUNDLED, located
 from draftproof.certify import report, script
 from draftproof.cli import options

@@ -85,7 +85,7 @@ def readme() -> str:
     days = sorted(
         {run["environment"]["date"][:10] for run in (bf16, int8, sampled, batches, torch)}
     )
-    headings = ("drafts", "plain, tokens/s", "drafted, tokens/s", "ratio", "")
+    headings = ("drafts", "plain, tokens/s", "drafted, tokens/s", "ratio", "note")
     return (
         markdown(headings, rows)
         + f"\n{' and '.join(days)}, {machine(bf16['environment']['machine'])}; medians of 3 to 5 "

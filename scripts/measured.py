@@ -27,7 +27,7 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def speed(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 200 else f"{rate:.1f}"
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.1f}"
 
 
 def spread(values: Sequence[float], unit: str = "") -> str:

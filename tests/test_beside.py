@@ -28,8 +28,9 @@ from drafters import METHODS
 from draftproof.drafting import fitting
 from draftproof.drafting.automaton import Automaton
 from draftproof.drafting.base import close, read_along
-from draftproof.request import Feedback, Request
+from draftproof.request import Request
 from draftproof.tree import TokenTree
+from draftproof.writing import Feedback
 from tiny import other_size
 
 V = tiny.VOCABULARY

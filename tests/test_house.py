@@ -33,21 +33,21 @@ runners runners.*       <- tree native native.* runners runners.* | torch transf
 turns                   <-
 counts                  <- tree
 verify                  <- tree sampling | torch
-request                 <- tree sampling counts | torch
-picks                   <- tree sampling request | torch
+writing                 <- tree sampling runners.base | torch
+rules                   <- tree sampling verify writing runners.base | torch
+request                 <- tree sampling counts verify writing rules | torch
 drafting.automaton drafting.script drafting.together <-
-drafting.stage          <- tree sampling request verify drafting.drawing | torch
-drafting drafting.*     <- tree sampling request runners.base drafting.* shapes | torch
-proposers proposers.*   <- tree sampling request runners.base drafting.* heads.* shapes | torch
+drafting.stage          <- tree sampling writing verify rules | torch
+drafting drafting.*     <- tree sampling writing rules runners.base drafting.* shapes | torch
+proposers proposers.*   <- tree sampling writing runners.base drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
-rules                   <- tree sampling verify request picks runners.base | torch
 scheduler               <- request
 drafts                  <- tree request scheduler drafting.base
-engine                  <- tree verify request rules runners.base drafting.base {STEP}
+engine                  <- tree verify writing request rules runners.base drafting.base {STEP}
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods request sampling hf_options
 hf_options              <-  | transformers
-certify certify.*       <- llm counts tree sampling request runners.* analysis certify certify.*
+certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
 bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !training.* !certify.*
 demo.train              <- bundled bundled.* demo training.*
 demo demo.*             <- llm analysis methods bundled bundled.* demo demo.* draftproof

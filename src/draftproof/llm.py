@@ -251,7 +251,7 @@ class LLM:
                     ids,
                     params,
                     seed=seed,
-                    rule=self.engine.name_of_rule,
+                    rule=self.engine.rule,
                     end_ids=self.end_ids,
                     max_length=self.max_length,
                     text=text,

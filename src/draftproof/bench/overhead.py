@@ -30,6 +30,7 @@ from draftproof.runners.torch import TorchRunner
 from draftproof.sampling import SamplingParams, pick
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 POOL = 16  # rows of logits, given out by position
 REPEATS = 60
@@ -80,7 +81,7 @@ class Oracle:
 
     def release(self, request: Request) -> None: ...
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         trees = []
         for request in requests:
             at = len(request.tokens) - 1

@@ -32,6 +32,7 @@ from draftproof.certify.certificate import (
 from draftproof.certify.contexts import Context, candidates, tests
 from draftproof.certify.identity import Bound, Outcome, Reference, calibrate, examine, references
 from draftproof.llm import LLM
+from draftproof.rules import named
 from draftproof.runners.kv import available_bytes
 from draftproof.sampling import SamplingParams
 
@@ -109,7 +110,7 @@ def certify(
                 listed += candidates(refs, llm.max_length, plain=not listed)
             settings[setting] = [ref.params for ref in refs]
             for case in cases:
-                engines[case.method].engine.rule = case.rule
+                engines[case.method].engine.rule = named(case.rule)
                 _examine(case, setting, plain, engines[case.method], refs, bound, tick)
     assert bound is not None
     # What a context shares with the run before it is read from there.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 
 class Proposer(Protocol):
@@ -27,18 +27,18 @@ class Proposer(Protocol):
 
     taps: tuple[int, ...]  # target layers whose hidden states it wants in `request.feedback`
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         """One tree per request, in order; node 0 is `request.tokens[-1]`."""
         ...
 
 
-def alone(request: Request) -> bool:
+def alone(request: Writing) -> bool:
     """Whether a request's trees may depend on nothing but itself.
 
     Where coins, or what is typical, accept a drawn token, another tree is another text. The same
     seed shall give the same one, so neither clocks nor other requests may have a say.
     """
-    return request.rule != "coupled" and request.params.temperature > 0
+    return not request.races
 
 
 def bind(proposer: Proposer, target: Target) -> None:
@@ -46,12 +46,12 @@ def bind(proposer: Proposer, target: Target) -> None:
     _call(proposer, "bind", target)
 
 
-def read_along(proposer: Proposer, requests: Sequence[Request]) -> None:
+def read_along(proposer: Proposer, requests: Sequence[Writing]) -> None:
     """Call the hook if there is one."""
     _call(proposer, "read_along", requests)
 
 
-def release(proposer: Proposer, request: Request) -> None:
+def release(proposer: Proposer, request: Writing) -> None:
     """Call the hook if there is one."""
     _call(proposer, "release", request)
 

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from draftproof.drafting.drawing import Children, children, stacked
+from draftproof.drafting.bush import stacked
 from draftproof.drafting.together import passed
-from draftproof.request import Request
 from draftproof.runners.base import Output
 from draftproof.tree import TokenTree
+from draftproof.writing import Children, Writing
 
 
 @dataclass(slots=True)
 class Growth:
     """The tree of one request while a model grows it, which itself runs only the chain of tips."""
 
-    request: Request
+    request: Writing
     depth: int  # tokens that may still be drafted
     tips: list[int]  # tokens of the chain that grows, root first
     tokens: list[int] = field(init=False)  # of the tree's nodes
@@ -71,7 +71,8 @@ class Growing:
     def draw(self, growth: Growth, output: Output) -> Children:
         """What follows the tip by the last row of the pass."""
         row, path = output.logits[-1], growth.tips[1:]
-        return children(growth.request, path, row, self.branch, self.vocabulary)
+        writing = growth.request
+        return writing.rule.children(writing, path, row, self.branch, self.vocabulary)
 
     def grow(self, grown: Sequence[Growth]) -> None:
         """Until every growth has its depth, or the model is in doubt."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from draftproof.drafting.base import Proposer, bind, close, read_along, release
 from draftproof.drafting.together import passed
-from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree, merge
+from draftproof.writing import Writing
 
 UNKNOWN = 0.5  # chance of a token, given its parent, of a part that tells no scores
 
@@ -34,11 +34,11 @@ class Hybrid:
         for part in self.parts:
             bind(part, target)
 
-    def read_along(self, requests: Sequence[Request]) -> None:
+    def read_along(self, requests: Sequence[Writing]) -> None:
         for part in self.parts:
             read_along(part, requests)
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         for part in self.parts:
             release(part, request)
 
@@ -46,18 +46,18 @@ class Hybrid:
         for part in self.parts:
             close(part)
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         trees = {request.key: list[TokenTree]() for request in requests}
         for part in self.parts:
             going = [request for request in requests if not request.plain]
-            for request, tree in passed(going, part.propose, Request.stop_drafting):
+            for request, tree in passed(going, part.propose, Writing.stop_drafting):
                 if tree.tokens[0] != request.tokens[-1]:
                     why = "node 0 of the tree is not the request's last token"
                     request.stop_drafting(ValueError(why))
                 trees[request.key].append(_scored(tree))
         return [self._merged(request, trees[request.key]) for request in requests]
 
-    def _merged(self, request: Request, trees: Sequence[TokenTree]) -> TokenTree:
+    def _merged(self, request: Writing, trees: Sequence[TokenTree]) -> TokenTree:
         if request.plain:  # a part failed: what the others hold of it is of no use
             self.release(request)
             return TokenTree.chain(request.tokens[-1:])

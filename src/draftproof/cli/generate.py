@@ -87,7 +87,13 @@ def generate(
     if revision is not None and (model == BUNDLED or Path(model).is_dir()):
         raise ValueError(f"revision {revision!r} is for models of the hub, and {model!r} is none")
     sources = given_sources(draft, heads)
-    speculate = speculation(method or [], sources, num_draft_tokens, min_confidence, branch)
+    speculate = methods.merged(
+        method or [],
+        sources,
+        num_draft_tokens=num_draft_tokens,
+        min_confidence=min_confidence,
+        branch=branch,
+    )
     text = _prompt(prompt, prompt_file)
     with draftproof.LLM(
         located(model, "target"),
@@ -124,21 +130,6 @@ def given_sources(draft: str | None, heads: str | None) -> dict[str, str | None]
     """What methods are given, by its kind; `bundled` is located."""
     named = {"draft": draft, "heads": heads}
     return {kind: name if name is None else located(name, kind) for kind, name in named.items()}
-
-
-def speculation(
-    names: list[str], sources: methods.Sources, tokens: Any, confidence: Any, branch: Any
-) -> list[Any]:
-    """What `LLM(speculate=)` takes; options that nothing would read are refused."""
-    names = methods.chosen(names, sources)
-    if "none" in names and len(names) > 1:
-        raise ValueError(f"method none contradicts {', '.join({*names} - {'none'})}: drop one")
-    methods.check_given(names, sources)
-    given = methods.given_options(
-        names, num_draft_tokens=tokens, min_confidence=confidence, branch=branch
-    )
-    parts = [methods.named(name, sources, **given) for name in names]
-    return [part for part in parts if part is not None]
 
 
 def _biases(pairs: Sequence[str]) -> dict[int, float] | None:

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 import draftproof
 from draftproof import bundled, clock, native
-from draftproof.methods import GIVEN, METHODS
+from draftproof.methods import METHODS
 from draftproof.runners.team import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
@@ -75,7 +75,7 @@ def facts() -> dict[str, Any]:
             "mps": _state("not supported (no test machine)"),
         },
         "runners": {"torch": _state(), "native": _native()},
-        "methods": [*METHODS, *GIVEN],
+        "methods": [*METHODS],
         "optional": {
             name: {"version": _version(name), "adds": adds} for name, adds in OPTIONAL.items()
         },

@@ -9,7 +9,7 @@ CORPUS := build/demo/sources
 BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume
 WRITTEN := --self-distill --limit 1500000
 
-.PHONY: setup demo test test-all bench-peers models lint clean FORCE
+.PHONY: setup demo test test-all bench-peers models lint wheel clean FORCE
 
 setup: .venv/dev.stamp
 
@@ -41,6 +41,10 @@ lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# dist/draftproof-*.whl, kernels included: for any Python from 3.11 on, on this kind of machine.
+wheel: | $(BIN)/python
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist .
 
 # build/ stays: training keeps its checkpoints there.
 clean:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from draftproof import native
+from draftproof.bundled import located
 from draftproof.drafting.base import Proposer, adopt
 from draftproof.engine import Engine
 from draftproof.inputs import Prompt, as_list, integers, params_of
@@ -83,6 +84,8 @@ class LLM:
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch={max_batch} runs nothing: use 1 or more")
+        if isinstance(model, str):
+            model = located(model, "target")
         proposer = resolve(speculate)
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         room: dict[str, Any] = {

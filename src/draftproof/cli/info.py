@@ -12,16 +12,16 @@ import platform
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from rich.console import Console
 from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 import draftproof
 from draftproof import bundled, clock, native
+from draftproof.cli import options
 from draftproof.methods import METHODS
 from draftproof.runners.team import PRECISIONS
 
@@ -36,7 +36,7 @@ OPTIONAL = {
 
 
 def info(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Tell versions, devices, and what is available or why not."""
     found = facts()

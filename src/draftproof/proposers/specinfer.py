@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from draftproof.bundled import located
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.bush import Ranks, grown, stacked
 from draftproof.runners.base import Target
@@ -46,7 +47,9 @@ class SpecInfer:
             raise ValueError("an expansion holds the children of a leaf by depth, each 1 or more")
 
     def bind(self, target: Target) -> None:
-        self.drafts = [Beside(target.load(model), target) for model in self.models]
+        self.drafts = [
+            Beside(target.load(located(model, "draft")), target) for model in self.models
+        ]
         self.vocabulary = target.vocabulary
 
     def read_along(self, requests: Sequence[Writing]) -> None:

@@ -62,6 +62,7 @@ detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module | torch safetensors
 inputs                  <- sampling
+places                  <-
 analysis                <- tree
 shapes                  <- analysis | numpy
 clock                   <- native runners.base tree | torch

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from draftproof import native
+from draftproof import native, places
 from draftproof.drafting.base import Proposer, bind, close
 from draftproof.engine import Engine
 from draftproof.inputs import Prompt, as_list, integers, params_of
@@ -97,6 +97,7 @@ class LLM:
             self.runner = model.runner.again(**room)
             tokenizer = tokenizer or model.tokenizer
         else:
+            places.check(model)
             self.runner = choice.make(
                 model,
                 runner=runner,

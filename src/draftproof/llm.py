@@ -147,7 +147,7 @@ class LLM:
 
     def _draft_with(self, proposer: Proposer | None) -> None:
         if proposer is not None:
-            adopt(proposer).bind(self.runner)
+            adopt(proposer).bind(self.runner, choice.beside)
         former = self.engine.proposer
         self.engine.use(proposer)
         if former is not None and former is not proposer:

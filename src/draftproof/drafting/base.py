@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from draftproof.runners.base import Target
+from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
@@ -34,8 +34,12 @@ class Drafter:
         """See `Proposer`."""
         raise NotImplementedError
 
-    def bind(self, target: Target) -> None:
-        """Called once, before the first step; refuses what cannot work (`ValueError`)."""
+    def bind(self, target: Target, load: Load) -> None:
+        """Called once, before the first step; refuses what cannot work (`ValueError`).
+
+        load(target, model) makes a runner for another model beside the target; a proposer that is
+        no `Drafter` is called with the target alone.
+        """
 
     def read_along(self, requests: Sequence[Writing]) -> None:
         """The target still reads their prompts in this step.
@@ -60,7 +64,7 @@ class Foreign(Drafter):
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return self.proposer.propose(requests)
 
-    def bind(self, target: Target) -> None:
+    def bind(self, target: Target, load: Load) -> None:
         self._call("bind", target)
 
     def read_along(self, requests: Sequence[Writing]) -> None:

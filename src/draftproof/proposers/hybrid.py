@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from draftproof.drafting.base import Drafter, Proposer, adopt
 from draftproof.drafting.together import passed
-from draftproof.runners.base import Target
+from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree, merge
 from draftproof.writing import Writing
 
@@ -30,9 +30,9 @@ class Hybrid(Drafter):
         self.taps = tuple(sorted({tap for part in self.parts for tap in part.taps}))
         self.wants_best = any(part.wants_best for part in self.parts)
 
-    def bind(self, target: Target) -> None:
+    def bind(self, target: Target, load: Load) -> None:
         for part in self.parts:
-            part.bind(target)
+            part.bind(target, load)
 
     def read_along(self, requests: Sequence[Writing]) -> None:
         for part in self.parts:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from draftproof.runners.base import Target
+from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
@@ -37,8 +37,12 @@ class Drafter:
         """See `Proposer`."""
         raise NotImplementedError
 
-    def bind(self, target: Target) -> None:
-        """Called once, before the first step; refuses what cannot work (`ValueError`)."""
+    def bind(self, target: Target, load: Load) -> None:
+        """Called once, before the first step; refuses what cannot work (`ValueError`).
+
+        load(target, model) makes a runner for another model beside the target; a proposer that is
+        no `Drafter` is called with the target alone.
+        """
 
     def observe(self, request: Writing, position: int, hidden: Mapping[int, Tensor]) -> None:
         """States that the target committed, prompts included: what a cache of one's own is made of.
@@ -71,7 +75,7 @@ class Foreign(Drafter):
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return self.proposer.propose(requests)
 
-    def bind(self, target: Target) -> None:
+    def bind(self, target: Target, load: Load) -> None:
         self._call("bind", target)
 
     def observe(self, request: Writing, position: int, hidden: Mapping[int, Tensor]) -> None:

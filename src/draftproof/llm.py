@@ -84,9 +84,7 @@ class LLM:
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch={max_batch} runs nothing: use 1 or more")
-        if isinstance(model, str):
-            model = located(model, "target")
-        proposer = resolve(speculate)
+        model, proposer = located(model, "target"), resolve(speculate)
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         room: dict[str, Any] = {
             "max_batch": max_batch,

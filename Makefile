@@ -23,10 +23,10 @@ test-all: setup
 	$(BIN)/pytest -n 2 -m "not gpu"
 
 # OpenVINO, llama.cpp and the rest in an environment of their own (some 15 minutes, once), then the
-# comparison on the bundled pair; benchmarks/cpu_peers.py --help has the others.
+# comparison on the bundled pair; benchmarks/peers/cpu_peers.py --help has the others.
 bench-peers: setup
-	sh benchmarks/setup_peers.sh build/peers
-	$(BIN)/python benchmarks/cpu_peers.py
+	sh benchmarks/peers/setup_peers.sh build/peers
+	$(BIN)/python benchmarks/peers/cpu_peers.py
 
 # The bundled models from nothing: hours on two cores. Each line goes on where it was interrupted, the
 # first only before it is done. What is shipped was made in more steps: see provenance.json, docs/log.md.

@@ -12,18 +12,17 @@ import platform
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from rich.console import Console
 from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 import draftproof
 from draftproof import bundled, clock, native
+from draftproof.cli import options
 from draftproof.methods import METHODS
-from draftproof.runners.team import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors' names
@@ -36,7 +35,7 @@ OPTIONAL = {
 
 
 def info(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Tell versions, devices, and what is available or why not."""
     found = facts()
@@ -97,7 +96,7 @@ def _version(library: str) -> str | None:
 
 def _native() -> dict[str, Any]:
     try:
-        return _state(kernels=native.kernels(), precisions=[*PRECISIONS])
+        return _state(kernels=native.kernels(), precisions=[*native.PRECISIONS])
     except native.Missing as error:
         return _state(str(error), kernels=None, precisions=[])
 

@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
+from draftproof.bundled import located
+from draftproof.drafting.base import Drafter
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.bush import Ranks, grown, stacked
 from draftproof.runners.base import Target
@@ -23,13 +25,11 @@ from draftproof.writing import Children, Writing
 EXPANSION = (1, 1, 3, 1, 1, 1, 1, 1)  # the paper's default
 
 
-class SpecInfer:
+class SpecInfer(Drafter):
     """Drafts with several models: hub ids, folders or loaded transformers models.
 
     expansion: children of every leaf at each depth, for all drafts, or one tuple for each draft.
     """
-
-    taps: tuple[int, ...] = ()
 
     def __init__(
         self, models: Sequence[Any], expansion: Sequence[int] | Sequence[Sequence[int]] = EXPANSION
@@ -46,7 +46,9 @@ class SpecInfer:
             raise ValueError("an expansion holds the children of a leaf by depth, each 1 or more")
 
     def bind(self, target: Target) -> None:
-        self.drafts = [Beside(target.load(model), target) for model in self.models]
+        self.drafts = [
+            Beside(target.load(located(model, "draft")), target) for model in self.models
+        ]
         self.vocabulary = target.vocabulary
 
     def read_along(self, requests: Sequence[Writing]) -> None:

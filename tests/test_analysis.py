@@ -22,7 +22,7 @@ from draftproof.analysis import (
     predict,
     speedup,
 )
-from draftproof.request import Stats
+from draftproof.counts import Stats
 
 alphas = st.floats(0, 1)
 lengths = st.integers(0, 12)

@@ -6,10 +6,11 @@ from collections import Counter
 
 from draftproof.drafting.bush import Ranks
 from draftproof.drafting.fitting import EVERY, FIRST, Costs, Fit, widths
-from draftproof.request import Feedback, Request
+from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 from draftproof.shapes import choices_to_parents
 from draftproof.tree import TokenTree, merge
+from draftproof.writing import Feedback
 
 
 def fit() -> Fit:

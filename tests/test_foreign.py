@@ -786,7 +786,7 @@ def test_a_text_that_was_rolled_back_is_read_anew() -> None:
     scribe.crop = lambda key, size: scribe.committed[key].__delitem__(slice(size, None))  # type: ignore[attr-defined]
     proposer = bound(scribe, own)
     one = request("the dog and the fox")
-    shadow = one.twin()
+    shadow = one.shadow()
     for written in (" is it", " of it and of them all ", " x"):
         shadow.follow(one)
         shadow.tokens += bytewise().encode(" a guess that nobody wants", add_special_tokens=False)

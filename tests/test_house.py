@@ -25,33 +25,36 @@ SOURCE = REPOSITORY / "src" / "draftproof"
 # Modules are named without the leading "draftproof."; the package itself is "draftproof".
 # Every module is ruled by the first row that names it; "!" excludes. After the bar: what may come
 # from outside besides the standard library (no bar: anything).
+SERVES = "runners.base bundled"
 STEP = "scheduler drafts turns"
 TABLE = f"""
 tree                    <-  | torch
-sampling sampling.*     <- native sampling.* | torch numpy
+foreign_names           <-
+sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 runners runners.*       <- tree native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree
 verify                  <- tree sampling | torch
-request                 <- tree sampling counts | torch
-picks                   <- tree sampling request | torch
+writing                 <- tree sampling runners.base | torch
+rules                   <- tree sampling verify writing runners.base | torch
+request                 <- foreign_names tree sampling counts verify writing rules | torch
 drafting.automaton drafting.script drafting.together <-
-drafting.stage          <- tree sampling request verify drafting.drawing | torch
-drafting drafting.*     <- tree sampling request runners.base drafting.* shapes | torch
-proposers proposers.*   <- tree sampling request runners.base drafting.* heads.* shapes | torch
+drafting.stage          <- tree sampling writing verify rules | torch
+drafting drafting.*     <- tree sampling writing rules runners.base drafting.* shapes | torch
+proposers proposers.*   <- tree sampling writing {SERVES} drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
-rules                   <- tree sampling verify request picks runners.base | torch
 scheduler               <- request
-drafts                  <- tree request scheduler drafting.base
-engine                  <- tree verify request rules runners.base drafting.base {STEP}
+drafts                  <- tree request writing rules runners.base scheduler drafting.base
+engine                  <- tree verify writing request rules runners.base drafting.base {STEP}
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods request sampling hf_options
 hf_options              <-  | transformers
-certify certify.*       <- llm counts tree sampling request runners.* analysis certify certify.*
+certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
 bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !training.* !certify.*
 demo.train              <- bundled bundled.* demo training.*
 demo demo.*             <- llm analysis methods bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
+prompts                 <- bundled bundled.* text
 training.data training.entries training.rows <- training.entries training.rows
 training.run* training.prepare training.served <- * !server !server.* !cli !cli.* !demo !demo.*
 training training.*     <- runners runners.* heads.* analysis bundled training.*
@@ -60,9 +63,9 @@ native native.*         <- native native.*
 text                    <- detokenizer
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
-heads heads.*           <- heads.module | torch safetensors
-inputs                  <- sampling
 places                  <-
+heads heads.*           <- heads.module bundled | torch safetensors
+intake                  <- request sampling text verify writing
 analysis                <- tree
 shapes                  <- analysis | numpy
 clock                   <- native runners.base tree | torch

@@ -28,10 +28,11 @@ from draftproof.heads import files
 from draftproof.heads.module import Heads
 from draftproof.heads.placed import Placed
 from draftproof.proposers.medusa import Medusa
-from draftproof.request import Feedback, Request
+from draftproof.request import Request
 from draftproof.sampling.noise import noise
 from draftproof.shapes import best_first
 from draftproof.tree import TokenTree
+from draftproof.writing import Feedback
 from laws import check_law, small
 
 D, V, K = 48, tiny.VOCABULARY, 3

@@ -35,9 +35,10 @@ from draftproof.drafting.automaton import Automaton
 from draftproof.heads import files
 from draftproof.heads.module import Heads
 from draftproof.proposers import specinfer
-from draftproof.request import Feedback, Request
+from draftproof.request import Request
 from draftproof.tree import TokenTree, merge
 from draftproof.verify import verify_typical
+from draftproof.writing import Feedback
 from laws import WARPED, check_law, small
 
 NAMES = ("llama", "qwen3", "gemma3")

@@ -7,20 +7,23 @@ time, for the requests of all.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Generator, Sequence
 
 import torch
 
+from draftproof import rules
 from draftproof.drafting.base import Proposer
 from draftproof.drafts import Drafts
-from draftproof.request import Feedback, Request
-from draftproof.rules import accept, argmax_of, broken, checked
+from draftproof.request import Request
+from draftproof.rules import broken
 from draftproof.runners.base import Output, Runner, Work, begin, fork, hand_over
 from draftproof.scheduler import Scheduler, Turn
 from draftproof.tree import TokenTree
 from draftproof.turns import Turns
 from draftproof.verify import Typical
+from draftproof.writing import Rule
 
 
 class Engine:
@@ -31,11 +34,11 @@ class Engine:
         runner: Runner,
         proposer: Proposer | None = None,
         *,
-        rule: str | Typical = "coupled",
+        rule: str | Typical | Rule = "coupled",
         scheduler: Scheduler,
         vocabulary: int | None = None,
     ) -> None:
-        self.rule = checked(rule)
+        self.rule = rules.named(rule)  # of requests to come
         self.runner, self.scheduler = runner, scheduler
         self.vocabulary = vocabulary
         self.turns = Turns(self._release_ended, lambda: self._aborted)
@@ -51,10 +54,6 @@ class Engine:
     @property
     def proposer(self) -> Proposer | None:
         return self.drafts.proposer
-
-    @property
-    def name_of_rule(self) -> str:
-        return "typical" if isinstance(self.rule, Typical) else self.rule
 
     def add(self, request: Request) -> None:
         """Let `request` run as soon as there is a place. Raises `ValueError` behind `close`."""
@@ -172,11 +171,18 @@ class Engine:
         if not turns:
             return
         work = [
-            Work(turn.request.key, turn.new, tree, greedy=self._greedy(turn.request))
+            Work(
+                turn.request.key,
+                turn.new,
+                tree,
+                greedy=turn.request.argmax_is_enough,
+            )
             for turn, tree in zip(turns, trees, strict=True)
         ]
         try:
+            began = time.perf_counter()
             outputs = self.runner.forward(work, self.drafts.taps)
+            self.drafts.cost = time.perf_counter() - began, sum(map(Work.rows, work))
         except Exception as error:
             if len(turns) > 1:
                 for turn, tree in zip(turns, trees, strict=True):
@@ -193,9 +199,6 @@ class Engine:
                 self._commit(turn, tree, output)
                 moved.append(turn.request)
 
-    def _greedy(self, request: Request) -> bool:
-        return self.rule == "coupled" and request.greedy
-
     def _commit(self, turn: Turn, tree: TokenTree, output: Output) -> None:
         """Verify a tree and write what is accepted, token by token; commit what was written."""
         request, before, last = turn.request, len(turn.request.tokens), 0
@@ -210,7 +213,7 @@ class Engine:
             if request.aborted:
                 request.finish("abort")
             else:
-                bonus = accept(self.rule, request, tree, output, write)
+                bonus = request.rule.accept(request, tree, output, write)
                 if bonus is not None:
                     request.write(bonus, output.logits, last)
         except Exception as error:
@@ -241,11 +244,8 @@ class Engine:
             elif turn.new:  # what was read beside the drafts is as broken as the row
                 done = len(request.tokens) - 1 - len(turn.new)
                 self.runner.crop(request.key, done)
-            if request.again:
-                request.feedback = None
-            else:
-                best = argmax_of(output) if self.drafts.wants_best else None
-                request.feedback = Feedback(tree, path, output.hidden, best)
+            again = request.again
+            request.feedback = None if again else self.drafts.feedback(tree, path, output)
             if request.listener is not None:
                 request.listener(request)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""A request from prompt to completion: its tokens, its randomness, its stop rules, its end.
+"""A request from prompt to completion: a text being written, its stop rules, its end.
 
 Cuts the output before anything is committed: end-of-text, stop strings, length. Does not know the
 engine, runners or methods.
@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import time
 import traceback
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
-import torch
 from torch import Tensor
 
-from draftproof import sampling
+from draftproof import rules, sampling
 from draftproof.counts import Stats
-from draftproof.sampling import History, Noise, SamplingParams
+from draftproof.foreign_names import no_attribute
+from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
-
-VERIFIER = 1 << 40  # stream of coins and residuals; drafts number theirs from 0
+from draftproof.verify import Typical
+from draftproof.writing import Rule, Writing
 
 
 class Text(Protocol):
@@ -32,16 +31,6 @@ class Text(Protocol):
     def push(self, tokens: Sequence[int], stops: bool) -> None: ...
     def flush(self) -> None: ...
     def stopped(self) -> bool: ...
-
-
-@dataclass(slots=True)
-class Feedback:
-    """What the last step did, for a drafter that wants to learn from it."""
-
-    tree: TokenTree
-    path: list[int]
-    hidden: Mapping[int, Tensor]  # tapped layer -> (N, hidden size)
-    best: Sequence[int] | None = None  # (N,) the target's argmax after each node, if it is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +49,17 @@ class Completion:
     error: str | None = None
     warnings: list[str] = field(default_factory=list)
 
+    if not TYPE_CHECKING:  # where any attribute would then be taken for one that is there
 
-class Request:
-    """One sequence being written."""
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute("Completion", name)
+
+
+class Request(Writing):
+    """One sequence being written, until it ends.
+
+    rule: as `LLM` takes it. end_ids: of the model; they end the output unless that is ignored.
+    """
 
     def __init__(
         self,
@@ -71,30 +68,28 @@ class Request:
         params: SamplingParams,
         *,
         seed: int,
-        rule: str = "coupled",
+        rule: str | Typical | Rule = "coupled",
         end_ids: Sequence[int] = (),
         max_length: int = 1 << 30,
         text: Text | None = None,
         index: int = 0,
         siblings: Sequence[int] = (),
     ) -> None:
-        self.key, self.params, self.rule, self.index = key, params, rule, index
-        self.siblings = siblings  # keys of all completions of its prompt, its own too; () for one
-        self.seed = sampling.mix(seed, index)
-        self.prompt = list(prompt)
-        self.tokens = list(prompt)
-        self.max_length = max_length
-        self.stop_ids = set(params.stop_token_ids) | (set() if params.ignore_eos else set(end_ids))
-        self.noise = Noise(self.seed, 0)
-        self.history = History(self.prompt, sorted(self.stop_ids))
-        self.text = text
-        self.stats = Stats(rule == "typical", began=time.monotonic())
-        self.feedback: Feedback | None = None
+        super().__init__(
+            key,
+            prompt,
+            params,
+            seed=sampling.mix(seed, index),
+            rule=rules.named(rule),
+            stop_ids={*params.stop_token_ids, *(() if params.ignore_eos else end_ids)},
+            max_length=max_length,
+            siblings=siblings,
+        )
+        self.text, self.index = text, index
+        self.stats = Stats(self.rule.lossy, began=time.monotonic())
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.fault: BaseException | None = None  # what `error` says
-        self.warnings: list[str] = []
-        self.plain = False  # its drafter failed: one node per step from now on
         self.again = False  # a row was not finite beside drafts: the next step goes without any
         self.torn = False  # in the middle of writing a token
         self.added = False  # to an engine
@@ -104,80 +99,16 @@ class Request:
         self.rows: list[Tensor] | None = None  # a list here is given the row (V,) of each token
         self.logprobs: list[dict[int, float]] = []
         self.from_draft: list[bool] = []
-        self.rewinds = 0  # how often the text was rolled back: a twin's only
-        self._cuts: list[tuple[int, int]] = []  # (number of a roll-back, length), both rising
-        self._followed = 0, 0  # rewinds and length of the text that was followed last
-        self._generators: dict[int, torch.Generator] = {}
         if params.max_tokens == 0:
             self.finish("length")
 
     @property
-    def output(self) -> list[int]:
-        return self.tokens[len(self.prompt) :]
-
-    @property
-    def room(self) -> int:
-        """Tokens that may still be written."""
-        written = len(self.tokens) - len(self.prompt)
-        return min(self.params.max_tokens - written, self.max_length - len(self.tokens))
-
-    @property
     def greedy(self) -> bool:
-        """Whether of the target's rows only the first argmax is looked at."""
-        params = self.params
-        looked_at = params.logprobs is not None or self.rows is not None
-        changed = params.adjusts or self.history.process is not None
-        return not (params.temperature or changed or looked_at)
+        return self.rows is None and super().greedy
 
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
-
-    def generator(self, stream: int) -> torch.Generator:
-        """A generator that only `stream` uses, and that never repeats itself in a request."""
-        if stream not in self._generators:
-            seed = sampling.mix(self.seed, (1 << 48) + stream) % (1 << 63)
-            self._generators[stream] = torch.Generator().manual_seed(seed)
-        return self._generators[stream]
-
-    def twin(self) -> Request:
-        """The same text and noise with streams of its own, for a draft that is drafted for."""
-        made = Request(
-            self.key,
-            self.prompt,
-            self.params,
-            seed=sampling.mix(self.seed, VERIFIER),
-            rule=self.rule,
-            end_ids=sorted(self.stop_ids),
-            max_length=self.max_length,
-        )
-        made.noise, made.siblings = self.noise, self.siblings
-        made._followed = self.rewinds, len(self.prompt)
-        return made
-
-    def follow(self, other: Request) -> None:
-        """Take over the text of `other`, whatever this one had written beyond it."""
-        rewinds, length = self._followed
-        same = min(length, other.shortest(rewinds), len(self.tokens))
-        most = min(len(self.tokens), len(other.tokens))
-        while same < most and self.tokens[same] == other.tokens[same]:
-            same += 1
-        self._followed = other.rewinds, len(other.tokens)
-        if same < len(self.tokens):
-            self.history.rewind(same - len(self.prompt))
-            del self.tokens[same:]
-            self.rewinds += 1
-            while self._cuts and self._cuts[-1][1] >= same:
-                self._cuts.pop()
-            self._cuts.append((self.rewinds, same))
-        self.tokens += other.tokens[same:]
-        self.history.append(other.tokens[same:])
-        self.history.process = other.history.process
-
-    def shortest(self, since: int) -> int:
-        """The least length, in tokens, that the text had since roll-back number `since`."""
-        at = bisect_right(self._cuts, since, key=lambda cut: cut[0])
-        return self._cuts[at][1] if at < len(self._cuts) else len(self.tokens)
 
     def resume(self, written: Sequence[int]) -> None:
         """Go on behind `written` as if it had been written here; before the first step only."""
@@ -185,11 +116,6 @@ class Request:
         self.history.append(written)
         if self.text is not None:
             self.text.push(written, stops=False)
-
-    def stop_drafting(self, error: Exception) -> None:
-        """Go on plainly, and say why."""
-        self.plain = True
-        self.warnings.append(f"drafting stopped: {type(error).__name__}: {error}")
 
     def fail(self, error: BaseException) -> None:
         """End with `error`, in a sentence."""
@@ -214,10 +140,8 @@ class Request:
         finally:
             self.error, self.stats.ended = error, time.monotonic()
             self.finish_reason = reason  # another thread may wait for it, to read what is above
-            self.noise.forget()
-            self.history.forget()
-            self.feedback = self.ends = None
-            self._generators.clear()
+            self.ends = None
+            self.forget()
 
     def _keep_fault(self, error: BaseException) -> None:
         """Without its frames, which hold rows and laws; where it was raised stays as a note."""

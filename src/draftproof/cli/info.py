@@ -23,7 +23,6 @@ import draftproof
 from draftproof import bundled, clock, native
 from draftproof.cli import options
 from draftproof.methods import METHODS
-from draftproof.runners.team import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors' names
@@ -97,7 +96,7 @@ def _version(library: str) -> str | None:
 
 def _native() -> dict[str, Any]:
     try:
-        return _state(kernels=native.kernels(), precisions=[*PRECISIONS])
+        return _state(kernels=native.kernels(), precisions=[*native.PRECISIONS])
     except native.Missing as error:
         return _state(str(error), kernels=None, precisions=[])
 

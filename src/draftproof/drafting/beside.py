@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftproof.drafting.reading import catch_up, start, waits
-from draftproof.request import Request
 from draftproof.runners.base import Target, Work
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 PADDING = 1024  # vocabularies that differ by less differ by padding of the embedding matrix
 
@@ -41,7 +41,7 @@ class Beside:
         self.runner = runner
         self._places: dict[int, Place] = {}
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         self.runner.free(request.key)
         self._places.pop(request.key, None)
 
@@ -49,11 +49,11 @@ class Beside:
         self._places.clear()
         self.runner.close()
 
-    def room(self, request: Request) -> int:
+    def room(self, request: Writing) -> int:
         """Tokens that may be drafted: the bonus needs a place, and each of them one here."""
         return min(request.room - 1, self.runner.max_length - len(request.tokens))
 
-    def catch_up(self, requests: Sequence[Request], ahead: bool = False) -> list[bool]:
+    def catch_up(self, requests: Sequence[Writing], ahead: bool = False) -> list[bool]:
         """Keep what was committed of the last trees, read the rest, as far as a step's budget goes.
 
         Returns for which of them the model can draft now: not behind a token that it has no row
@@ -63,16 +63,16 @@ class Beside:
         ready = catch_up(self.runner, requests, self._follow, self._stop, ahead)
         return [request.key in ready for request in requests]
 
-    def work(self, request: Request, tree: TokenTree, ran: int) -> Work:
+    def work(self, request: Writing, tree: TokenTree, ran: int) -> Work:
         """A pass over the nodes from `ran` on, behind all committed tokens."""
         new = [] if ran else request.tokens[self.runner.cached(request.key) : -1]
         return Work(request.key, new, tree, ran)
 
-    def ran(self, request: Request, tree: TokenTree) -> None:
+    def ran(self, request: Writing, tree: TokenTree) -> None:
         """All nodes of `tree` lie in its scratch."""
         self._places[request.key].tree = tree
 
-    def _follow(self, request: Request, before: Sequence[int], ahead: bool) -> list[int] | None:
+    def _follow(self, request: Writing, before: Sequence[int], ahead: bool) -> list[int] | None:
         """Keep of the last tree what was committed; the text, if the model can draft behind it."""
         runner, key, tokens = self.runner, request.key, request.tokens
         if (place := self._places.get(key)) is None:
@@ -102,7 +102,7 @@ class Beside:
             request.warnings.append(f"a draft model drafts no further: {why}")
         return None if why else tokens
 
-    def _stop(self, request: Request, error: Exception) -> None:
+    def _stop(self, request: Writing, error: Exception) -> None:
         self.release(request)
         request.stop_drafting(error)
 

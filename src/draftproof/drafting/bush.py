@@ -9,25 +9,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from draftproof.drafting.beside import Beside
-from draftproof.drafting.drawing import Children, stacked
 from draftproof.drafting.together import passed
-from draftproof.request import Request
 from draftproof.runners.base import Output
 from draftproof.tree import TokenTree
+from draftproof.writing import Children, Writing
 
 Ranks = tuple[int, ...]  # (2, 0): the first child of the third child of node 0
-Width = Callable[[Request, Ranks], int]
-Draw = Callable[[Request, Sequence[int], Tensor, int], Children]  # path, row (V,), count
+Width = Callable[[Writing, Ranks], int]
+Draw = Callable[[Writing, Sequence[int], Tensor, int], Children]  # path, row (V,), count
+
+
+def stacked(laws: Sequence[Tensor]) -> Tensor | None:
+    """Laws (N, V) of a tree from those of its nodes but node 0; None without any."""
+    return torch.stack([torch.zeros_like(laws[0]), *laws]) if laws else None
 
 
 @dataclass(slots=True)
 class Bush:
     """The tree that one draft grows for one request."""
 
-    request: Request
+    request: Writing
     room: int  # tokens that may be drafted one after another
     tokens: list[int]
     parents: list[int] = field(default_factory=lambda: [-1])
@@ -40,7 +45,7 @@ class Bush:
         return TokenTree(self.tokens, self.parents, stacked(self.laws), self.scores)
 
 
-def grown(draft: Beside, requests: Sequence[Request], width: Width, draw: Draw) -> list[TokenTree]:
+def grown(draft: Beside, requests: Sequence[Writing], width: Width, draw: Draw) -> list[TokenTree]:
     """A tree for each request: its node at `ranks` gets width(request, ranks) children by `draw`.
 
     The draft runs the nodes that get children, and their siblings; the last level it does not run.

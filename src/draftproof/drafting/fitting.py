@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from draftproof.drafting.bush import Ranks
-from draftproof.request import Request
 from draftproof.runners.base import Target, Work
 from draftproof.shapes import best_shape, choices_to_parents, parents_to_choices, positional
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 KEY = -3  # of the timed passes: no request's
 CONTEXT = 64  # tokens behind which they run
@@ -65,7 +65,7 @@ class Fit:
         """Children by ranks, of the trees of this step."""
         return self.wide if self.steps % EVERY >= EVERY - TRIALS else self.fitted
 
-    def learn(self, request: Request, tree: TokenTree) -> None:
+    def learn(self, request: Writing, tree: TokenTree) -> None:
         """From what became of `tree`, the request's last; now and then a new shape comes of it."""
         if (feedback := request.feedback) is None:
             return

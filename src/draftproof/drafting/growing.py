@@ -11,18 +11,19 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from draftproof.drafting.drawing import Children, children, stacked
+from draftproof.drafting.base import Drafter
+from draftproof.drafting.bush import stacked
 from draftproof.drafting.together import passed
-from draftproof.request import Request
 from draftproof.runners.base import Output
 from draftproof.tree import TokenTree
+from draftproof.writing import Children, Writing
 
 
 @dataclass(slots=True)
 class Growth:
     """The tree of one request while a model grows it, which itself runs only the chain of tips."""
 
-    request: Request
+    request: Writing
     depth: int  # tokens that may still be drafted
     tips: list[int]  # tokens of the chain that grows, root first
     tokens: list[int] = field(init=False)  # of the tree's nodes
@@ -50,10 +51,9 @@ class Growth:
         return TokenTree(self.tokens, self.parents, stacked(self.laws), self.scores)
 
 
-class Growing:
+class Growing(Drafter):
     """A method whose model runs the chain of tips of every request, one token deeper a pass."""
 
-    taps: tuple[int, ...] = ()
     vocabulary: int  # the target's
 
     def __init__(self, num_draft_tokens: int, min_confidence: float, branch: int) -> None:
@@ -71,7 +71,8 @@ class Growing:
     def draw(self, growth: Growth, output: Output) -> Children:
         """What follows the tip by the last row of the pass."""
         row, path = output.logits[-1], growth.tips[1:]
-        return children(growth.request, path, row, self.branch, self.vocabulary)
+        writing = growth.request
+        return writing.rule.children(writing, path, row, self.branch, self.vocabulary)
 
     def grow(self, grown: Sequence[Growth]) -> None:
         """Until every growth has its depth, or the model is in doubt."""

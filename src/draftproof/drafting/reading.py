@@ -10,19 +10,19 @@ from collections.abc import Callable, Collection, Sequence
 
 from draftproof.drafting.base import alone
 from draftproof.drafting.together import passed
-from draftproof.request import Request
 from draftproof.runners.base import Runner, Work, begin, fork
+from draftproof.writing import Writing
 
 SLICE = 512  # prompt tokens read in one step, of all requests together
 
-Text = tuple[Request, Sequence[int]]  # the last token is run with a tree
-Stop = Callable[[Request, Exception], None]
-# Request, the keys before it in this step, ahead -> what is to be cached, None: nothing now.
-Follow = Callable[[Request, Sequence[int], bool], Sequence[int] | None]
+Text = tuple[Writing, Sequence[int]]  # the last token is run with a tree
+Stop = Callable[[Writing, Exception], None]
+# Writing, the keys before it in this step, ahead -> what is to be cached, None: nothing now.
+Follow = Callable[[Writing, Sequence[int], bool], Sequence[int] | None]
 
 
 def catch_up(
-    runner: Runner, requests: Sequence[Request], follow: Follow, stop: Stop, ahead: bool
+    runner: Runner, requests: Sequence[Writing], follow: Follow, stop: Stop, ahead: bool
 ) -> set[int]:
     """Read of all requests what a step's budget allows; the keys that can be drafted for now.
 
@@ -51,16 +51,16 @@ def read(runner: Runner, texts: Sequence[Text], stop: Stop, ahead: bool = False)
     """
     rests = {r.key: len(tokens) - 1 - runner.cached(r.key) for r, tokens in texts}
     budget, ready = SLICE, set[int]()
-    slices: list[tuple[Request, Work]] = []
+    slices: list[tuple[Writing, Work]] = []
 
-    def run(some: Sequence[tuple[Request, Work]]) -> Sequence[object]:
+    def run(some: Sequence[tuple[Writing, Work]]) -> Sequence[object]:
         return runner.forward([work for _, work in some])
 
-    def fail(one: tuple[Request, Work], error: Exception) -> None:
+    def fail(one: tuple[Writing, Work], error: Exception) -> None:
         ready.discard(one[0].key)
         stop(one[0], error)
 
-    def part(text: Text, size: int) -> tuple[Request, Work]:
+    def part(text: Text, size: int) -> tuple[Writing, Work]:
         (request, tokens), at = text, runner.cached(text[0].key)
         return request, Work(request.key, tokens[at : at + size], None)
 
@@ -84,7 +84,7 @@ def read(runner: Runner, texts: Sequence[Text], stop: Stop, ahead: bool = False)
 
 
 def waits(
-    runner: Runner, request: Request, before: Collection[int], length: int, ahead: bool
+    runner: Runner, request: Writing, before: Collection[int], length: int, ahead: bool
 ) -> bool:
     """Whether a new key had better wait: one of those before it reads what it could copy.
 
@@ -96,7 +96,7 @@ def waits(
 
 
 def start(
-    runner: Runner, request: Request, tokens: Sequence[int], shared: Callable[[int], int]
+    runner: Runner, request: Writing, tokens: Sequence[int], shared: Callable[[int], int]
 ) -> None:
     """Begin a new key, with what a sibling or an earlier key has cached of `tokens`.
 

@@ -11,23 +11,23 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from draftproof.drafting.drawing import Children, fitted, law, race
-from draftproof.request import VERIFIER, Request
+from draftproof.rules import fitted, law, race
 from draftproof.sampling import NoCandidate
 from draftproof.tree import TokenTree
 from draftproof.verify import verify, verify_rejection
+from draftproof.writing import VERIFIER, Children, Writing
 
 
 @dataclass(slots=True)
 class Stage:
     """A request as the draft's drafter sees it, and what the draft ran for it in this step."""
 
-    shadow: Request
+    shadow: Writing
     guess: TokenTree = field(default_factory=lambda: TokenTree.chain([0]))  # of its drafter
     ran: TokenTree | None = None  # all nodes, of which some were rejected
     tip: int = 0  # the node that the last written token hangs from
 
-    def follow(self, request: Request, vocabulary: int) -> None:
+    def follow(self, request: Writing, vocabulary: int) -> None:
         """Take over the text as it is committed, and the rule from outside about the target's ids.
 
         The draft's drafter has rows over the draft's ids, of which there may be fewer or more.
@@ -50,7 +50,7 @@ class Stage:
 
 
 def written(
-    shadow: Request, tree: TokenTree, logits: Tensor, count: int, vocabulary: int
+    shadow: Writing, tree: TokenTree, logits: Tensor, count: int, vocabulary: int
 ) -> tuple[list[int], list[Children]]:
     """The path in `tree` that the draft accepts, and by depth what it writes there.
 
@@ -58,7 +58,7 @@ def written(
     the others, at most `count` in all, are its siblings. None at all at a depth: no token that the
     draft has a row for may stand there.
     """
-    if shadow.rule == "rejection" and shadow.params.temperature > 0:
+    if shadow.rule.wants_laws(shadow.params):
         return _drawn(shadow, tree, logits, vocabulary)
     raced = Raced(shadow, tree, logits, count, vocabulary)
     path, _ = verify(tree, raced)
@@ -69,7 +69,7 @@ class Raced:
     """The draft's own picks after the nodes of a tree, and with each its siblings."""
 
     def __init__(
-        self, shadow: Request, tree: TokenTree, rows: Tensor, count: int, vocabulary: int
+        self, shadow: Writing, tree: TokenTree, rows: Tensor, count: int, vocabulary: int
     ) -> None:
         self.shadow, self.tree, self.rows = shadow, tree, rows
         self.count, self.vocabulary = count, vocabulary
@@ -84,7 +84,7 @@ class Raced:
 class Drawn:
     """The draft's own laws (W,) after the nodes of a tree, over as many ids as its drafter's."""
 
-    def __init__(self, shadow: Request, tree: TokenTree, logits: Tensor, vocabulary: int) -> None:
+    def __init__(self, shadow: Writing, tree: TokenTree, logits: Tensor, vocabulary: int) -> None:
         self.shadow, self.tree, self.logits = shadow, tree, logits
         self.vocabulary, self.width = vocabulary, max(logits.shape[1], vocabulary)
         self.found: dict[int, Tensor] = {}
@@ -103,7 +103,7 @@ class Drawn:
 
 
 def _drawn(
-    shadow: Request, tree: TokenTree, logits: Tensor, vocabulary: int
+    shadow: Writing, tree: TokenTree, logits: Tensor, vocabulary: int
 ) -> tuple[list[int], list[Children]]:
     """By the rejection rule, from a stream of its own."""
     p = Drawn(shadow, tree, logits, vocabulary)

@@ -7,7 +7,7 @@ follows may change it, and bounded. Knows no model.
 from __future__ import annotations
 
 from draftproof.drafting.script import BROKEN, Script
-from draftproof.request import Request
+from draftproof.writing import Writing
 
 REMEMBERED = 64  # steps that can be gone back without beginning anew
 LONG = 4  # times the lookbehind: a tail is settled, wherever its tokens end
@@ -28,7 +28,7 @@ class Transcript:
         self._marks = [(0, 0)]  # what was read and settled, to go back to
         self._seen: tuple[int, int] | None = None  # rewinds and length of the text
 
-    def follow(self, request: Request, vocabulary: int) -> int:
+    def follow(self, request: Writing, vocabulary: int) -> int:
         """Take in what was written since; how many settled ids stayed. A second time none goes."""
         seen = request.rewinds, len(request.tokens)
         if self._seen == seen or self.lost is not None:

@@ -8,8 +8,8 @@ from os.path import commonprefix  # of lists as well as of paths
 from draftproof.drafting.reading import catch_up, start, waits
 from draftproof.drafting.script import Script
 from draftproof.drafting.transcript import Transcript
-from draftproof.request import Request
 from draftproof.runners.base import Target
+from draftproof.writing import Writing
 
 
 class Translated:
@@ -22,7 +22,7 @@ class Translated:
         self.bos = bos if bos is not None and bos < runner.vocabulary else None
         self.texts: dict[int, Transcript] = {}
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         self.runner.free(request.key)
         self.texts.pop(request.key, None)
 
@@ -30,11 +30,11 @@ class Translated:
         self.texts.clear()
         self.runner.close()
 
-    def catch_up(self, requests: Sequence[Request], ahead: bool = False) -> set[int]:
+    def catch_up(self, requests: Sequence[Writing], ahead: bool = False) -> set[int]:
         """Take in and read what was written; the keys that can be drafted for, but for the text."""
         return catch_up(self.runner, requests, self._follow, self._stop, ahead)
 
-    def _follow(self, request: Request, before: Sequence[int], ahead: bool) -> list[int] | None:
+    def _follow(self, request: Writing, before: Sequence[int], ahead: bool) -> list[int] | None:
         runner, key = self.runner, request.key
         if (text := self.texts.get(key)) is None:
             text = self.texts[key] = Transcript(self.own, self.other, self.bos, self.back)
@@ -60,6 +60,6 @@ class Translated:
         other = self.texts.get(key)
         return len(commonprefix([text.settled, other.settled])) if other is not None else 0
 
-    def _stop(self, request: Request, error: Exception) -> None:
+    def _stop(self, request: Writing, error: Exception) -> None:
         self.release(request)
         request.stop_drafting(error)

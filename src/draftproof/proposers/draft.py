@@ -12,17 +12,17 @@ from typing import Any
 
 from torch import Tensor
 
+from draftproof.bundled import located
 from draftproof.drafting import bush
 from draftproof.drafting.base import alone
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.bush import Ranks
-from draftproof.drafting.drawing import Children, children
 from draftproof.drafting.fitting import FIXED, Costs, Fit, widths
 from draftproof.drafting.growing import Growing, Growth
-from draftproof.request import Request
 from draftproof.runners.base import Output, Target
 from draftproof.shapes import choices_to_parents
 from draftproof.tree import TokenTree
+from draftproof.writing import Children, Writing
 
 NODES, DEPTH = 16, 8  # of a fitted tree, at most
 
@@ -67,17 +67,17 @@ class DraftModel(Growing):
         self._last: dict[int, TokenTree] = {}  # to learn from, where shapes are fitted
 
     def bind(self, target: Target) -> None:
-        self.beside = Beside(target.load(self.model, self.quantize), target)
+        self.beside = Beside(target.load(located(self.model, "draft"), self.quantize), target)
         self.vocabulary = target.vocabulary
         if self.fitted:
             self.fit = Fit(Costs.measured(target, self.beside.runner, NODES), NODES, DEPTH)
         self._fits.clear()
         self._last.clear()
 
-    def read_along(self, requests: Sequence[Request]) -> None:
+    def read_along(self, requests: Sequence[Writing]) -> None:
         self.beside.catch_up(requests, ahead=True)
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         self.beside.release(request)
         self._fits.pop(request.key, None)
         self._last.pop(request.key, None)
@@ -87,7 +87,7 @@ class DraftModel(Growing):
         self._fits.clear()
         self._last.clear()
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         if (shared := self.fit) is not None:
             fits = {r.key: self._fit(r) if alone(r) else shared for r in requests}
             for request in requests:
@@ -108,16 +108,16 @@ class DraftModel(Growing):
                 self.beside.ran(growth.request, TokenTree.chain(growth.tips[: growth.ran]))
         return [growth.tree() for growth in grown]
 
-    def _fit(self, request: Request) -> Fit:
+    def _fit(self, request: Writing) -> Fit:
         return self._fits.setdefault(request.key, Fit(FIXED, NODES, DEPTH))
 
-    def _shaped(self, requests: Sequence[Request], width: bush.Width) -> list[TokenTree]:
-        def draw(request: Request, path: Sequence[int], row: Tensor, count: int) -> Children:
-            return children(request, path, row, count, self.vocabulary)
+    def _shaped(self, requests: Sequence[Writing], width: bush.Width) -> list[TokenTree]:
+        def draw(request: Writing, path: Sequence[int], row: Tensor, count: int) -> Children:
+            return request.rule.children(request, path, row, count, self.vocabulary)
 
         return bush.grown(self.beside, requests, width, draw)
 
-    def _start(self, request: Request, ready: bool) -> Growth:
+    def _start(self, request: Writing, ready: bool) -> Growth:
         depth = min(self.num_draft_tokens, self.beside.room(request)) if ready else 0
         return Growth(request, depth, [request.tokens[-1]])
 

@@ -20,9 +20,9 @@ from draftproof.drafting.growing import Growing, Growth
 from draftproof.heads.files import load
 from draftproof.heads.module import Heads
 from draftproof.heads.placed import placed
-from draftproof.request import Request
 from draftproof.runners.base import Output, Target, Work
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 
 class EarlyExit(Growing):
@@ -63,12 +63,12 @@ class EarlyExit(Growing):
         self.placed = None if self.heads is None else placed(self.heads, target)
         self.target, self.vocabulary = target, target.vocabulary
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         grown = [self._start(request) for request in requests]
         self.grow(grown)
         return [growth.tree() for growth in grown]
 
-    def _start(self, request: Request) -> Growth:
+    def _start(self, request: Writing) -> Growth:
         # Until the target has read the prompt its first layers have nothing to stand on.
         ready = self.target.cached(request.key) == len(request.tokens) - 1
         if request.feedback is None and alone(request):

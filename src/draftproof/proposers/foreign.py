@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from draftproof import sampling
-from draftproof.drafting.drawing import Children, children
+from draftproof.bundled import located
 from draftproof.drafting.growing import Growing, Growth, stop
 from draftproof.drafting.script import BROKEN, Script
 from draftproof.drafting.translated import Translated
-from draftproof.request import Request
 from draftproof.runners.base import Output, Target, Work
 from draftproof.tree import TokenTree
+from draftproof.writing import Children, Writing
 
 
 class ForeignDraft(Growing):
@@ -52,7 +52,7 @@ class ForeignDraft(Growing):
         return self.survived / self.written if self.written else 1.0
 
     def bind(self, target: Target) -> None:
-        self.runner, self.size = target.load(self.model), target.vocabulary
+        self.runner, self.size = target.load(located(self.model, "draft")), target.vocabulary
         self.beside = Translated(self.runner, self.own, self.other, self.bos, self.lookbehind)
         shared = {self.other.piece(i): i for i in range(self.size)}
         own = reversed(range(self.runner.vocabulary))  # "e" comes late, the byte of an e early
@@ -60,21 +60,21 @@ class ForeignDraft(Growing):
         self.tips = torch.tensor([*reversed(self.ids)], device=self.runner.device)
         self.vocabulary = self.size + len(self.ids)
 
-    def read_along(self, requests: Sequence[Request]) -> None:
+    def read_along(self, requests: Sequence[Writing]) -> None:
         self.beside.catch_up(requests, ahead=True)
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         self.beside.release(request)
 
     def close(self) -> None:
         self.beside.close()
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         ready = self.beside.catch_up(requests)
         self.grow(grown := [self._start(request, request.key in ready) for request in requests])
         return [TokenTree.chain([growth.tips[0], *self._drafted(growth)]) for growth in grown]
 
-    def _start(self, request: Request, ready: bool) -> Growth:
+    def _start(self, request: Writing, ready: bool) -> Growth:
         room = 0
         if ready and (text := self.beside.texts[request.key]).ready and text.tail:
             places = self.runner.max_length - len(text.settled) - len(text.tail)
@@ -97,17 +97,17 @@ class ForeignDraft(Growing):
         request, path, row = growth.request, growth.tips[1:], output.logits[-1]
         every = row.new_full((self.vocabulary,), -torch.inf)
         row = every.scatter_(0, self.tips, row)  # indexing takes 100 times as long
-        if request.params.temperature > 0 and request.rule == "coupled":
+        if request.params.temperature > 0 and request.races:
             growth.chance *= float(row.softmax(0)[: self.size].sum())
             row = row[: self.size]
         elif request.history.process is not None:  # which knows the target's ids alone
             row = row[: self.size]
-        if request.params.temperature > 0 and request.rule != "coupled":
+        if not request.races:
             # Greedily, which under this rule has to be said.
             best = sampling.adjust(row, request.params, request.history, path)
             row = row.masked_fill(best < best.max(), -torch.inf)
             growth.chance *= float(row.softmax(0).max())
-        return children(request, path, row, 1, len(row))
+        return request.rule.children(request, path, row, 1, len(row))
 
     def _drafted(self, growth: Growth) -> list[int]:
         try:
@@ -121,7 +121,7 @@ class ForeignDraft(Growing):
         request, ids = growth.request, growth.tips[1:]
         wrote, behind = [self.ids.get(i, 0) for i in ids], self.beside.texts[request.key].tail
         text = kept = self.own.text(wrote, behind)
-        if request.params.temperature == 0 or request.rule != "coupled":
+        if request.params.temperature == 0 or not request.races:
             kept, known = text.partition(BROKEN)[0], request.tokens[-self.lookbehind :]
             ids = self.other.ids(kept, self.other.text(known)) or []
         ids = ids if max(ids, default=0) < self.size else []

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from draftproof.drafting.base import Proposer, bind, close, read_along, release
+from draftproof.drafting.base import Drafter, Proposer, adopt
 from draftproof.drafting.together import passed
-from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree, merge
+from draftproof.writing import Writing
 
 UNKNOWN = 0.5  # chance of a token, given its parent, of a part that tells no scores
 
 
-class Hybrid:
+class Hybrid(Drafter):
     """What any of its parts proposes. Its trees carry no laws: one-hot is exact.
 
     parts: proposers, or names of methods that need nothing, such as "ngram". max_nodes: tokens of
@@ -37,41 +37,41 @@ class Hybrid:
         self._use(parts)
 
     def _use(self, parts: Sequence[Proposer]) -> None:
-        self.parts = parts
-        self.taps = tuple(sorted({tap for part in parts for tap in part.taps}))
-        self.wants_best = any(getattr(part, "wants_best", False) for part in parts)
+        self.parts = [adopt(part) for part in parts]
+        self.taps = tuple(sorted({tap for part in self.parts for tap in part.taps}))
+        self.wants_best = any(part.wants_best for part in self.parts)
 
     def bind(self, target: Target) -> None:
         for part in self.given:
             if isinstance(part, str):  # inside of another proposer, where nobody looks for names
                 raise ValueError(f"a hybrid in another method takes no names: replace {part!r}")
         for part in self.parts:
-            bind(part, target)
+            part.bind(target)
 
-    def read_along(self, requests: Sequence[Request]) -> None:
+    def read_along(self, requests: Sequence[Writing]) -> None:
         for part in self.parts:
-            read_along(part, requests)
+            part.read_along(requests)
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         for part in self.parts:
-            release(part, request)
+            part.release(request)
 
     def close(self) -> None:
         for part in self.parts:
-            close(part)
+            part.close()
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         trees = {request.key: list[TokenTree]() for request in requests}
         for part in self.parts:
             going = [request for request in requests if not request.plain]
-            for request, tree in passed(going, part.propose, Request.stop_drafting):
+            for request, tree in passed(going, part.propose, Writing.stop_drafting):
                 if tree.tokens[0] != request.tokens[-1]:
                     why = "node 0 of the tree is not the request's last token"
                     request.stop_drafting(ValueError(why))
                 trees[request.key].append(_scored(tree))
         return [self._merged(request, trees[request.key]) for request in requests]
 
-    def _merged(self, request: Request, trees: Sequence[TokenTree]) -> TokenTree:
+    def _merged(self, request: Writing, trees: Sequence[TokenTree]) -> TokenTree:
         if request.plain:  # a part failed: what the others hold of it is of no use
             self.release(request)
             return TokenTree.chain(request.tokens[-1:])

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from random import Random
 from weakref import WeakKeyDictionary
 
-from draftproof.request import Request
+from draftproof.drafting.base import Drafter
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 KEYS = 4096  # first tokens in a pool
 TRUST = 0.7  # that a token of a guess is accepted: ranks it among other methods' nodes
@@ -39,7 +40,7 @@ class State:
     ends: list[int] = field(default_factory=list)  # its nodes of the last row, by column
 
 
-class Lookahead:
+class Lookahead(Drafter):
     """Drafts by guessing ahead.
 
     window: columns, guessed in parallel. ngram: tokens of an n-gram, its first one included; the
@@ -47,7 +48,6 @@ class Lookahead:
     prompt and output too. A pass runs up to (window + guesses) (ngram - 1) tokens.
     """
 
-    taps: tuple[int, ...] = ()
     wants_best = True
 
     def __init__(
@@ -57,18 +57,18 @@ class Lookahead:
             raise ValueError("window and guesses must be 1 or more, ngram 2 or more")
         self.window, self.ngram, self.guesses = window, ngram, guesses
         self.from_text = from_text
-        self._states: WeakKeyDictionary[Request, State] = WeakKeyDictionary()
+        self._states: WeakKeyDictionary[Writing, State] = WeakKeyDictionary()
 
     def bind(self, target: Target) -> None:
         self._states.clear()
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         self._states.pop(request, None)
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]
 
-    def _propose(self, request: Request) -> TokenTree:
+    def _propose(self, request: Writing) -> TokenTree:
         state = self._states.get(request)
         if state is None:
             rng = Random(request.seed)
@@ -79,7 +79,7 @@ class Lookahead:
             self._read(request.tokens, state)
         return self._tree(request, state)
 
-    def _harvest(self, request: Request, state: State) -> None:
+    def _harvest(self, request: Writing, state: State) -> None:
         """One Jacobi step: n-grams into the pool, the window one row on."""
         feedback, tree = request.feedback, state.tree
         state.tree = None
@@ -116,7 +116,7 @@ class Lookahead:
         if len(state.pool) > KEYS:
             state.pool.popitem(last=False)
 
-    def _tree(self, request: Request, state: State) -> TokenTree:
+    def _tree(self, request: Writing, state: State) -> TokenTree:
         root, room = request.tokens[-1], request.room - 1
         tokens, parents, scores = [root], [-1], [1.0]
         known: dict[tuple[int, int], int] = {}  # guesses with the same beginning share its nodes

@@ -13,19 +13,20 @@ import torch
 from torch import Tensor
 
 from draftproof import sampling
+from draftproof.drafting.base import Drafter
 from draftproof.heads.files import load
 from draftproof.heads.module import Heads, Ranks, checked_tree
 from draftproof.heads.placed import placed
-from draftproof.request import Request
 from draftproof.runners.base import Target
 from draftproof.shapes import best_first
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 WIDTH = 10  # guesses of a head for a grown tree, as in the released ones
 Guesses = tuple[list[int], list[float]]  # tokens, best first, and their shares
 
 
-class Medusa:
+class Medusa(Drafter):
     """Drafts with heads: a folder or file of them, or a `Heads`.
 
     tree: paths of ranks, the same in every step (`medusa_choices` in the paper's code);
@@ -69,7 +70,7 @@ class Medusa:
         self.placed = placed(self.heads, target)
 
     @torch.inference_mode()
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         rows: dict[int, Tensor] = {}
         states = {r.key: state for r in requests if (state := _state(r)) is not None}
         if states:
@@ -80,7 +81,7 @@ class Medusa:
             rows = dict(zip(states, logits.unbind(1), strict=True))
         return [self._tree(request, rows.get(request.key, ())) for request in requests]
 
-    def _tree(self, request: Request, rows: Tensor | tuple[()]) -> TokenTree:
+    def _tree(self, request: Writing, rows: Tensor | tuple[()]) -> TokenTree:
         """From the logits (V,) of each head; without places that there are no guesses for."""
         guesses = [_guesses(request, row, k, self.width) for k, row in enumerate(rows)]
         paths = self.paths or _paths([shares for _, shares in guesses], self.nodes)
@@ -99,7 +100,7 @@ class Medusa:
         return TokenTree(tokens, parents, scores=scores)
 
 
-def _state(request: Request) -> Tensor | None:
+def _state(request: Writing) -> Tensor | None:
     """The hidden state (d,) that wrote the request's last token; None if it is not known."""
     feedback = request.feedback
     if feedback is not None and -1 in feedback.hidden:
@@ -109,7 +110,7 @@ def _state(request: Request) -> Tensor | None:
     return None
 
 
-def _guesses(request: Request, row: Tensor, k: int, count: int) -> Guesses:
+def _guesses(request: Writing, row: Tensor, k: int, count: int) -> Guesses:
     """At most `count` tokens of depth k + 1, and how likely the target picks each.
 
     The head does not know the path there, so neither do penalties. Under the coupled rule its
@@ -117,7 +118,7 @@ def _guesses(request: Request, row: Tensor, k: int, count: int) -> Guesses:
     x + T g, with g known, the softmax of that is right at any temperature T.
     """
     params, history = request.params, request.history
-    if request.rule != "coupled" and params.temperature > 0:
+    if not request.races:
         law = sampling.law(row, params, history, ())
         best = law.topk(min(count, int((law > 0).sum())))
         return best.indices.tolist(), best.values.tolist()

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from draftproof.request import Request
+from draftproof.drafting.base import Drafter
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree, merge
+from draftproof.writing import Writing
 
 REMEMBERED = 8  # latest places kept for each n-gram
 LONGEST = 32  # matches longer than this are not told apart
@@ -28,14 +29,12 @@ class Index:
     places: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
 
-class NGram:
+class NGram(Drafter):
     """Drafts from the request's own text.
 
     num_draft_tokens: tokens of the longest branch. max_ngram, min_ngram: tokens that must match.
     branches: different continuations per tree.
     """
-
-    taps: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -51,18 +50,18 @@ class NGram:
             raise ValueError(f"1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
         self.num_draft_tokens, self.branches = num_draft_tokens, branches
         self.max_ngram, self.min_ngram = max_ngram, min_ngram
-        self._indices: WeakKeyDictionary[Request, Index] = WeakKeyDictionary()
+        self._indices: WeakKeyDictionary[Writing, Index] = WeakKeyDictionary()
 
     def bind(self, target: Target) -> None:
         self._indices.clear()
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         self._indices.pop(request, None)
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]
 
-    def _propose(self, request: Request) -> TokenTree:
+    def _propose(self, request: Writing) -> TokenTree:
         tokens = request.tokens
         index = self._indices.setdefault(request, Index())
         self._extend(index, request)
@@ -85,7 +84,7 @@ class NGram:
         ]
         return merge(chains) if chains else TokenTree.chain([root])
 
-    def _extend(self, index: Index, request: Request) -> None:
+    def _extend(self, index: Index, request: Writing) -> None:
         """Index the n-grams that end before the last token: the last one has no continuation."""
         tokens = request.tokens
         known = min(index.length, request.shortest(index.rewinds))

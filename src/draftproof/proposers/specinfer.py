@@ -14,24 +14,22 @@ from typing import Any
 
 from torch import Tensor
 
-from draftproof import sampling
+from draftproof.bundled import located
+from draftproof.drafting.base import Drafter
 from draftproof.drafting.beside import Beside
-from draftproof.drafting.bush import Ranks, grown
-from draftproof.drafting.drawing import Children, law, race, stacked
-from draftproof.request import Request
+from draftproof.drafting.bush import Ranks, grown, stacked
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree, merge
+from draftproof.writing import Children, Writing
 
 EXPANSION = (1, 1, 3, 1, 1, 1, 1, 1)  # the paper's default
 
 
-class SpecInfer:
+class SpecInfer(Drafter):
     """Drafts with several models: hub ids, folders or loaded transformers models.
 
     expansion: children of every leaf at each depth, for all drafts, or one tuple for each draft.
     """
-
-    taps: tuple[int, ...] = ()
 
     def __init__(
         self, models: Sequence[Any], expansion: Sequence[int] | Sequence[Sequence[int]] = EXPANSION
@@ -48,14 +46,16 @@ class SpecInfer:
             raise ValueError("an expansion holds the children of a leaf by depth, each 1 or more")
 
     def bind(self, target: Target) -> None:
-        self.drafts = [Beside(target.load(model), target) for model in self.models]
+        self.drafts = [
+            Beside(target.load(located(model, "draft")), target) for model in self.models
+        ]
         self.vocabulary = target.vocabulary
 
-    def read_along(self, requests: Sequence[Request]) -> None:
+    def read_along(self, requests: Sequence[Writing]) -> None:
         for draft in self.drafts:
             draft.catch_up(requests, ahead=True)
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         for draft in self.drafts:
             draft.release(request)
 
@@ -63,26 +63,22 @@ class SpecInfer:
         for draft in self.drafts:
             draft.close()
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         proposed = []
         for number, (draft, expansion) in enumerate(zip(self.drafts, self.expansions, strict=True)):
 
-            def width(_: Request, ranks: Ranks, expansion: Sequence[int] = expansion) -> int:
+            def width(_: Writing, ranks: Ranks, expansion: Sequence[int] = expansion) -> int:
                 return expansion[len(ranks)] if len(ranks) < len(expansion) else 0
 
             proposed.append(grown(draft, requests, width, partial(self._children, number)))
         return [_joined(trees) for trees in zip(*proposed, strict=True)]
 
     def _children(
-        self, number: int, request: Request, path: Sequence[int], row: Tensor, count: int
+        self, number: int, request: Writing, path: Sequence[int], row: Tensor, count: int
     ) -> Children:
-        if request.rule != "rejection" or request.params.temperature == 0:
-            return race(request, path, row, count, self.vocabulary)
-        q = law(request, path, row, self.vocabulary)
-        if not float(q.sum()):
-            return [], [], []
-        ids = [sampling.draw(q, request.generator(number)) for _ in range(count)]
-        return ids, [float(q[token]) for token in ids], [q] * count
+        return request.rule.children(
+            request, path, row, count, self.vocabulary, stream=number, independent=True
+        )
 
 
 def _joined(trees: Sequence[TokenTree]) -> TokenTree:

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftproof.drafting.base import Proposer, bind, close, read_along, release
+from draftproof.bundled import located
+from draftproof.drafting.base import Proposer, adopt
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.growing import Growing, Growth, stop
 from draftproof.drafting.stage import Stage, written
 from draftproof.drafting.together import passed
-from draftproof.request import Request
 from draftproof.runners.base import Output, Target
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 
 class Staged(Growing):
@@ -38,32 +39,32 @@ class Staged(Growing):
         branch: int = 2,
     ) -> None:
         super().__init__(num_draft_tokens, min_confidence, branch)
-        if drafter.taps or getattr(drafter, "wants_best", False):
+        self.model, self.drafter = model, adopt(drafter)
+        if self.drafter.taps or self.drafter.wants_best:
             raise ValueError("the drafter of a draft learns nothing from it: use another method")
-        self.model, self.drafter = model, drafter
         self._stages: dict[int, Stage] = {}
 
     def bind(self, target: Target) -> None:
-        self.beside = Beside(target.load(self.model), target)
-        bind(self.drafter, self.beside.runner)
+        self.beside = Beside(target.load(located(self.model, "draft")), target)
+        self.drafter.bind(self.beside.runner)
         self.vocabulary = target.vocabulary
         self._stages.clear()
 
-    def read_along(self, requests: Sequence[Request]) -> None:
+    def read_along(self, requests: Sequence[Writing]) -> None:
         self.beside.catch_up(requests, ahead=True)
-        read_along(self.drafter, [self._stage(request).shadow for request in requests])
+        self.drafter.read_along([self._stage(request).shadow for request in requests])
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         self.beside.release(request)
         if (stage := self._stages.pop(request.key, None)) is not None:
-            release(self.drafter, stage.shadow)
+            self.drafter.release(stage.shadow)
 
     def close(self) -> None:
         self.beside.close()
         self._stages.clear()
-        close(self.drafter)
+        self.drafter.close()
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         able = self.beside.catch_up(requests)
         grown = [self._start(r, ready) for r, ready in zip(requests, able, strict=True)]
         self.grow(grown)
@@ -72,16 +73,16 @@ class Staged(Growing):
                 self.beside.ran(growth.request, ran)
         return [growth.tree() for growth in grown]
 
-    def _stage(self, request: Request) -> Stage:
+    def _stage(self, request: Writing) -> Stage:
         """With the text as it is committed."""
         if (stage := self._stages.get(request.key)) is None:
-            stage = self._stages[request.key] = Stage(request.twin())
+            stage = self._stages[request.key] = Stage(request.shadow())
             # Its drafter may not guess where the draft itself has no place to stand.
             stage.shadow.max_length = min(request.max_length, self.beside.runner.max_length)
         stage.follow(request, self.vocabulary)
         return stage
 
-    def _start(self, request: Request, ready: bool) -> Growth:
+    def _start(self, request: Writing, ready: bool) -> Growth:
         self._stage(request)
         room = self.beside.room(request) if ready else 0
         return Growth(request, min(self.num_draft_tokens, room), [request.tokens[-1]])

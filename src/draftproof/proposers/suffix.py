@@ -13,10 +13,10 @@ from itertools import count
 from weakref import WeakKeyDictionary
 
 from draftproof.drafting.automaton import Automaton
-from draftproof.drafting.base import alone
-from draftproof.request import Request
+from draftproof.drafting.base import Drafter, alone
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 LONGEST = 64  # tokens of a context that are matched against earlier outputs
 SEPARATOR = -1  # between two outputs: no token
@@ -30,7 +30,7 @@ class Own:
     rewinds: int = 0
 
 
-class SuffixAutomaton:
+class SuffixAutomaton(Drafter):
     """Drafts from the request's own text and from what earlier requests wrote.
 
     A request that is sampled under another rule than the coupled one is drafted for from its own
@@ -40,8 +40,6 @@ class SuffixAutomaton:
     that followed in a smaller share of all cases is left out. corpus: tokens of earlier outputs
     that are remembered (the latest; half of them at least), shared by all requests; 0: none.
     """
-
-    taps: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -57,7 +55,7 @@ class SuffixAutomaton:
             raise ValueError(f"min_share={min_share} is not within [0, 1]")
         self.num_draft_tokens, self.min_match = num_draft_tokens, min_match
         self.min_share, self.corpus = min_share, corpus
-        self._own: WeakKeyDictionary[Request, Own] = WeakKeyDictionary()
+        self._own: WeakKeyDictionary[Writing, Own] = WeakKeyDictionary()
 
     def bind(self, target: Target) -> None:
         self.close()
@@ -66,7 +64,7 @@ class SuffixAutomaton:
         self._own.clear()
         self._old, self._new = Automaton(), Automaton()  # of earlier outputs, two generations
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Writing) -> None:
         if self._own.pop(request, None) is None or not self.corpus:
             return
         for token in [*request.output, SEPARATOR]:
@@ -74,10 +72,10 @@ class SuffixAutomaton:
         if self._new.size >= self.corpus // 2:
             self._old, self._new = self._new, Automaton()
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]
 
-    def _propose(self, request: Request) -> TokenTree:
+    def _propose(self, request: Writing) -> TokenTree:
         own = self._follow(request)
         # The longest suffix that occurred before: the link of the state of the whole text.
         found = [(own.length[own.link[own.last]], own, own.link[own.last])]
@@ -89,7 +87,7 @@ class SuffixAutomaton:
             return TokenTree.chain(request.tokens[-1:])
         return self._grown(automaton, state, request.tokens[-1], request.room - 1)
 
-    def _follow(self, request: Request) -> Automaton:
+    def _follow(self, request: Writing) -> Automaton:
         """The automaton of the request's text, which only grows unless it drafts for a draft."""
         own = self._own.setdefault(request, Own())
         kept = min(own.automaton.size, request.shortest(own.rewinds))

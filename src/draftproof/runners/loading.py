@@ -6,8 +6,6 @@ found out by `probe`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+OTHER_NAMES |= {"float": "float32", "fp64": "float64", "double": "float64"}
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -44,9 +44,10 @@ def pick_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     if dtype == "auto":
         return None
     if isinstance(dtype, str):
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype {dtype!r} is unknown: use auto, {', '.join(DTYPES)}")
-        return DTYPES[dtype]
+        name = OTHER_NAMES.get(dtype, dtype)
+        if name not in DTYPES:
+            raise ValueError(f"dtype {dtype!r} is unknown: use auto, int8, {', '.join(DTYPES)}")
+        return DTYPES[name]
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype {dtype} is not supported: use one of {', '.join(DTYPES)}")
     return dtype
@@ -144,30 +145,6 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
             f"{name} has layers of type {', '.join(sorted(foreign))}, and only full and sliding "
             "attention can be rolled back: use another architecture"
         )
-
-
-@contextmanager
-def shallower(config: Any, layers: int) -> Iterator[None]:
-    """A model of that config ends after so many layers (0: all) and its last norm."""
-    depth = config.num_hidden_layers
-    try:
-        config.num_hidden_layers = layers or depth
-        yield
-    finally:
-        config.num_hidden_layers = depth
-
-
-@contextmanager
-def evaluating(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """No dropout for the length of a pass; every module gets its own mode back."""
-    training = [module for module in modules if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def unwrap(model: Any) -> Any:

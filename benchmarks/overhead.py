@@ -1,4 +1,4 @@
-"""What the engine costs beyond the model: `python -m draftproof.bench.overhead`.
+"""What the engine costs beyond the model: `python benchmarks/overhead.py`.
 
 Steps: the engine's time per step over a runner that computes nothing and a drafter that knows the
 answer, so that every node is accepted: the dearest step there is. Native: a step of the bundled
@@ -30,6 +30,7 @@ from draftproof.runners.torch import TorchRunner
 from draftproof.sampling import SamplingParams, pick
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 POOL = 16  # rows of logits, given out by position
 REPEATS = 60
@@ -80,7 +81,7 @@ class Oracle:
 
     def release(self, request: Request) -> None: ...
 
-    def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         trees = []
         for request in requests:
             at = len(request.tokens) - 1

@@ -1,0 +1,214 @@
+"""A text being written, as drafters see it: its tokens, room and randomness, and what was accepted.
+
+A request is one; so is the text of a draft that is itself drafted for. Does not know stop strings,
+text or the engine.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from draftproof import sampling
+from draftproof.runners.base import Output
+from draftproof.sampling import History, Noise, SamplingParams
+from draftproof.tree import TokenTree
+
+VERIFIER = 1 << 40  # stream of coins and residuals; drafts number theirs from 0
+Children = tuple[list[int], list[float], list[Tensor]]  # ids, shares, laws (V,)
+Cost = tuple[float, int]  # seconds of a pass, and tokens that it ran
+Ends = Callable[[int], bool]  # of a node, told of every accepted one in order: does the text end?
+
+
+@dataclass(slots=True)
+class Feedback:
+    """What the last step did, for a drafter that wants to learn from it."""
+
+    tree: TokenTree
+    path: list[int]
+    hidden: Mapping[int, Tensor]  # tapped layer -> (N, hidden size)
+    best: Sequence[int] | None = None  # (N,) the target's argmax after each node, if it is wanted
+    seconds: float = 0.0  # of the target's pass, which ran `rows` tokens, those of others included
+    rows: int = 0
+
+
+class Rule(Protocol):
+    """How drafted tokens are accepted, and how a draft draws them; `rules` has all there are."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def lossy(self) -> bool:
+        """Whether it changes the law of the output."""
+        ...
+
+    def races(self, params: SamplingParams) -> bool:
+        """Whether the target's tokens are a race of the text's own noise, or greedy.
+
+        A draft can then run the same race, and what it drafts never changes the text. Else another
+        tree is another text; as the same seed shall give the same one, neither clocks nor other
+        requests may have a say in a tree.
+        """
+        ...
+
+    def wants_laws(self, params: SamplingParams) -> bool:
+        """Whether a draft draws from a stream of its own, and tells the laws it drew from."""
+        ...
+
+    def argmax_is_enough(self, writing: Writing) -> bool:
+        """Whether of the target's rows only the first argmax is asked for."""
+        ...
+
+    def accept(self, writing: Writing, tree: TokenTree, output: Output, ends: Ends) -> int | None:
+        """Tells `ends` of every node accepted; the token behind the last, None behind an end.
+
+        output: of the target's pass over the tree. Raises what picking a token raises,
+        `NoCandidate` for a row that nothing can be picked from.
+        """
+        ...
+
+    def children(
+        self,
+        writing: Writing,
+        path: Sequence[int],
+        row: Tensor,
+        count: int,
+        vocabulary: int,
+        *,
+        stream: int = 0,
+        independent: bool = False,
+    ) -> Children:
+        """At most `count` tokens that a draft puts after `path`, and how likely each is.
+
+        row: the draft's logits (V,), of which there may be more or fewer than the target's
+        `vocabulary`: no token is drafted that the draft has no row for. With laws where
+        `wants_laws`, drawn from `stream`, without replacement or `independent` of one another.
+        Raises `NoCandidate`.
+        """
+        ...
+
+
+class Writing:
+    """A prompt, what is written behind it, and what drafting for it needs.
+
+    key: of the runner's cache. siblings: keys of all completions of its prompt, its own too; ()
+    for one. stop_ids: tokens that end it.
+    """
+
+    def __init__(
+        self,
+        key: int,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        seed: int,
+        rule: Rule,
+        stop_ids: Collection[int] = (),
+        max_length: int = 1 << 30,
+        siblings: Sequence[int] = (),
+    ) -> None:
+        self.key, self.params, self.rule, self.siblings = key, params, rule, siblings
+        self.seed = seed
+        self.prompt, self.tokens = list(prompt), list(prompt)
+        self.max_length = max_length
+        self.stop_ids = set(stop_ids)
+        self.noise = Noise(self.seed, 0)
+        self.history = History(self.prompt, sorted(self.stop_ids))
+        self.feedback: Feedback | None = None
+        self.warnings: list[str] = []
+        self.plain = False  # its drafter failed: one node per step from now on
+        self.rewinds = 0  # how often the text was rolled back: a shadow's only
+        self._cuts: list[tuple[int, int]] = []  # (number of a roll-back, length), both rising
+        self._followed = 0, 0  # rewinds and length of the text that was followed last
+        self._generators: dict[int, torch.Generator] = {}
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[len(self.prompt) :]
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be written."""
+        written = len(self.tokens) - len(self.prompt)
+        return min(self.params.longest - written, self.max_length - len(self.tokens))
+
+    @property
+    def races(self) -> bool:
+        """See `Rule.races`."""
+        return self.rule.races(self.params)
+
+    @property
+    def argmax_is_enough(self) -> bool:
+        """See `Rule.argmax_is_enough`."""
+        return self.rule.argmax_is_enough(self)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether its tokens are the first argmax of the target's rows, as they are."""
+        params = self.params
+        changed = params.adjusts or self.history.process is not None
+        return not (params.temperature or changed or params.logprobs is not None)
+
+    def generator(self, stream: int) -> torch.Generator:
+        """A generator that only `stream` uses, and that never repeats itself in a text."""
+        if stream not in self._generators:
+            seed = sampling.mix(self.seed, (1 << 48) + stream) % (1 << 63)
+            self._generators[stream] = torch.Generator().manual_seed(seed)
+        return self._generators[stream]
+
+    def shadow(self) -> Writing:
+        """The same text and noise with streams of its own, for a draft that is drafted for."""
+        shadow = Writing(
+            self.key,
+            self.prompt,
+            self.params,
+            seed=sampling.mix(sampling.mix(self.seed, VERIFIER), 0),
+            rule=self.rule,
+            stop_ids=self.stop_ids,
+            max_length=self.max_length,
+            siblings=self.siblings,
+        )
+        shadow.noise = self.noise
+        shadow._followed = self.rewinds, len(self.prompt)
+        return shadow
+
+    def follow(self, other: Writing) -> None:
+        """Take over the text of `other`, whatever this one had written beyond it."""
+        rewinds, length = self._followed
+        same = min(length, other.shortest(rewinds), len(self.tokens))
+        most = min(len(self.tokens), len(other.tokens))
+        while same < most and self.tokens[same] == other.tokens[same]:
+            same += 1
+        self._followed = other.rewinds, len(other.tokens)
+        if same < len(self.tokens):
+            self.history.rewind(same - len(self.prompt))
+            del self.tokens[same:]
+            self.rewinds += 1
+            while self._cuts and self._cuts[-1][1] >= same:
+                self._cuts.pop()
+            self._cuts.append((self.rewinds, same))
+        self.tokens += other.tokens[same:]
+        self.history.append(other.tokens[same:])
+        self.history.process = other.history.process
+
+    def shortest(self, since: int) -> int:
+        """The least length, in tokens, that the text had since roll-back number `since`."""
+        at = bisect_right(self._cuts, since, key=lambda cut: cut[0])
+        return self._cuts[at][1] if at < len(self._cuts) else len(self.tokens)
+
+    def stop_drafting(self, error: Exception) -> None:
+        """Go on plainly, and say why."""
+        self.plain = True
+        self.warnings.append(f"drafting stopped: {type(error).__name__}: {error}")
+
+    def forget(self) -> None:
+        """Let go of what only writing needs."""
+        self.noise.forget()
+        self.history.forget()
+        self.feedback = None
+        self._generators.clear()

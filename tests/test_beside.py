@@ -27,7 +27,7 @@ import tiny
 from drafters import METHODS
 from draftproof.drafting import fitting
 from draftproof.drafting.automaton import Automaton
-from draftproof.drafting.base import close, read_along
+from draftproof.drafting.base import adopt
 from draftproof.request import Request
 from draftproof.tree import TokenTree
 from draftproof.writing import Feedback
@@ -378,7 +378,7 @@ def test_a_draft_reads_along() -> None:
     made.bind(Nothing())  # type: ignore[arg-type]
     request = Request(0, some(1, 1500), dp.SamplingParams(max_tokens=50), seed=1)
     for step in range(3):
-        read_along(made, [request])
+        adopt(made).read_along([request])
         assert [runner.cached(0) for runner in models_of(made)] == [min(1499, 512 * (step + 1))] * 4
     assert len(made.propose([request])[0]) > 1
 
@@ -577,7 +577,7 @@ def test_close_lets_go_of_the_drafts_cache(name: str) -> None:
         llm.generate([[7, 8, 9] * 4], params)
         runners = list(models_of(made))
         assert runners and all(runner._cache._held for runner in runners)
-        close(made)
+        adopt(made).close()
         assert not any(runner._cache._held for runner in runners)
         (again,) = llm.generate([[7, 8, 9] * 4], params)  # and it drafts on, should it be asked to
         assert again.stats.drafted and not again.warnings

@@ -44,10 +44,10 @@ drafting drafting.*     <- tree sampling writing rules runners.base drafting.* s
 proposers proposers.*   <- tree sampling writing {SERVES} drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
 scheduler               <- request
-drafts                  <- tree request scheduler drafting.base
+drafts                  <- tree request writing rules runners.base scheduler drafting.base
 engine                  <- tree verify writing request rules runners.base drafting.base {STEP}
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
-hf                      <- llm methods request sampling hf_options
+hf                      <- llm methods counts request sampling hf_options
 hf_options              <-  | transformers
 certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
 bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !training.* !certify.*

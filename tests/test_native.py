@@ -34,9 +34,11 @@ from draftproof import bundled, methods, native
 from draftproof.bundled import corpus
 from draftproof.runners import choice, packing
 from draftproof.runners.base import Output, Work
+from draftproof.runners.matrix import Linear
 from draftproof.runners.native import NativeRunner
-from draftproof.runners.team import Linear, Team
+from draftproof.runners.team import Team
 from draftproof.runners.torch import TorchRunner
+from draftproof.runners.weights import LoadedWeights
 from draftproof.tree import TokenTree
 
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
@@ -113,7 +115,7 @@ def team(threads: int) -> Team:
 @cache
 def packed(name: str, precision: str, kernels: str = "") -> packing.Packed:
     kind = native.INT8 if precision == "int8" else native.BF16
-    return packing.Packed(model(name), kind, release=False, kernels=kernels)
+    return packing.Packed(LoadedWeights(model(name)), kind, kernels=kernels)
 
 
 def runner(
@@ -483,7 +485,7 @@ def test_a_model_that_hides_something_is_found_out(monkeypatch: pytest.MonkeyPat
 def test_too_little_memory_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "available_bytes", lambda device: 1000)
     with pytest.raises(MemoryError, match=r"takes [\d,]+ bytes and 1,000 are free"):
-        packing.Packed(model("llama"), native.BF16, release=False)
+        packing.Packed(LoadedWeights(model("llama")), native.BF16)
 
 
 def test_more_threads_than_cores_work_and_are_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -598,7 +600,7 @@ def long_params(temperature: float) -> dp.SamplingParams:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["none", *methods.possible(BUNDLED)[1:], "both"])
+@pytest.mark.parametrize("method", ["none", *methods.possible(BUNDLED), "both"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_200_prompts_of_256_tokens(precision: str, temperature: float, method: str) -> None:

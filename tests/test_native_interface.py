@@ -113,6 +113,10 @@ PASSES: dict[str, dict[str, Any]] = {
     "a tap that the pass does not reach": {"taps": 1, "tap_layers": ids([1]), "layers": 1},
     "taps without layers": {"taps": 1, "tap_layers": None},
     "taps without room": {"taps": 1, "tap_layers": ids([1]), "hidden": None},
+    "a tapped row behind the last": {"taps": 1, "tap_layers": ids([1]), "tapped_rows": ids([0, 5])},
+    "a row that is tapped twice": {"taps": 1, "tap_layers": ids([1]), "tapped_rows": ids([3, 3])},
+    "no tapped rows": {"taps": 1, "tap_layers": ids([1]), "tapped_rows": None},
+    "a negative number of tapped rows": {"taps": 1, "tap_layers": ids([1]), "tapped": -1},
     "more layers than there are": {"layers": 3},
     "a negative number of layers": {"layers": -1},
 }
@@ -121,7 +125,8 @@ PASSES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", PASSES)
 def test_passes_that_do_not_fit(name: str, row: int) -> None:
     room = floats([0.0] * 5 * SHAPE["hidden"])
-    changes = {"hidden": ctypes.addressof(room), **PASSES[name]}
+    rows = {"tapped": 2, "tapped_rows": ids([0, 3])}
+    changes = {"hidden": ctypes.addressof(room), **rows, **PASSES[name]}
     made, tokens = model(), [3, 0, 4, 5, 7]
     code, logits = made.forward(team(), row, tokens, **changes)
     assert code == BAD and not any(logits) and not any(room)
@@ -131,6 +136,7 @@ def test_taps_that_fit(row: int) -> None:
     made, n = model(), 5 * SHAPE["hidden"]
     room = floats([0.0] * 3 * n)
     changes = {"taps": 3, "tap_layers": ids([2, 0, 1]), "hidden": ctypes.addressof(room)}
+    changes |= {"tapped": 5, "tapped_rows": ids(range(5))}
     code, logits = made.forward(team(), row, [3, 0, 4, 5, 7], **changes)
     assert code == GOOD and any(logits) and all(any(room[i : i + n]) for i in (0, n, 2 * n))
 

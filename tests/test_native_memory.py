@@ -22,8 +22,10 @@ from draftproof import native
 from draftproof.runners import native as native_runner
 from draftproof.runners import native_rows, packing
 from draftproof.runners.base import Work
+from draftproof.runners.matrix import Linear
 from draftproof.runners.native import NativeRunner
-from draftproof.runners.team import Linear, Team
+from draftproof.runners.team import Team
+from draftproof.runners.weights import LoadedWeights
 from draftproof.tree import TokenTree
 from refusals import ALL, library, refusals
 
@@ -56,7 +58,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> Iterator[packing.Packed]:
     monkeypatch.setattr(native, "library", library)
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr("draftproof.runners.kv.FIRST_SLOTS", 16)
-    yield packing.Packed(model(), native.BF16, release=False, kernels="portable")
+    yield packing.Packed(LoadedWeights(model()), native.BF16, kernels="portable")
     library().dp_refuse(0, 0)
 
 
@@ -201,7 +203,7 @@ def interrupted(made: NativeRunner, at: int) -> bool:
 
 def test_a_step_that_is_interrupted_at_any_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftproof.runners.kv.FIRST_SLOTS", 16)
-    packed = packing.Packed(model(), native.BF16, release=False)
+    packed = packing.Packed(LoadedWeights(model()), native.BF16)
     want, at = step(runner(packed), [0, 1, 2]), 0
     while True:
         made, at = runner(packed), at + 1
@@ -215,7 +217,7 @@ def test_a_step_that_is_interrupted_at_any_line(monkeypatch: pytest.MonkeyPatch)
 def test_weights_that_find_no_memory(packed: packing.Packed) -> None:
     def attempt(_: None) -> packing.Packed | None:
         try:
-            return packing.Packed(model(), native.BF16, release=False, kernels="portable")
+            return packing.Packed(LoadedWeights(model()), native.BF16, kernels="portable")
         except MemoryError as error:
             assert str(error).startswith("no memory")
             return None

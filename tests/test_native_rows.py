@@ -19,7 +19,8 @@ from draftproof import native
 from draftproof.runners import packing
 from draftproof.runners.base import Work
 from draftproof.runners.native import NativeRunner
-from draftproof.runners.team import PRECISIONS, Team
+from draftproof.runners.team import Team
+from draftproof.runners.weights import LoadedWeights
 from draftproof.tree import TokenTree
 
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
@@ -60,7 +61,7 @@ def overflowing() -> PreTrainedModel:
 
 @cache
 def packed(made: PreTrainedModel, precision: str, kernels: str = "") -> packing.Packed:
-    return packing.Packed(made, PRECISIONS[precision], release=False, kernels=kernels)
+    return packing.Packed(LoadedWeights(made), native.PRECISIONS[precision], kernels=kernels)
 
 
 def runner(name: str = "llama", precision: str = "bfloat16", **options: Any) -> NativeRunner:
@@ -78,7 +79,7 @@ def logits(made: NativeRunner, key: int, new: list[int], tree: TokenTree) -> Ten
 # --- copies ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", native.PRECISIONS)
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 50])
 def test_a_copy_goes_on_as_if_it_had_read_everything(

@@ -10,10 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from draftproof.drafting.base import Proposer, read_along, release
+from draftproof.drafting.base import Proposer, adopt
 from draftproof.request import Request
+from draftproof.rules import argmax_of
+from draftproof.runners.base import Output
 from draftproof.scheduler import Turn
 from draftproof.tree import TokenTree
+from draftproof.writing import Cost, Feedback
 
 
 @dataclass
@@ -43,15 +46,17 @@ class Drafts:
     """
 
     drafted: Drafted | None = None
+    cost: Cost = (0.0, 0)  # of the last pass
 
     def __init__(self, proposer: Proposer | None, vocabulary: int | None) -> None:
         self.proposer, self.vocabulary = proposer, vocabulary
-        self.taps = proposer.taps if proposer is not None else ()
-        self.wants_best = getattr(proposer, "wants_best", False)
+        self._drafter = adopt(proposer) if proposer is not None else None
+        self.taps = self._drafter.taps if self._drafter is not None else ()
+        self.wants_best = self._drafter is not None and self._drafter.wants_best
 
     def trees(self, turns: Sequence[Turn]) -> list[TokenTree | None]:
         """A tree for every turn that has read its prompt."""
-        if self.proposer is None:
+        if self._drafter is None:
             return [_root(turn) if turn.whole else None for turn in turns]
         drafting: list[Request] = []
         reading: list[Request] = []
@@ -70,12 +75,17 @@ class Drafts:
             turn.request.again = False
         return trees
 
+    def feedback(self, tree: TokenTree, path: list[int], output: Output) -> Feedback:
+        """What the drafter may learn from a verification and the pass before it."""
+        best = argmax_of(output) if self.wants_best else None
+        return Feedback(tree, path, output.hidden, best, *self.cost)
+
     def release(self, request: Request) -> None:
         """Let go of a request that has ended, or goes on without drafts."""
-        if self.proposer is None:
+        if self._drafter is None:
             return
         try:
-            release(self.proposer, request)
+            self._drafter.release(request)
         except Exception as error:
             request.warnings.append(f"its drafter failed: {type(error).__name__}: {error}")
 
@@ -95,14 +105,14 @@ class Drafts:
             self.release(requests[0])
 
     def _read_along(self, requests: Sequence[Request]) -> None:
-        assert self.proposer is not None
-        read_along(self.proposer, requests)
+        assert self._drafter is not None
+        self._drafter.read_along(requests)
 
     def _propose(self, requests: Sequence[Request]) -> dict[int, TokenTree]:
         """Checked tree by tree: a second proposal would draw a second time for the others."""
-        assert self.proposer is not None
+        assert self._drafter is not None
         began = time.perf_counter()
-        trees = self.proposer.propose(requests)
+        trees = self._drafter.propose(requests)
         if self.drafted is not None:
             self.drafted.count(time.perf_counter() - began, trees)
         proposed = list(zip(requests, trees, strict=True))

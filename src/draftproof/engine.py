@@ -7,6 +7,7 @@ time, for the requests of all.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Generator, Sequence
 
@@ -16,13 +17,13 @@ from draftproof import rules
 from draftproof.drafting.base import Proposer
 from draftproof.drafts import Drafts
 from draftproof.request import Request
-from draftproof.rules import argmax_of, broken
+from draftproof.rules import broken
 from draftproof.runners.base import Output, Runner, Work, begin, fork, hand_over
 from draftproof.scheduler import Scheduler, Turn
 from draftproof.tree import TokenTree
 from draftproof.turns import Turns
 from draftproof.verify import Typical
-from draftproof.writing import Feedback, Rule
+from draftproof.writing import Rule
 
 
 class Engine:
@@ -179,7 +180,9 @@ class Engine:
             for turn, tree in zip(turns, trees, strict=True)
         ]
         try:
+            began = time.perf_counter()
             outputs = self.runner.forward(work, self.drafts.taps)
+            self.drafts.cost = time.perf_counter() - began, sum(map(Work.rows, work))
         except Exception as error:
             if len(turns) > 1:
                 for turn, tree in zip(turns, trees, strict=True):
@@ -241,11 +244,8 @@ class Engine:
             elif turn.new:  # what was read beside the drafts is as broken as the row
                 done = len(request.tokens) - 1 - len(turn.new)
                 self.runner.crop(request.key, done)
-            if request.again:
-                request.feedback = None
-            else:
-                best = argmax_of(output) if self.drafts.wants_best else None
-                request.feedback = Feedback(tree, path, output.hidden, best)
+            again = request.again
+            request.feedback = None if again else self.drafts.feedback(tree, path, output)
             if request.listener is not None:
                 request.listener(request)
         except Exception as error:

@@ -15,7 +15,7 @@ import torch
 
 from draftproof import native
 from draftproof.bundled import located
-from draftproof.drafting.base import Proposer, bind, close
+from draftproof.drafting.base import Proposer, adopt
 from draftproof.engine import Engine
 from draftproof.foreign_names import explaining, explains, no_attribute
 from draftproof.intake import Intake, Message, Prompt, conversations_of, params_of, prompts_of
@@ -149,11 +149,11 @@ class LLM:
 
     def _draft_with(self, proposer: Proposer | None) -> None:
         if proposer is not None:
-            bind(proposer, self.runner)
+            adopt(proposer).bind(self.runner)
         former = self.engine.proposer
         self.engine.use(proposer)
         if former is not None and former is not proposer:
-            close(former)
+            adopt(former).close()
 
     def close(self) -> None:
         """End every request and let go of caches; the user's model stays as it was.
@@ -166,7 +166,7 @@ class LLM:
 
     def _let_go(self) -> None:
         if self.engine.proposer is not None:
-            close(self.engine.proposer)
+            adopt(self.engine.proposer).close()
         self.runner.close()
         self._released = True
 

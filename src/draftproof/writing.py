@@ -21,6 +21,7 @@ from draftproof.tree import TokenTree
 
 VERIFIER = 1 << 40  # stream of coins and residuals; drafts number theirs from 0
 Children = tuple[list[int], list[float], list[Tensor]]  # ids, shares, laws (V,)
+Cost = tuple[float, int]  # seconds of a pass, and tokens that it ran
 Ends = Callable[[int], bool]  # of a node, told of every accepted one in order: does the text end?
 
 

@@ -52,22 +52,22 @@ class Trouble:
     taps: tuple[int, ...] = ()
 
     def __init__(self, inner: Any, rng: Random) -> None:
-        self.inner, self.rng, self.faults = inner, rng, True
-        self.wants_best = getattr(inner, "wants_best", False)
+        self.inner, self.rng, self.faults = base.adopt(inner), rng, True
+        self.wants_best = self.inner.wants_best
 
     def bind(self, target: Any) -> None:
-        base.bind(self.inner, target)
+        self.inner.bind(target)
 
     def read_along(self, requests: Sequence[Request]) -> None:
-        base.read_along(self.inner, requests)
+        self.inner.read_along(requests)
 
     def release(self, request: Request) -> None:
-        base.release(self.inner, request)
+        self.inner.release(request)
         if self.faults and self.rng.random() < 0.02:
             raise RuntimeError("a drafter that fails")
 
     def close(self) -> None:
-        base.close(self.inner)
+        self.inner.close()
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
         dice = self.rng.random() if self.faults else 1.0

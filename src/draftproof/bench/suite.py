@@ -19,7 +19,7 @@ from draftproof.bench.inflation import inflate
 from draftproof.bench.sides import How, assisted, ours, transformers
 from draftproof.bundled import located
 from draftproof.llm import LLM
-from draftproof.methods import GIVEN, check_given, named
+from draftproof.methods import listed, named
 from draftproof.runners import choice, loading
 from draftproof.text import load_tokenizer
 
@@ -88,12 +88,7 @@ def check(options: Options) -> None:
         raise ValueError(f"num_prompts is {options.num_prompts}, but must be 1 or more")
     if not options.batches or min(options.batches) < 1:
         raise ValueError("a batch size must be 1 or more")
-    for method in options.methods:
-        parts = method.split("+")
-        check_given(parts, _sources(options, options.draft))
-        for part in parts:
-            if part not in GIVEN:
-                named(part)
+    listed(options.methods, _sources(options, options.draft))
 
 
 def run(options: Options, progress: Callable[[str, float], None]) -> Report:
@@ -107,7 +102,7 @@ def run(options: Options, progress: Callable[[str, float], None]) -> Report:
     llms = {"none": plain}
     for method in options.methods:
         if method not in llms:
-            drafter = [_drafter(part, options, assistant) for part in method.split("+")]
+            drafter = _drafter(method, options, assistant)
             llms[method] = LLM(plain, speculate=drafter, max_batch=max(options.batches))
     progress("measuring passes", 0.0)
     cost = pass_seconds(plain.runner, 128)
@@ -202,9 +197,9 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
     return model, plain, assistant
 
 
-def _drafter(part: str, options: Options, assistant: PreTrainedModel | None) -> Any:
+def _drafter(name: str, options: Options, assistant: PreTrainedModel | None) -> Any:
     # No memory of earlier outputs: every round writes the same ones again.
-    return named(part, _sources(options, assistant), **options.draft_options, corpus=0)
+    return named(name, _sources(options, assistant), **options.draft_options, corpus=0)
 
 
 def _sources(options: Options, draft: Any) -> dict[str, Any]:

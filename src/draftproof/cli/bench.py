@@ -14,7 +14,7 @@ from draftproof.bench import suite
 from draftproof.bundled import BUNDLED
 from draftproof.cli import options
 from draftproof.cli.options import LOADING, option
-from draftproof.methods import chosen, given_options
+from draftproof.methods import given_options, listed
 
 FORMATS = ("spec-bench",)
 WHO, WHAT, RESULTS = "Who is compared", "What is written", "Results"
@@ -67,9 +67,9 @@ def bench(
         if name not in FORMATS:
             raise ValueError(f"export {name!r} is unknown: use {', '.join(FORMATS)}")
     sources = {"draft": draft, "heads": heads}
-    listed = _listed(methods or ",".join(chosen(["none", "ngram"], sources)))
+    names = listed([methods or "none,ngram"], sources)
     given = given_options(
-        [part for each in listed for part in each.split("+")],
+        names,
         num_draft_tokens=num_draft_tokens,
         min_confidence=min_confidence,
         branch=branch,
@@ -78,7 +78,7 @@ def bench(
         model=model,
         draft=draft,
         heads=heads,
-        methods=listed,
+        methods=names,
         against=_listed(against),
         prompts=prompts or (),
         num_prompts=num_prompts,

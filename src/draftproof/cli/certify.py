@@ -22,16 +22,7 @@ from draftproof.cli.generate import given_sources
 from draftproof.cli.options import DRAFTING, option
 from draftproof.demo import precision
 from draftproof.llm import LLM
-from draftproof.methods import (
-    GIVEN,
-    METHODS,
-    Sources,
-    check_given,
-    chosen,
-    given_options,
-    named,
-    possible,
-)
+from draftproof.methods import ALL, Sources, given_options, listed, named
 
 WHAT, RESULTS = "What is written", "Results"
 
@@ -126,32 +117,16 @@ def _methods(
     names: list[str], sources: Sources, tokens: int | None
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
     """What makes each method, and the text of it in a script; parts of a name are merged."""
-    listed = {name: name.split("+") for name in names or possible(sources)[1:]}
+    methods = listed(names or [ALL], sources)
+    if "none" in methods:
+        raise ValueError("method 'none' drafts nothing that could be certified: name another one")
     sources = {kind: source for kind, source in sources.items() if source is not None}
-    parts = [part for several in listed.values() for part in several]
-    for part in parts:
-        if part == "none" or not (part in METHODS or part in GIVEN):
-            known = ", ".join([*METHODS, *GIVEN][1:])
-            raise ValueError(
-                f"method {part!r} cannot be certified: use {known}, or several joined by +"
-            )
-    for name in chosen(parts, sources):  # a draft that no method takes drafts by itself
-        if name not in parts:
-            listed[name] = [name]
-    parts = [part for several in listed.values() for part in several]
-    check_given(parts, sources)
-    given = given_options(parts, num_draft_tokens=tokens)
-    made: dict[str, Callable[[], Any]] = {}
-    how: dict[str, str] = {}
-    for name, several in listed.items():
-        made[name] = partial(_merged, several, sources, given)
-        texts = [f"methods.named({part!r}, {sources!r}, **{given!r})" for part in several]
-        how[name] = f"[{', '.join(texts)}]"
+    given = given_options(methods, num_draft_tokens=tokens)
+    made: dict[str, Callable[[], Any]] = {
+        name: partial(named, name, sources, **given) for name in methods
+    }
+    how = {name: f"methods.named({name!r}, {sources!r}, **{given!r})" for name in methods}
     return made, how
-
-
-def _merged(parts: list[str], sources: Sources, given: dict[str, int]) -> list[Any]:
-    return [named(part, sources, **given) for part in parts]
 
 
 def _prompts(llm: LLM, files: list[Path], count: int, max_tokens: int) -> list[list[int]]:

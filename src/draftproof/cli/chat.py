@@ -20,7 +20,7 @@ from rich.console import Console
 from draftproof import LLM, Completion, SamplingParams, methods
 from draftproof.bundled import BUNDLED, located
 from draftproof.cli import options, output
-from draftproof.cli.generate import given_sources, speculation
+from draftproof.cli.generate import given_sources
 from draftproof.cli.options import LOADING, SAMPLING, option
 from draftproof.counts import Stats
 from draftproof.demo import precision
@@ -64,20 +64,17 @@ def chat(
 ) -> int:
     """Talk with a model; /help lists what can be said besides messages."""
 
-    def drafting(names: Sequence[str]) -> Any:
-        """What `LLM.use` takes; options are given to what reads them."""
-
-        def taken(option: str, value: Any) -> Any:
-            return value if any(methods.takes(name, option) for name in names) else None
-
-        wanted = methods.asked(names, sources)
-        return speculation(
-            [*names],
-            {kind: source for kind, source in sources.items() if kind in wanted},
-            taken("num_draft_tokens", num_draft_tokens),
-            taken("min_confidence", min_confidence),
-            taken("branch", branch),
-        )
+    def drafting(names: Sequence[str]) -> tuple[list[str], Any]:
+        """The methods' names, and what `LLM.use` takes; options are given to what reads them."""
+        listed = methods.listed(names, sources, idle=True)
+        wanted = methods.needed(listed, sources)
+        read = {
+            option: value
+            for option, value in tuning.items()
+            if any(methods.takes(name, option) for name in listed)
+        }
+        given = {kind: source for kind, source in sources.items() if kind in wanted}
+        return listed, methods.merged(listed, given, **read)
 
     if sys.stdin is None:
         raise ValueError("there is no standard input: messages are read from there")
@@ -91,8 +88,13 @@ def chat(
         seed=seed,
     )
     sources = given_sources(draft, heads)
-    speculate = speculation(method or [], sources, num_draft_tokens, min_confidence, branch)
-    names = methods.chosen(method or [], sources) or ["none"]
+    tuning = {
+        "num_draft_tokens": num_draft_tokens,
+        "min_confidence": min_confidence,
+        "branch": branch,
+    }
+    speculate = methods.merged(method or [], sources, **tuning)
+    names = methods.listed(method or [], sources) or ["none"]
     first = [] if system is None else [{"role": "system", "content": system}]
     source = located(model, "target")
     tokenizer = load_tokenizer(source, None, {"trust_remote_code": trust_remote_code})
@@ -126,7 +128,7 @@ class Conversation:
         params: SamplingParams,
         first: Sequence[Message],
         names: list[str],
-        drafting: Callable[[Sequence[str]], Any],
+        drafting: Callable[[Sequence[str]], tuple[list[str], Any]],
     ) -> None:
         self.llm, self.params = llm, params
         self.names, self._drafting = names, drafting
@@ -190,9 +192,9 @@ class Conversation:
 
     def _method(self, names: str) -> None:
         if names:
-            chosen = list(dict.fromkeys(names.replace(",", " ").split()))
-            self.llm.use(self._drafting(chosen))
-            self.names = chosen
+            listed, drafter = self._drafting(names.split())
+            self.llm.use(drafter)
+            self.names = listed
         _tell(f"method: {', '.join(self.names)}")
 
     def _reset(self, _: str) -> None:

@@ -12,18 +12,18 @@ import platform
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from rich.console import Console
 from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 import draftproof
 from draftproof import bundled, clock, native
-from draftproof.methods import GIVEN, METHODS
-from draftproof.runners.team import PRECISIONS
+from draftproof.cli import options
+from draftproof.methods import METHODS
+from draftproof.runners.matrix import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors' names
@@ -36,7 +36,7 @@ OPTIONAL = {
 
 
 def info(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Tell versions, devices, and what is available or why not."""
     found = facts()
@@ -75,7 +75,7 @@ def facts() -> dict[str, Any]:
             "mps": _state("not supported (no test machine)"),
         },
         "runners": {"torch": _state(), "native": _native()},
-        "methods": [*METHODS, *GIVEN],
+        "methods": [*METHODS],
         "optional": {
             name: {"version": _version(name), "adds": adds} for name, adds in OPTIONAL.items()
         },
@@ -97,7 +97,7 @@ def _version(library: str) -> str | None:
 
 def _native() -> dict[str, Any]:
     try:
-        return _state(kernels=native.kernels(), precisions=[*PRECISIONS])
+        return _state(kernels=native.kernels(), precisions=[*native.PRECISIONS])
     except native.Missing as error:
         return _state(str(error), kernels=None, precisions=[])
 

@@ -6,8 +6,10 @@ lies in `TokenTree.laws` it cannot make the output wrong.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import Any, Protocol
+from pathlib import PurePath
+from typing import Any, NoReturn, Protocol
 
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree
@@ -15,21 +17,88 @@ from draftproof.writing import Writing
 
 
 class Proposer(Protocol):
-    """A drafting method: any object with these two names, and what follows if it has it.
-
-    wants_best: whether it wants the target's argmax after every node in `request.feedback`.
-    bind(target): called once, before the first step; refuses what cannot work (`ValueError`).
-    read_along(requests): the target still reads their prompts in this step; a model of its own may
-        read along, at most as much as the target does in a step.
-    release(request): the request has ended, or goes on without this proposer.
-    close(): nothing is drafted any more; caches are let go of. It may be bound again.
-    """
+    """A drafting method: any object with these two names, and with those of `Drafter` it likes."""
 
     taps: tuple[int, ...]  # target layers whose hidden states it wants in `request.feedback`
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         """One tree per request, in order; node 0 is `request.tokens[-1]`."""
         ...
+
+
+class Drafter:
+    """A drafting method with everything that is optional, as ours are."""
+
+    taps: tuple[int, ...] = ()
+    wants_best = False  # the target's argmax after every node, in `request.feedback`
+
+    def __repr__(self) -> str:
+        """Its name, and what it was made with."""
+        names = inspect.signature(type(self)).parameters
+        known = {name: vars(self)[name] for name in names if vars(self).get(name) is not None}
+        return f"{type(self).__name__}({', '.join(f'{n}={_brief(x)}' for n, x in known.items())})"
+
+    def __call__(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused: transformers calls whatever is given as `custom_generate`, if it can be called.
+
+        Without this it would be ignored there.
+        """
+        raise TypeError(
+            f"{type(self).__name__} drafts, and does not generate: wrap it, "
+            f"custom_generate=dp.custom_generate(dp.{type(self).__name__}(...))"
+        )
+
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        """See `Proposer`."""
+        raise NotImplementedError
+
+    def bind(self, target: Target) -> None:
+        """Called once, before the first step; refuses what cannot work (`ValueError`)."""
+
+    def read_along(self, requests: Sequence[Writing]) -> None:
+        """The target still reads their prompts in this step.
+
+        A model of its own may read along, at most as much as the target does in a step.
+        """
+
+    def release(self, request: Writing) -> None:
+        """The request has ended, or goes on without this drafter."""
+
+    def close(self) -> None:
+        """Nothing is drafted any more: let go of caches. It may be bound again."""
+
+
+class Foreign(Drafter):
+    """A proposer that is no `Drafter`, and what it has of one."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self.proposer, self.taps = proposer, proposer.taps
+        self.wants_best = bool(getattr(proposer, "wants_best", False))
+
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        return self.proposer.propose(requests)
+
+    def bind(self, target: Target) -> None:
+        self._call("bind", target)
+
+    def read_along(self, requests: Sequence[Writing]) -> None:
+        self._call("read_along", requests)
+
+    def release(self, request: Writing) -> None:
+        self._call("release", request)
+
+    def close(self) -> None:
+        self._call("close")
+
+    def _call(self, name: str, *given: Any) -> None:
+        hook = getattr(self.proposer, name, None)
+        if hook is not None:
+            hook(*given)
+
+
+def adopt(proposer: Proposer) -> Drafter:
+    """The proposer, with defaults for what it does not have."""
+    return proposer if isinstance(proposer, Drafter) else Foreign(proposer)
 
 
 def alone(request: Writing) -> bool:
@@ -41,27 +110,10 @@ def alone(request: Writing) -> bool:
     return not request.races
 
 
-def bind(proposer: Proposer, target: Target) -> None:
-    """Call the hook if there is one."""
-    _call(proposer, "bind", target)
-
-
-def read_along(proposer: Proposer, requests: Sequence[Writing]) -> None:
-    """Call the hook if there is one."""
-    _call(proposer, "read_along", requests)
-
-
-def release(proposer: Proposer, request: Writing) -> None:
-    """Call the hook if there is one."""
-    _call(proposer, "release", request)
-
-
-def close(proposer: Proposer) -> None:
-    """Call the hook if there is one."""
-    _call(proposer, "close")
-
-
-def _call(proposer: Proposer, name: str, *given: Any) -> None:
-    hook = getattr(proposer, name, None)
-    if hook is not None:
-        hook(*given)
+def _brief(value: Any) -> str:
+    """A number, a name, a drafter, a list of these; of anything else its kind."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_brief, value))}]"
+    if isinstance(value, int | float | str | PurePath | Drafter):
+        return repr(str(value) if isinstance(value, PurePath) else value)
+    return type(value).__name__

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from draftproof.drafting.base import Drafter
 from draftproof.drafting.bush import stacked
 from draftproof.drafting.together import passed
 from draftproof.runners.base import Output
@@ -50,10 +51,9 @@ class Growth:
         return TokenTree(self.tokens, self.parents, stacked(self.laws), self.scores)
 
 
-class Growing:
+class Growing(Drafter):
     """A method whose model runs the chain of tips of every request, one token deeper a pass."""
 
-    taps: tuple[int, ...] = ()
     vocabulary: int  # the target's
 
     def __init__(self, num_draft_tokens: int, min_confidence: float, branch: int) -> None:

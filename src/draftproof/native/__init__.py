@@ -22,9 +22,10 @@ from ctypes import (
 )
 from typing import Any
 
-VERSION = 3  # of the interface
+VERSION = 4  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8 = 0, 1
+PRECISIONS = {"bfloat16": BF16, "int8": INT8}
 SOURCE_FP32, SOURCE_BF16 = 0, 1
 HEAD, Q, K, V, OUT, GATE, UP, DOWN = range(8)
 NORM_IN, NORM_POST, NORM_Q, NORM_K, NORM_LAST, INV_FREQ, WINDOW = range(7)
@@ -82,6 +83,8 @@ class Pass(ctypes.Structure):
         ("best", c_void_p),
         ("taps", c_int32),
         ("tap_layers", c_void_p),
+        ("tapped", c_int32),
+        ("tapped_rows", c_void_p),
         ("hidden", c_void_p),
         ("layers", c_int32),
     )

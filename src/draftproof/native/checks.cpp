@@ -41,13 +41,20 @@ bool segments_sound(const dp_model &model, const dp_pass &pass) {
   return rows == pass.rows;
 }
 
+// Some of the packed rows, ascending.
+bool rows_sound(int count, const int32_t *some, int rows) {
+  if (!between(0, count, rows) || (count && !some)) return false;
+  for (int i = 0; i < count; ++i) {
+    if (!between(i ? some[i - 1] + 1 : 0, some[i], rows - 1)) return false;
+  }
+  return true;
+}
+
 // What is asked for is in the pass, and there is room for it.
 bool wanted_sound(const dp_model &model, const dp_pass &pass) {
-  if (pass.wanted && !pass.wanted_rows) return false;
-  for (int i = 0; i < pass.wanted; ++i) {
-    const int least = i ? pass.wanted_rows[i - 1] + 1 : 0;
-    if (!between(least, pass.wanted_rows[i], pass.rows - 1)) return false;
-  }
+  const bool rows = rows_sound(pass.wanted, pass.wanted_rows, pass.rows) &&
+                    rows_sound(pass.tapped, pass.tapped_rows, pass.rows);
+  if (!rows) return false;
   if (pass.best) {
     if (pass.wanted && !pass.logits_rows) return false;
     int asked = 0;
@@ -57,7 +64,7 @@ bool wanted_sound(const dp_model &model, const dp_pass &pass) {
       if (!between(-1, pass.logits_rows[i], asked - 1)) return false;
     }
   }
-  if (pass.taps && (!pass.tap_layers || (pass.wanted && !pass.hidden))) return false;
+  if (pass.taps && (!pass.tap_layers || (pass.tapped && !pass.hidden))) return false;
   for (int t = 0; t < pass.taps; ++t) {
     const int layer = pass.tap_layers[t];
     if (!between(0, layer, pass.layers - 1) && layer != model.shape.layers) return false;
@@ -80,7 +87,7 @@ bool sound(const dp_shape &s) {
 
 bool sound(dp_model &model, const dp_pass &pass) {
   const bool counts = between(0, pass.rows, kMostRows) && between(0, pass.segments, kMostRows) &&
-                      between(0, pass.wanted, pass.rows) && between(0, pass.taps, kMostRows) &&
+                      between(0, pass.taps, kMostRows) &&
                       between(0, pass.layers, model.shape.layers);
   if (!counts || (pass.rows && !pass.tokens) || (pass.segments && !pass.segment)) return false;
   for (int r = 0; r < pass.rows; ++r) {

@@ -67,9 +67,11 @@ typedef struct {
   float *logits;               // (as many as asked for, vocabulary)
   int32_t *best;               // (wanted): the first argmax, -1 if none is finite or one is NaN;
                                // NULL: the head is left out, its logits too
-  int32_t taps;                // hidden states asked for, of the wanted rows
+  int32_t taps;                // hidden states asked for
   const int32_t *tap_layers;   // what enters that layer; the model's layers: after the last norm
-  float *hidden;               // (taps, wanted, hidden)
+  int32_t tapped;              // of so many rows, ascending
+  const int32_t *tapped_rows;
+  float *hidden;               // (taps, tapped, hidden)
   int32_t layers;              // the first so many, then the last norm and the head
 } dp_pass;
 

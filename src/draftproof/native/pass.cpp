@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "tiles.h"
-
 Pass::Pass(dp_model &model, dp_team &team, const dp_pass &pass, const float *given)
     : model_(model), team_(team), pass_(pass), given_(given), k_(*model.kernels),
       room_(model.room) {
@@ -98,7 +96,7 @@ void Pass::layer(Worker &worker, int number) {
 
   tap(worker, number);
   Input in = input(worker, x, s.hidden, &layer.norm_in, rows, room_.input.data());
-  multiply(worker, layer.qkv, in, rows, [&](int panel, int first, int count, const float *tile) {
+  product(worker, layer.qkv, in, rows, [&](int panel, int first, int count, const float *tile) {
     const int at = panel * kPanel, n = std::min(kPanel, width - at);
     for (int r = 0; r < count; ++r) {
       std::memcpy(qkv + int64_t(first + r) * width + at, tile + r * kPanel, n * 4);
@@ -119,7 +117,7 @@ void Pass::layer(Worker &worker, int number) {
   };
   const float *attended = room_.attended.as<float>();
   in = input(worker, attended, model_.q_width(), nullptr, rows, room_.attended_input.data());
-  multiply(worker, layer.o, in, rows, add);
+  product(worker, layer.o, in, rows, add);
   in = input(worker, x, s.hidden, &layer.norm_post, rows, room_.input.data());
   const int act_width = model_.act_width(), act_stride = round_up(act_width, 4);
   const auto activate = [&](int panel, int first, int count, const float *tile) {
@@ -132,10 +130,10 @@ void Pass::layer(Worker &worker, int number) {
       k_.to_bf16(to, kPanel / 2, rounded);
     }
   };
-  multiply(worker, layer.gate_up, in, rows, activate);
+  product(worker, layer.gate_up, in, rows, activate);
   in = {room_.act_input.data(), act_stride, nullptr};
   if (int8) in = input(worker, act, act_width, nullptr, rows, room_.act_input.data());
-  multiply(worker, layer.down, in, rows, add);
+  product(worker, layer.down, in, rows, add);
 }
 
 Input Pass::input(Worker &worker, const float *from, int width, const std::vector<float> *norm,
@@ -194,20 +192,25 @@ void Pass::attention(Worker &worker, int number) {
   const int heads = model_.shape.kv_heads, items = int(items_.size()) / 3;
   worker.items(items * heads, [&](int at) {
     const int *item = &items_[at / heads * 3];
-    attend(worker.thread, number, pass_.segment[item[0]], at % heads, item[1], item[2]);
+    attend({model_, places_, paths_}, worker.thread, number, pass_.segment[item[0]], at % heads,
+           item[1], item[2]);
   });
 }
 
-// What enters a layer, or left the last norm, of the wanted rows.
+// What enters a layer, or leaves the last norm, of the rows that are tapped.
 void Pass::tap(Worker &worker, int layer) {
   const int n = model_.shape.hidden;
   const bool inside = layer < model_.shape.layers;
   for (int t = 0; t < pass_.taps; ++t) {
     if (pass_.tap_layers[t] != layer) continue;
-    worker.items(pass_.wanted, [&](int r) {
-      const float *from = inside ? room_.x.as<float>() + int64_t(pass_.wanted_rows[r]) * n
-                                 : room_.normed.as<float>() + int64_t(r) * n;
-      std::memcpy(pass_.hidden + (int64_t(t) * pass_.wanted + r) * n, from, n * 4);
+    worker.items(pass_.tapped, [&](int r) {
+      const float *from = room_.x.as<float>() + int64_t(pass_.tapped_rows[r]) * n;
+      float *to = pass_.hidden + (int64_t(t) * pass_.tapped + r) * n;
+      if (inside) {
+        std::memcpy(to, from, n * 4);
+      } else {
+        k_.norm(from, model_.norm_last.data(), model_.shape.eps, n, to);
+      }
     });
   }
 }
@@ -231,7 +234,7 @@ void Pass::head(Worker &worker) {
   float *best = best_.data() + worker.thread * apart();
   int32_t *ids = best_ids_.data() + worker.thread * apart();
   int32_t *bad = bad_.data() + worker.thread * apart();
-  multiply(worker, model_.head, in, pass_.wanted,
+  product(worker, model_.head, in, pass_.wanted,
            [&](int panel, int first, int count, const float *tile) {
              const int at = panel * kPanel, n = std::min(kPanel, s.vocabulary - at);
              for (int r = 0; r < count; ++r) {

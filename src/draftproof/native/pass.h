@@ -3,25 +3,8 @@
 #include <atomic>
 #include <memory>
 
-#include "model.h"
-#include "team.h"
-
-// A packed row: where it stands and what it may look at.
-struct Place {
-  const dp_segment *segment;
-  int position;
-  int slot;
-  int committed;  // slots before it that all hold its past
-  int path;       // then these nodes of the tree: `length` of them from paths[path]
-  int length;
-};
-
-// Activations as the tiles of a precision take them.
-struct Input {
-  const char *data;
-  int64_t stride;       // elements between rows
-  const float *scales;  // int8: of every row
-};
+#include "attention.h"
+#include "tiles.h"
 
 class Pass {
  public:
@@ -31,23 +14,21 @@ class Pass {
 
  private:
   // What a thread does: the items that it gets of one phase after the other.
-  struct Worker;
   void work(int thread);
   void layer(Worker &worker, int number);
   void heads(int number, int kv_head, int first, int end);
   void attention(Worker &worker, int number);
-  void attend(int thread, int number, const dp_segment &segment, int kv_head, int first, int count);
-  void attend_pairs(int thread, int number, const dp_segment &segment, int kv_head, int first,
-                    int pair, int pairs);
   void last(Worker &worker);
   void head(Worker &worker);
   void tap(Worker &worker, int layer);
   // Rows (rows, width) of floats as the tiles take them, after a norm if there is a weight for it.
   Input input(Worker &worker, const float *from, int width, const std::vector<float> *norm, int rows,
               char *to);
-  // Calls done(panel, first row, rows, tile (rows, 32)) for every tile of a product.
+  // See tiles.h.
   template <class Done>
-  void multiply(Worker &worker, const Matrix &m, const Input &input, int rows, Done done);
+  void product(Worker &worker, const Matrix &m, const Input &input, int rows, Done done) {
+    multiply(k_, team_.count(), worker, m, input, rows, done);
+  }
 
   void place();
   // From one thread's running picks to the next's: no two write to one cache line.

@@ -1,10 +1,19 @@
-// How threads share the panels of a product, and what a worker of a pass carries.
+// How threads share the panels of a product. Does not know what a pass is.
 #pragma once
 #include <algorithm>
 
-#include "pass.h"
+#include "model.h"
+#include "team.h"
 
-struct Pass::Worker {
+// Activations as the tiles of a precision take them.
+struct Input {
+  const char *data;
+  int64_t stride;       // elements between rows
+  const float *scales;  // int8: of every row
+};
+
+// What a thread of a region carries from one phase to the next.
+struct Worker {
   Phase *phase;  // the one that it is in; all workers go through the same ones
   int thread;
 
@@ -15,12 +24,15 @@ struct Pass::Worker {
   }
 };
 
+// Calls done(panel, first row, rows, tile (rows, 32)) for every tile of a product.
+//
 // Panels go to whoever is free: another process on the machine slows one thread, not the pass.
 // Which thread takes a panel, and how its rows are cut into tiles, changes no bit.
 template <class Done>
-void Pass::multiply(Worker &worker, const Matrix &m, const Input &input, int rows, Done done) {
+void multiply(const Kernels &k, int threads, Worker &worker, const Matrix &m, const Input &input,
+              int rows, Done done) {
   constexpr int64_t kGrain = 128 << 10;  // bytes taken at once, so that streams are long
-  const int least = std::max(1, m.panels / (4 * team_.count()));
+  const int least = std::max(1, m.panels / (4 * threads));
   const int grain = std::clamp(int(kGrain / m.panel_bytes), 1, least);
   const int tiles = (rows + kRows - 1) / kRows;
   alignas(64) float tile[kRows * kPanel];
@@ -32,13 +44,13 @@ void Pass::multiply(Worker &worker, const Matrix &m, const Input &input, int row
       const int count = int(int64_t(rows) * (t + 1) / tiles) - first;
       if (input.scales) {
         const uint8_t *x = reinterpret_cast<const uint8_t *>(input.data);
-        k_.tile_int8(reinterpret_cast<const int8_t *>(weights), x + first * input.stride,
+        k.tile_int8(reinterpret_cast<const int8_t *>(weights), x + first * input.stride,
                      input.stride, m.inputs, count, sums);
-        k_.unscale(sums, m.shift.data() + panel * kPanel, input.scales + first,
+        k.unscale(sums, m.shift.data() + panel * kPanel, input.scales + first,
                    m.scale.data() + panel * kPanel, count, tile);
       } else {
         const uint16_t *x = reinterpret_cast<const uint16_t *>(input.data);
-        k_.tile_bf16(reinterpret_cast<const uint16_t *>(weights), x + first * input.stride,
+        k.tile_bf16(reinterpret_cast<const uint16_t *>(weights), x + first * input.stride,
                      input.stride, m.inputs, count, tile);
       }
       if (!m.bias.empty()) {

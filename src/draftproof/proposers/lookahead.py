@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from weakref import WeakKeyDictionary
 
+from draftproof.drafting.base import Drafter
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -39,7 +40,7 @@ class State:
     ends: list[int] = field(default_factory=list)  # its nodes of the last row, by column
 
 
-class Lookahead:
+class Lookahead(Drafter):
     """Drafts by guessing ahead.
 
     window: columns, guessed in parallel. ngram: tokens of an n-gram, its first one included; the
@@ -47,7 +48,6 @@ class Lookahead:
     prompt and output too. A pass runs up to (window + guesses) (ngram - 1) tokens.
     """
 
-    taps: tuple[int, ...] = ()
     wants_best = True
 
     def __init__(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from draftproof import sampling
+from draftproof.drafting.base import Drafter
 from draftproof.heads.files import load
 from draftproof.heads.module import Heads, Ranks, checked_tree
 from draftproof.heads.placed import placed
@@ -25,7 +26,7 @@ WIDTH = 10  # guesses of a head for a grown tree, as in the released ones
 Guesses = tuple[list[int], list[float]]  # tokens, best first, and their shares
 
 
-class Medusa:
+class Medusa(Drafter):
     """Drafts with heads: a folder or file of them, or a `Heads`.
 
     tree: paths of ranks, the same in every step (`medusa_choices` in the paper's code);

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+from draftproof.drafting.base import Drafter
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree, merge
 from draftproof.writing import Writing
@@ -28,14 +29,12 @@ class Index:
     places: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
 
-class NGram:
+class NGram(Drafter):
     """Drafts from the request's own text.
 
     num_draft_tokens: tokens of the longest branch. max_ngram, min_ngram: tokens that must match.
     branches: different continuations per tree.
     """
-
-    taps: tuple[int, ...] = ()
 
     def __init__(
         self,

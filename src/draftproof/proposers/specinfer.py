@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from draftproof.bundled import located
+from draftproof.drafting.base import Drafter
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.bush import Ranks, grown, stacked
 from draftproof.runners.base import Target
@@ -24,13 +25,11 @@ from draftproof.writing import Children, Writing
 EXPANSION = (1, 1, 3, 1, 1, 1, 1, 1)  # the paper's default
 
 
-class SpecInfer:
+class SpecInfer(Drafter):
     """Drafts with several models: hub ids, folders or loaded transformers models.
 
     expansion: children of every leaf at each depth, for all drafts, or one tuple for each draft.
     """
-
-    taps: tuple[int, ...] = ()
 
     def __init__(
         self, models: Sequence[Any], expansion: Sequence[int] | Sequence[Sequence[int]] = EXPANSION

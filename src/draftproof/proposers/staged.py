@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftproof.bundled import located
-from draftproof.drafting.base import Proposer, bind, close, read_along, release
+from draftproof.drafting.base import Proposer, adopt
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.growing import Growing, Growth, stop
 from draftproof.drafting.stage import Stage, written
@@ -39,30 +39,30 @@ class Staged(Growing):
         branch: int = 2,
     ) -> None:
         super().__init__(num_draft_tokens, min_confidence, branch)
-        if drafter.taps or getattr(drafter, "wants_best", False):
+        self.model, self.drafter = model, adopt(drafter)
+        if self.drafter.taps or self.drafter.wants_best:
             raise ValueError("the drafter of a draft learns nothing from it: use another method")
-        self.model, self.drafter = model, drafter
         self._stages: dict[int, Stage] = {}
 
     def bind(self, target: Target) -> None:
         self.beside = Beside(target.load(located(self.model, "draft")), target)
-        bind(self.drafter, self.beside.runner)
+        self.drafter.bind(self.beside.runner)
         self.vocabulary = target.vocabulary
         self._stages.clear()
 
     def read_along(self, requests: Sequence[Writing]) -> None:
         self.beside.catch_up(requests, ahead=True)
-        read_along(self.drafter, [self._stage(request).shadow for request in requests])
+        self.drafter.read_along([self._stage(request).shadow for request in requests])
 
     def release(self, request: Writing) -> None:
         self.beside.release(request)
         if (stage := self._stages.pop(request.key, None)) is not None:
-            release(self.drafter, stage.shadow)
+            self.drafter.release(stage.shadow)
 
     def close(self) -> None:
         self.beside.close()
         self._stages.clear()
-        close(self.drafter)
+        self.drafter.close()
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         able = self.beside.catch_up(requests)

@@ -13,7 +13,7 @@ from itertools import count
 from weakref import WeakKeyDictionary
 
 from draftproof.drafting.automaton import Automaton
-from draftproof.drafting.base import alone
+from draftproof.drafting.base import Drafter, alone
 from draftproof.runners.base import Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -30,7 +30,7 @@ class Own:
     rewinds: int = 0
 
 
-class SuffixAutomaton:
+class SuffixAutomaton(Drafter):
     """Drafts from the request's own text and from what earlier requests wrote.
 
     A request that is sampled under another rule than the coupled one is drafted for from its own
@@ -40,8 +40,6 @@ class SuffixAutomaton:
     that followed in a smaller share of all cases is left out. corpus: tokens of earlier outputs
     that are remembered (the latest; half of them at least), shared by all requests; 0: none.
     """
-
-    taps: tuple[int, ...] = ()
 
     def __init__(
         self,

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from draftproof.tree import TokenTree
 
+KEY = -1  # of passes that are no request's: what is probed or timed
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -25,6 +27,11 @@ class Work:
     tree: TokenTree | None  # None: a slice of a long prompt, no logits wanted
     first: int = 0  # nodes before it ran earlier in this step and lie in their scratch slots
     greedy: bool = False  # of every row only the first argmax is of use
+    read: bool = False  # the tapped states of `new` are wanted too
+
+    def rows(self) -> int:
+        """Tokens that the pass runs for it."""
+        return len(self.new) + (len(self.tree.tokens) - self.first if self.tree is not None else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,9 @@ class Output:
     # (N - first): the first argmax of each row, -1 where NaN or +inf is in it or nothing is finite;
     # None from a runner that does not find it on the way.
     best: Sequence[int] | None = None
+    # layer -> (len(new), hidden size), where `Work.read` asks for it. Every committed token is in
+    # `new` of one pass, or a kept node of one tree.
+    read: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 class Runner(Protocol):
@@ -103,7 +113,7 @@ def _took(runner: Runner, new: int, hook: Any, *given: int) -> bool:
 
 
 class Target(Runner, Protocol):
-    """What a proposer may ask of the target, and of a draft that it loads."""
+    """What a proposer may ask of the target, and of a draft beside it."""
 
     def forward(
         self,
@@ -164,9 +174,8 @@ class Target(Runner, Protocol):
         """Rows (N, in) -> their products with `weight` (out, in), on this runner's kernels."""
         ...
 
-    def load(self, model: Any, quantize: str | None = None) -> Target:
-        """A runner for another model (hub id, folder or loaded) beside this one.
 
-        quantize: "int8", or None for this one's precision.
-        """
-        ...
+class Load(Protocol):
+    """Loads another model beside a target; see `choice.beside`."""
+
+    def __call__(self, target: Target, model: Any, quantize: str | None = None) -> Target: ...

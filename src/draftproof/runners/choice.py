@@ -15,14 +15,16 @@ from typing import Any
 import torch
 
 from draftproof import native
-from draftproof.runners import loading, packing
+from draftproof.runners import loading, packing, probe
+from draftproof.runners.base import Target
 from draftproof.runners.native import NativeRunner
-from draftproof.runners.takeover import Takeover
+from draftproof.runners.takeover import Takeover, on_threads
 from draftproof.runners.team import Team
 from draftproof.runners.torch import TorchRunner
 
 RUNNERS = ("auto", "torch", "native")
 INT8 = "int8"
+LOG = logging.getLogger("draftproof")
 
 
 def make(
@@ -61,7 +63,66 @@ def make(
     options["trust_remote_code"] = trust_remote_code
     if must or (runner == "auto" and owned and suits(loaded)):
         return _native(loaded, dtype == INT8, owned, threads, options)
-    return TorchRunner(loaded, threads=threads, **options)
+    return on_torch(loaded, threads=threads, **options)
+
+
+def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
+    """A runner for another model (hub id, folder or loaded): on the device and threads of `target`.
+
+    quantize: "int8", which runs natively, or None for the target's precision. Beside a native
+    target a model that the native runner does not take runs on torch.
+    Raises `ValueError`, in one sentence, for what cannot run.
+    """
+    assert isinstance(target, TorchRunner | NativeRunner), "a runner that is not made here"
+    options: dict[str, Any] = {
+        "max_batch": target.max_batch,
+        "trust_remote_code": target.trust_remote_code,
+        "prefix_cache": target.prefix_cache,
+    }
+    threads = target.team.threads if isinstance(target, NativeRunner) else target.threads
+    if quantize is not None and isinstance(target, TorchRunner):
+        options |= {"runner": "native", "device": target.device, "revision": None}
+        return make(model, dtype=quantize, threads=threads, **options)
+    loaded = loading.load(
+        model,
+        dtype=target.dtype,
+        device=target.device,
+        trust_remote_code=target.trust_remote_code,
+    )
+    if isinstance(target, TorchRunner):
+        return on_torch(loaded, threads=threads, **options)
+    if reason := packing.refusal(loading.unwrap(loaded)):
+        if quantize is not None:
+            raise loading.Refused(f"the draft cannot be quantised: {reason}; drop quantize")
+        LOG.warning("the draft runs on torch: %s", reason)
+        return on_torch(loaded, threads=threads, **options)
+    options["release"] = not isinstance(model, torch.nn.Module)
+    precision = quantize or target.precision
+    return on_native(loaded, precision=precision, team=target.team, **options)
+
+
+def on_torch(model: Any, **options: Any) -> TorchRunner:
+    """The torch runner of a loaded model, whose packed pass was found to be the model's own."""
+    runner = TorchRunner(model, **options)
+    checked = functools.partial(probe.check_torch, runner)
+    on_threads(runner.threads, lambda: runner.takeover.alone(checked))
+    return runner
+
+
+def on_native(model: Any, **options: Any) -> NativeRunner:
+    """The native runner of a loaded model, whose logits were found to be the model's own."""
+    model = loading.unwrap(model)
+    if reason := packing.refusal(model):
+        raise loading.Refused(f"the native runner does not take this model: {reason}")
+
+    def made() -> NativeRunner:
+        expected = probe.own_logits(model)
+        runner = NativeRunner(model, **options)
+        probe.check_native(runner, expected)
+        return runner
+
+    # Another runner of the same model in another thread may be in the middle of a pass.
+    return Takeover(model).alone(made)
 
 
 def _native(
@@ -74,9 +135,7 @@ def _native(
         )
     team = Team(threads or torch.get_num_threads())
     precision = INT8 if int8 else "bfloat16"
-    options |= {"precision": precision, "team": team, "release": owned}
-    # Another runner of the same model in another thread may be in the middle of a pass.
-    made = Takeover(loading.unwrap(model)).alone(lambda: NativeRunner(model, **options))
+    made = on_native(model, precision=precision, team=team, release=owned, **options)
     if native.kernels() != "avx512":
         say_once(f"no AVX512 with BF16 and VNNI here: {native.kernels()} kernels, slower")
     return made
@@ -124,4 +183,4 @@ def suits(model: Any) -> bool:
 @functools.cache
 def say_once(text: str) -> None:
     """A warning to the log, which without other orders goes to standard error."""
-    logging.getLogger("draftproof").warning("%s", text)
+    LOG.warning("%s", text)

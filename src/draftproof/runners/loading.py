@@ -6,8 +6,6 @@ found out by `probe`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -147,30 +145,6 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
             f"{name} has layers of type {', '.join(sorted(foreign))}, and only full and sliding "
             "attention can be rolled back: use another architecture"
         )
-
-
-@contextmanager
-def shallower(config: Any, layers: int) -> Iterator[None]:
-    """A model of that config ends after so many layers (0: all) and its last norm."""
-    depth = config.num_hidden_layers
-    try:
-        config.num_hidden_layers = layers or depth
-        yield
-    finally:
-        config.num_hidden_layers = depth
-
-
-@contextmanager
-def evaluating(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """No dropout for the length of a pass; every module gets its own mode back."""
-    training = [module for module in modules if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def unwrap(model: Any) -> Any:

@@ -6,13 +6,12 @@ on the number of threads: speculative output equals plain output bit for bit, in
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,15 +19,21 @@ from transformers import PreTrainedModel
 
 from draftproof import native
 from draftproof.runners import loading, packing
-from draftproof.runners.base import Output, Target, Work
+from draftproof.runners.base import Output, Work
 from draftproof.runners.committed import Committed
+from draftproof.runners.matrix import Linear, check, floats, product
 from draftproof.runners.native_rows import NativeRows
-from draftproof.runners.team import PRECISIONS, Linear, Team, check, floats, product
-from draftproof.runners.torch import TorchRunner
-from draftproof.tree import TokenTree
+from draftproof.runners.team import Team
+from draftproof.runners.weights import LoadedWeights
 
-LOG = logging.getLogger("draftproof")
-FAR = {"bfloat16": 0.1, "int8": 0.25}  # of the probe's logits, relative to their spread
+
+class Spans(NamedTuple):
+    """Where the rows of one item lie."""
+
+    best: slice  # its nodes, among those whose next token is asked for
+    logits: slice
+    read: slice  # its committed tokens, among the rows whose hidden states are asked for
+    nodes: slice
 
 
 class NativeRunner(Committed):
@@ -36,7 +41,8 @@ class NativeRunner(Committed):
 
     precision: bfloat16 or int8. release: the model is ours, its tensors go when they are packed.
     packed: weights that another runner packed from this model.
-    Raises `ValueError` at construction, naming the cause, when the model cannot be run.
+    Raises `ValueError` at construction, naming the cause, when the model cannot be packed; whether
+    its logits are right, `probe` finds.
     """
 
     def __init__(
@@ -54,25 +60,20 @@ class NativeRunner(Committed):
         packed: packing.Packed | None = None,
     ) -> None:
         model = loading.unwrap(model)
-        if reason := packing.refusal(model):
-            raise loading.Refused(f"the native runner does not take this model: {reason}")
         self.model, self.config = model, model.config.get_text_config()
         self.precision, self.max_batch = precision, max_batch
         self.trust_remote_code = trust_remote_code
         self.max_length = loading.length_limit(self.config, max_length)
         self.team = Team(torch.get_num_threads()) if team is None else team
-        expected = None
         if packed is None:
-            expected = packing.reference(model)
-            packed = packing.Packed(model, PRECISIONS[precision], release=release, kernels=kernels)
+            weights = LoadedWeights(model, release=release)
+            packed = packing.Packed(weights, native.PRECISIONS[precision], kernels=kernels)
         self.packed = packed
         self._logits = torch.empty(0)
         self._turn = threading.RLock()  # a pass is whole before another thread frees what it uses
         weakref.finalize(self, _stop, self._turn, os.getpid())
         self._cache = NativeRows(self.packed, max_batch, self.max_length)
         super().__init__(self._cache, self._cache, prefix_cache)
-        if expected is not None:
-            self._probe(expected)
 
     @property
     def name(self) -> str:
@@ -128,33 +129,6 @@ class NativeRunner(Committed):
             **options,
         )
 
-    def load(self, model: Any, quantize: str | None = None) -> Target:
-        """Another model beside this one, on the same threads; on torch where it has to be."""
-        loaded = loading.load(
-            model,
-            dtype=torch.bfloat16,
-            device=self.device,
-            trust_remote_code=self.trust_remote_code,
-        )
-        options: dict[str, Any] = {
-            "max_batch": self.max_batch,
-            "trust_remote_code": self.trust_remote_code,
-            "prefix_cache": self.prefix_cache,
-        }
-        if reason := packing.refusal(loaded):
-            if quantize is not None:
-                raise loading.Refused(f"the draft cannot be quantised: {reason}; drop quantize")
-            LOG.warning("the draft runs on torch: %s", reason)
-            return TorchRunner(loaded, threads=self.team.threads, **options)
-        ours = not isinstance(model, torch.nn.Module)
-        return NativeRunner(
-            loaded,
-            precision=quantize or self.precision,
-            team=self.team,
-            release=ours,
-            **options,
-        )
-
     @property
     def layers(self) -> int:
         return int(self.packed.shape.layers)
@@ -186,7 +160,8 @@ class NativeRunner(Committed):
         wanted: list[int] = []  # packed rows whose next token is asked for
         places: list[int] = []  # of those, where their logits go; -1: only the best is wanted
         full = 0  # rows of logits
-        spans: list[tuple[slice, slice]] = []  # of each item in `wanted` and in the logits
+        tapped: list[int] = []  # packed rows whose hidden states are asked for
+        spans: list[Spans] = []
         segments = (native.Segment * len(work))()
         for number, item in enumerate(work):
             tree, begin, rows = item.tree, len(tokens), 0
@@ -200,7 +175,16 @@ class NativeRunner(Committed):
             wanted += range(len(tokens) - rows, len(tokens))
             asked = rows if head and not item.greedy else 0
             places += range(full, full + asked) if asked else [-1] * rows
-            spans.append((slice(len(places) - rows, len(places)), slice(full, full + asked)))
+            read = len(item.new) if item.read else 0
+            tapped += [*range(begin, begin + read), *range(len(tokens) - rows, len(tokens))]
+            spans.append(
+                Spans(
+                    best=slice(len(places) - rows, len(places)),
+                    logits=slice(full, full + asked),
+                    read=slice(len(tapped) - rows - read, len(tapped) - rows),
+                    nodes=slice(len(tapped) - rows, len(tapped)),
+                )
+            )
             full += asked
             cached, fresh = self.cached(item.key), len(item.new)
             row = self._cache.reserve(item.key, cached + fresh + nodes)
@@ -210,10 +194,11 @@ class NativeRunner(Committed):
         if len(self._logits) < full:
             self._logits = floats(full, self.vocabulary)
         logits, best = self._logits, array("i", wanted)
-        hidden = floats(len(taps), len(wanted), self.packed.shape.hidden) if taps else None
-        tapped = [tap % (self.layers + 1) for tap in taps]
+        hidden = floats(len(taps), len(tapped), self.packed.shape.hidden)
+        tap_layers = [tap % (self.layers + 1) for tap in taps]
         try:  # in 32 bits; held here while the kernels read them by address
-            ids = [array("i", each) for each in (tokens, parents, wanted, places, tapped)]
+            ids = [array("i", each) for each in (tokens, parents, wanted, places)]
+            ids += [array("i", each) for each in (tap_layers, tapped)]
         except OverflowError:
             self._refuse(tokens)
             raise
@@ -235,7 +220,9 @@ class NativeRunner(Committed):
                 best=best.buffer_info()[0] if head else None,
                 taps=len(taps),
                 tap_layers=ids[4].buffer_info()[0],
-                hidden=None if hidden is None else hidden.data_ptr(),
+                tapped=len(tapped),
+                tapped_rows=ids[5].buffer_info()[0],
+                hidden=hidden.data_ptr(),
                 layers=layers or self.layers,
             ),
         )
@@ -246,25 +233,13 @@ class NativeRunner(Committed):
             self.passed(item)
         return [
             Output(
-                logits[rows],
-                {} if hidden is None else {t: h[of] for t, h in zip(taps, hidden, strict=True)},
-                best[of] if head else None,
+                logits[span.logits],
+                {tap: rows[span.nodes] for tap, rows in zip(taps, hidden, strict=True)},
+                best[span.best] if head else None,
+                {tap: rows[span.read] for tap, rows in zip(taps, hidden, strict=True) if item.read},
             )
-            for of, rows in spans
+            for item, span in zip(work, spans, strict=True)
         ]
-
-    def _probe(self, expected: Tensor) -> None:
-        """Refuse a model whose logits are not its own: its class hides what we do not know."""
-        key = -1  # no request's
-        (output,) = self.forward([Work(key, [], TokenTree.chain(packing.probe_ids(self.config)))])
-        self.free(key)
-        error = (output.logits - expected).norm()
-        spread = (expected - expected.mean(-1, keepdim=True)).norm()
-        if not error <= FAR[self.precision] * spread:
-            raise loading.Refused(
-                f"the native runner does not take this model: its logits come out "
-                f"{float(error / spread):.0%} off those of transformers; use runner='torch'"
-            )
 
     def _refuse(self, tokens: Sequence[int]) -> None:
         """Raise if one of them is no token of the model."""

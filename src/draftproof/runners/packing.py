@@ -1,8 +1,7 @@
-"""From a transformers model to packed weights, or the reason why not.
+"""From named tensors to packed weights, or the reason why not.
 
 Takes models of Llama's shape only, known by their class: what else could hide in a class of that
-shape, the probe of `runners.native` finds. Frequencies come from the model's own rotary embedding,
-so that every scaling that is fixed at load is right.
+shape, `runners.probe` finds.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from transformers import PreTrainedModel
 
 from draftproof import native
 from draftproof.runners.kv import available_bytes
-from draftproof.runners.takeover import Takeover
-from draftproof.runners.team import pack
+from draftproof.runners.matrix import pack
+from draftproof.runners.weights import Weights
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")
@@ -31,6 +30,8 @@ MATRICES = {
     native.UP: "mlp.up_proj",
     native.DOWN: "mlp.down_proj",
 }
+NORMS = {native.NORM_IN: "input_layernorm", native.NORM_POST: "post_attention_layernorm"}
+QK_NORMS = {native.NORM_Q: "self_attn.q_norm", native.NORM_K: "self_attn.k_norm"}
 
 
 def refusal(model: PreTrainedModel) -> str | None:
@@ -65,16 +66,12 @@ def head_dim(config: Any) -> int:
 class Packed:
     """A model in the layout of the kernels; owns that memory.
 
-    release: let go of every tensor of `model` once it is packed (the model is of no use then).
     Raises `ValueError` for weights that are not finite, `MemoryError` where there is no room.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, precision: int, *, release: bool, kernels: str = ""
-    ) -> None:
-        config, self.library = model.config.get_text_config(), native.library()
-        rotary: Any = model.model.rotary_emb
-        first: Any = model.model.layers[0].self_attn
+    def __init__(self, weights: Weights, precision: int, *, kernels: str = "") -> None:
+        config, self.library = weights.config, native.library()
+        frequencies, rope_scale = weights.rotary()
         self.shape = native.Shape(
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
@@ -84,10 +81,10 @@ class Packed:
             intermediate=config.intermediate_size,
             vocabulary=config.vocab_size,
             precision=precision,
-            has_qk_norm=int(hasattr(first, "q_norm")),
+            has_qk_norm=int("model.layers.0.self_attn.q_norm.weight" in weights),
             eps=config.rms_norm_eps,
-            rope_scale=float(rotary.attention_scaling),
-            attention_scale=float(first.scaling),
+            rope_scale=rope_scale,
+            attention_scale=head_dim(config) ** -0.5,
         )
         self.bytes = int(self.library.dp_model_bytes(ctypes.byref(self.shape)))
         room = available_bytes(torch.device("cpu"))
@@ -101,45 +98,32 @@ class Packed:
         if not self.handle:
             raise MemoryError(f"no memory for {self.bytes:,} bytes of packed weights")
         native.owned(self, self.library.dp_model_free, self.handle)
-        self._pack(model, release)
+        self._vector(native.INV_FREQ, 0, frequencies, "inv_freq")
+        self._pack(weights)
 
-    def _pack(self, model: Any, release: bool) -> None:
-        decoder = model.model
-        self._vector(native.NORM_LAST, 0, decoder.norm.weight, "norm")
-        self._vector(native.INV_FREQ, 0, decoder.rotary_emb.inv_freq, "inv_freq")
-        for number, layer in enumerate(decoder.layers):
+    def _pack(self, weights: Weights) -> None:
+        self._vector(native.NORM_LAST, 0, weights["model.norm.weight"], "norm")
+        norms = NORMS | (QK_NORMS if self.shape.has_qk_norm else {})
+        for number in range(self.shape.layers):
+            at = f"model.layers.{number}"
             for which, path in MATRICES.items():
-                self._matrix(which, number, layer.get_submodule(path), f"layer {number} {path}")
-                if release:
-                    _empty(layer.get_submodule(path))
-            norms = {
-                native.NORM_IN: layer.input_layernorm,
-                native.NORM_POST: layer.post_attention_layernorm,
-            }
-            if self.shape.has_qk_norm:
-                norms |= {
-                    native.NORM_Q: layer.self_attn.q_norm,
-                    native.NORM_K: layer.self_attn.k_norm,
-                }
-            for which, norm in norms.items():
-                self._vector(which, number, norm.weight, f"layer {number} norm")
-            window = window_of(model.config.get_text_config(), number)
+                self._matrix(which, number, weights, f"{at}.{path}", f"layer {number} {path}")
+                weights.drop(f"{at}.{path}")
+            for which, path in norms.items():
+                self._vector(which, number, weights[f"{at}.{path}.weight"], f"layer {number} norm")
+            window = window_of(weights.config, number)
             self._vector(native.WINDOW, number, torch.tensor([float(window)]), "window")
-        self._matrix(native.HEAD, 0, model.lm_head, "lm_head")
-        tied = model.lm_head.weight.data_ptr() == decoder.embed_tokens.weight.data_ptr()
-        if not tied:
-            weight = decoder.embed_tokens.weight.detach()
-            # A copy, or it would keep the whole checkpoint's memory alive.
-            self._embeddings = weight.to(torch.bfloat16, copy=release).contiguous()
+        self._matrix(native.HEAD, 0, weights, "lm_head", "lm_head")
+        self._embeddings = weights.embeddings()
+        if self._embeddings is not None:
             self.bytes += self._embeddings.numel() * 2
             self.library.dp_model_embeddings(self.handle, self._embeddings.data_ptr())
-        if release:
-            _empty(model)  # one view that is left would keep the file's pages too
+        weights.drop("")  # one view that is left would keep the file's pages too
 
-    def _matrix(self, which: int, layer: int, linear: Any, name: str) -> None:
-        _check(pack(self.handle, which, layer, linear.weight), name)
-        if linear.bias is not None:
-            bias = _floats(linear.bias)
+    def _matrix(self, which: int, layer: int, weights: Weights, path: str, name: str) -> None:
+        _check(pack(self.handle, which, layer, weights[f"{path}.weight"]), name)
+        if f"{path}.bias" in weights:
+            bias = _floats(weights[f"{path}.bias"])
             args = self.handle, which, layer, bias.data_ptr(), len(bias)
             _check(self.library.dp_model_bias(*args), f"{name} bias")
 
@@ -161,11 +145,6 @@ def _floats(values: Tensor) -> Tensor:
     return values.detach().to("cpu", torch.float32).contiguous()
 
 
-def _empty(module: Any) -> None:
-    for parameter in module.parameters():
-        parameter.data = parameter.data.new_empty(0)
-
-
 def _check(code: int, name: str) -> None:
     if code == native.NO_MEMORY:
         raise MemoryError(f"no memory to pack the weights of {name}: use a smaller model")
@@ -173,17 +152,3 @@ def _check(code: int, name: str) -> None:
         raise ValueError(f"the weights of {name} hold NaN or infinity: the checkpoint is damaged")
     if code != native.OK:
         raise ValueError(f"the weights of {name} have another shape than the configuration says")
-
-
-def probe_ids(config: Any) -> list[int]:
-    """What the probe runs."""
-    length = min(12, int(config.max_position_embeddings))
-    return [(7 * i + 3) % int(config.vocab_size) for i in range(length)]
-
-
-def reference(model: PreTrainedModel) -> Tensor:
-    """The model's own logits for the probe, (T, V) float32."""
-    ids = torch.tensor([probe_ids(model.config.get_text_config())])
-    out: Any = Takeover(model).look(lambda: model(input_ids=ids, use_cache=False))
-    logits: Tensor = out.logits[0]
-    return logits.float()

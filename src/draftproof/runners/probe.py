@@ -1,4 +1,4 @@
-"""One packed pass over two short sequences decides whether a model may be run packed.
+"""A short pass of a new runner decides whether it computes what the model computes.
 
 Several architectures accept our attention function and come out wrong without a word (windows or
 chunks that live only in the mask, layers that share keys, convolutions). The probe compares the
@@ -12,15 +12,22 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from draftproof.runners.attention import Call, Step
-from draftproof.runners.kv import KVCache, Pair
+from draftproof.runners.base import KEY, Work
+from draftproof.runners.kv import KVCache
 from draftproof.runners.loading import Refused
 from draftproof.runners.segments import Segment
+from draftproof.runners.takeover import Takeover
+from draftproof.tree import TokenTree
 
 if TYPE_CHECKING:
+    from draftproof.runners.native import NativeRunner
     from draftproof.runners.torch import TorchRunner
 
+_FAR = {"bfloat16": 0.1, "int8": 0.25}  # native: of the logits, relative to their spread
 LENGTHS = (7, 5)
 ANOTHER = "use another architecture"
 # Of the largest logit. fp64 has fp32's, because many models take a softmax or a norm in fp32.
@@ -34,10 +41,10 @@ _BOUND = {
 _SHARE = {torch.bfloat16: 0.5, torch.float16: 0.5}
 
 
-def check(runner: TorchRunner) -> dict[int, Pair]:
+def check_torch(runner: TorchRunner) -> None:
     """Raise `Refused` unless the packed pass is the model's own pass.
 
-    Returns an empty pair of keys and values of every layer.
+    From then on the runner knows the keys and values of every layer.
     """
     name = type(runner.model).__name__
     span = min(runner.vocabulary, 1 << 15)
@@ -73,17 +80,36 @@ def check(runner: TorchRunner) -> dict[int, Pair]:
             f"{name} gives other logits when its sequences are packed (off by {off:.2g}), "
             f"because {_cause(runner, ids[0], own[0])}: {ANOTHER}"
         )
-    return cache.layers
+    runner.learn(cache.layers)
 
 
-def check_exit(runner: TorchRunner, layers: int) -> None:
-    """Raise `Refused` unless a pass over the first `layers` layers runs them and no other."""
-    cache = KVCache(1, 2)
-    step = Step([Segment(0, 1, cache.reserve(0, 1), 0, 1, None, 0)], cache, calls=[])
-    runner.run([0], [0], step, [0], (), layers)
-    if [call.layer for call in step.calls or ()] != list(range(layers)):
-        name = type(runner.model).__name__
-        raise Refused(f"{name} cannot stop after {layers} layers: use another method")
+def own_logits(model: PreTrainedModel) -> Tensor:
+    """The model's own logits (T, V) of a short text: before its weights may go."""
+    ids = torch.tensor([_text(model.config.get_text_config())])
+    out: Any = Takeover(model).look(lambda: model(input_ids=ids, use_cache=False))
+    logits: Tensor = out.logits[0]
+    return logits.float()
+
+
+def check_native(runner: NativeRunner, expected: Tensor) -> None:
+    """Raise `Refused` unless packed weights give what `own_logits` gave.
+
+    A class that is known by its name may hide what the kernels do not compute.
+    """
+    (output,) = runner.forward([Work(KEY, [], TokenTree.chain(_text(runner.config)))])
+    error = (output.logits - expected).norm()
+    runner.free(KEY)
+    spread = (expected - expected.mean(-1, keepdim=True)).norm()
+    if not error <= _FAR[runner.precision] * spread:
+        raise Refused(
+            f"the native runner does not take this model: its logits come out "
+            f"{float(error / spread):.0%} off those of transformers; use runner='torch'"
+        )
+
+
+def _text(config: Any) -> list[int]:
+    length = min(12, int(config.max_position_embeddings))
+    return [(7 * i + 3) % int(config.vocab_size) for i in range(length)]
 
 
 def _own(runner: TorchRunner, sequence: list[int], **options: Any) -> torch.Tensor:

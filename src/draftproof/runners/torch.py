@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from draftproof.runners import attention, loading, probe
+from draftproof.runners import attention, loading
 from draftproof.runners.attention import Step
-from draftproof.runners.base import Output, Target, Work
+from draftproof.runners.base import Output, Work
 from draftproof.runners.committed import Committed
-from draftproof.runners.kv import KVCache
+from draftproof.runners.kv import KVCache, Pair
 from draftproof.runners.segments import Segment
 from draftproof.runners.takeover import Takeover, on_threads
 
@@ -27,7 +27,8 @@ class TorchRunner(Committed):
     """A `Runner` and `Target` over a transformers model.
 
     threads: that torch computes a pass on; None: as many as it has.
-    Raises `ValueError` at construction, naming the cause, when the model cannot be run packed.
+    Raises `ValueError` at construction, naming the cause, when the configuration rules it out;
+    what only a pass tells, `probe` finds.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class TorchRunner(Committed):
         self.max_length = loading.length_limit(self.config, max_length)
         self._accepts = inspect.signature(self.model.forward).parameters
         self.takeover = Takeover(self.model)
-        self._layers = on_threads(threads, lambda: self.takeover.alone(lambda: probe.check(self)))
-        self._cache = KVCache(max_batch, self.max_length, self._layers)
+        # Read alone: there are fewer while another runner's pass ends early.
+        self._depth = self.takeover.alone(lambda: int(self.config.num_hidden_layers))
+        self._pairs: Mapping[int, Pair] = {}
+        self._cache = KVCache(max_batch, self.max_length)
         super().__init__(self._cache, self._cache, prefix_cache)
 
     @property
@@ -90,50 +93,32 @@ class TorchRunner(Committed):
 
     @property
     def layers(self) -> int:
-        return len(self._layers)  # in the config there may be fewer while another runner runs
+        return self._depth
 
     def check_exit(self, layers: int) -> None:
         """Raises `ValueError` where a pass cannot end after so many layers."""
-        probe.check_exit(self, layers)
+        cache = KVCache(1, 2)
+        step = Step([Segment(0, 1, cache.reserve(0, 1), 0, 1, None, 0)], cache, calls=[])
+        self.run([0], [0], step, [0], (), layers)
+        if [call.layer for call in step.calls or ()] != list(range(layers)):
+            name = type(self.model).__name__
+            raise loading.Refused(f"{name} cannot stop after {layers} layers: use another method")
 
     def again(self, **options: Any) -> TorchRunner:
         """Another runner over the same weights, with room of its own."""
         options = {"threads": self.threads, **options}
-        return TorchRunner(self.model, trust_remote_code=self.trust_remote_code, **options)
+        made = TorchRunner(self.model, trust_remote_code=self.trust_remote_code, **options)
+        made.learn(self._pairs)
+        return made
 
-    def load(self, model: Any, quantize: str | None = None) -> Target:
-        """Another model on this runner's device, in its precision; int8 runs natively."""
-        if quantize is not None:
-            from draftproof.runners import choice
-
-            return choice.make(
-                model,
-                runner="native",
-                dtype=quantize,
-                threads=self.threads,
-                revision=None,
-                device=self.device,
-                max_batch=self.max_batch,
-                trust_remote_code=self.trust_remote_code,
-                prefix_cache=self.prefix_cache,
-            )
-        loaded = loading.load(
-            model,
-            dtype=self.dtype,
-            device=self.device,
-            trust_remote_code=self.trust_remote_code,
-        )
-        return TorchRunner(
-            loaded,
-            max_batch=self.max_batch,
-            trust_remote_code=self.trust_remote_code,
-            prefix_cache=self.prefix_cache,
-            threads=self.threads,
-        )
+    def learn(self, pairs: Mapping[int, Pair]) -> None:
+        """Empty keys and values of each layer: a row's room is made whole before its first pass."""
+        self._pairs = pairs
+        self.close()
 
     def close(self) -> None:
         """Let go of all keys and values."""
-        self._cache = KVCache(self.max_batch, self.max_length, self._layers)
+        self._cache = KVCache(self.max_batch, self.max_length, self._pairs)
         self.forget(self._cache, self._cache)
 
     def forward(
@@ -144,7 +129,7 @@ class TorchRunner(Committed):
         *,
         head: bool = True,
     ) -> list[Output]:
-        """One packed pass; shapes as in `Output`, whose rows are views of one tensor."""
+        """One packed pass; shapes as in `Output`, whose rows are views of its tensors."""
         segments: list[Segment] = []
         tokens: list[int] = []
         positions: list[int] = []
@@ -163,9 +148,16 @@ class TorchRunner(Committed):
         logits, hidden = self.run(tokens, positions, step, wanted, taps, layers, head)
         outputs, at = [], 0
         for item, seg in zip(work, segments, strict=True):
-            rows = seg.end - seg.begin - seg.fresh
-            span = slice(at, at + rows)
-            outputs.append(Output(logits[span], {tap: h[span] for tap, h in hidden.items()}))
+            nodes = slice(seg.begin + seg.fresh, seg.end)
+            read = slice(seg.begin, nodes.start)
+            rows = nodes.stop - nodes.start
+            outputs.append(
+                Output(
+                    logits[at : at + rows],
+                    {tap: states[nodes] for tap, states in hidden.items()},
+                    read={tap: states[read] for tap, states in hidden.items() if item.read},
+                )
+            )
             at += rows
             self.passed(item)
         return outputs
@@ -180,7 +172,7 @@ class TorchRunner(Committed):
         layers: int = 0,
         head: bool = True,
     ) -> tuple[Tensor, Mapping[int, Tensor]]:
-        """The model itself over packed rows (T): logits (len(wanted), V) and tapped states.
+        """The model itself over packed rows (T): logits (len(wanted), V), tapped states (T, ...).
 
         Without `head` there may be one row of logits alone: transformers takes no empty choice.
         """
@@ -202,11 +194,8 @@ class TorchRunner(Committed):
         out = on_threads(self.threads, taken)
         logits = out.logits[0]
         hidden = {tap: out.hidden_states[tap][0] for tap in taps}
-        if not everything:
-            at = torch.tensor(wanted, dtype=torch.long, device=device)
-            hidden = {tap: h[at.to(h.device)] for tap, h in hidden.items()}
-            if "logits_to_keep" not in self._accepts:
-                logits = logits[at.to(logits.device)]
+        if not everything and "logits_to_keep" not in self._accepts:
+            logits = logits[torch.tensor(wanted, dtype=torch.long, device=logits.device)]
         return logits, hidden
 
     def _segment(self, item: Work, begin: int) -> Segment:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW, Optimizer
 
-from draftproof.runners import loading
+from draftproof.runners import guards
 from draftproof.runners.torch import logits_of
 from draftproof.training import losses
 from draftproof.training.losses import DIVERGENCES, ELEMENTS
@@ -113,7 +113,7 @@ class Draft(nn.Module):
         given = torch.where(asked > 0, asked, half).clamp(max=max(1, length - 1))
         generator = torch.Generator(ids.device).manual_seed(seed)
         beginnings = [row[:size] for row, size in zip(ids, given.tolist(), strict=True)]
-        with torch.no_grad(), loading.evaluating(list(self.student.modules())):
+        with torch.no_grad(), guards.evaluating(list(self.student.modules())):
             fresh = self._continued(beginnings, length - int(given.min()), generator)
         count = fresh.shape[1]
         ended = self._ends(fresh).long().cumsum(1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from draftproof.heads.module import Heads
-from draftproof.runners.loading import shallower
+from draftproof.runners.guards import shallower
 
 
 class Exit(nn.Module):

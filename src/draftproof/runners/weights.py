@@ -1,0 +1,71 @@
+"""Where packed weights come from: tensors by the names of a checkpoint, one at a time.
+
+A loaded model is one such source; whoever packs never sees a module. Knows no kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+class Weights(Protocol):
+    """The tensors of a model of Llama's shape, by the names that transformers gives them."""
+
+    config: Any  # of the text model
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A tensor in any floating type; the caller copies what it keeps."""
+        ...
+
+    def drop(self, module: str) -> None:
+        """Nothing of that module ("": of the model) is asked for again: its memory may go."""
+        ...
+
+    def embeddings(self) -> Tensor | None:
+        """(vocabulary, hidden) in bfloat16, used where they lie; None: the head is tied to them."""
+        ...
+
+    def rotary(self) -> tuple[Tensor, float]:
+        """Inverse frequencies (head_dim / 2), and what cosines and sines are scaled by."""
+        ...
+
+
+class LoadedWeights:
+    """`Weights` of a loaded model. release: it is ours, so tensors go when they are dropped."""
+
+    def __init__(self, model: PreTrainedModel, *, release: bool = False) -> None:
+        self.model, self.release = model, release
+        self.config: Any = model.config.get_text_config()
+
+    def __contains__(self, name: str) -> bool:
+        try:
+            return isinstance(self[name], Tensor)
+        except AttributeError:
+            return False
+
+    def __getitem__(self, name: str) -> Tensor:
+        path, _, leaf = name.rpartition(".")
+        tensor: Tensor = getattr(self.model.get_submodule(path), leaf)
+        return tensor
+
+    def drop(self, module: str) -> None:
+        for parameter in self.model.get_submodule(module).parameters() if self.release else ():
+            parameter.data = parameter.data.new_empty(0)
+
+    def embeddings(self) -> Tensor | None:
+        weight = self["model.embed_tokens.weight"].detach()
+        if weight.data_ptr() == self["lm_head.weight"].data_ptr():
+            return None
+        # A copy, or it would keep the whole checkpoint's memory alive.
+        return weight.to(torch.bfloat16, copy=self.release).contiguous()
+
+    def rotary(self) -> tuple[Tensor, float]:
+        # The model's own, so that every scaling that is fixed at load is right.
+        rotary: Any = self.model.get_submodule("model.rotary_emb")
+        return rotary.inv_freq, float(rotary.attention_scaling)

@@ -1,0 +1,93 @@
+"""A proposer may be any object with `taps` and `propose`; whatever else it has is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import draftproof as dp
+import tiny
+from draftproof.drafting.base import adopt
+from draftproof.tree import TokenTree
+
+IDS = [[5, 6, 7, 5, 6, 7, 5]]
+PARAMS = dp.SamplingParams(max_tokens=12, ignore_eos=True)
+
+
+class Two:
+    """The two names, and nothing more."""
+
+    taps: tuple[int, ...] = ()
+
+    def propose(self, requests: Sequence[Any]) -> list[TokenTree]:
+        return [TokenTree.chain([each.tokens[-1], each.tokens[-1]]) for each in requests]
+
+
+class Everything(Two):
+    """All that is optional too."""
+
+    wants_best = True
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.feedback: list[Any] = []
+
+    def propose(self, requests: Sequence[Any]) -> list[TokenTree]:
+        self.feedback += [each.feedback for each in requests if each.feedback is not None]
+        return super().propose(requests)
+
+    def bind(self, target: Any) -> None:
+        self.calls.append(f"bind {target.vocabulary}")
+
+    def read_along(self, requests: Sequence[Any]) -> None:
+        self.calls.append("read_along")
+
+    def release(self, request: Any) -> None:
+        self.calls.append("release")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def test_two_names_are_enough() -> None:
+    model = tiny.model()
+    (wanted,) = dp.LLM(model).generate(IDS, PARAMS)
+    with dp.LLM(model, speculate=Two()) as llm:
+        (found,) = llm.generate(IDS, PARAMS)
+        assert found.token_ids == wanted.token_ids and found.stats.drafted > 0
+        assert not found.warnings
+
+
+def test_what_else_it_has_is_used_also_as_a_part() -> None:
+    model = tiny.model()
+    for wrap in (lambda made: made, lambda made: dp.Hybrid([dp.NGram(), made])):
+        made = Everything()
+        long = [3 + i % 90 for i in range(700)]  # read in two steps
+        room = tiny.model(max_position_embeddings=1024)
+        with dp.LLM(room, speculate=wrap(made)) as llm:
+            llm.generate([long], PARAMS)
+        assert made.calls == [f"bind {model.config.vocab_size}", "read_along", "release", "close"]
+        assert made.feedback and all(len(each.best) == len(each.tree) for each in made.feedback)
+
+
+def test_feedback_has_the_price_of_the_pass() -> None:
+    made = Everything()
+    with dp.LLM(tiny.model(), speculate=made) as llm:
+        llm.generate([IDS[0], IDS[0]], PARAMS)
+    assert all(each.seconds > 0 for each in made.feedback)
+    assert max(each.rows for each in made.feedback[2:]) == 4  # two texts with two nodes each
+
+
+def test_the_same_object_may_be_used_again() -> None:
+    """A new method is bound before the former is let go of: that would close what was bound."""
+    made = Everything()
+    with dp.LLM(tiny.model(), speculate=made) as llm:
+        llm.use(made)
+        assert made.calls == ["bind 97"] * 2
+        llm.use(None)
+        assert made.calls[2:] == ["close"]
+
+
+def test_ours_are_taken_as_they_are() -> None:
+    ours, theirs = dp.NGram(), Two()
+    assert adopt(ours) is ours and adopt(theirs) is not theirs

@@ -54,6 +54,7 @@ bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !tra
 demo.train              <- bundled bundled.* demo training.*
 demo demo.*             <- llm analysis methods bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
+prompts                 <- bundled bundled.* text
 training.data training.entries training.rows <- training.entries training.rows
 training.run* training.prepare training.served <- * !server !server.* !cli !cli.* !demo !demo.*
 training training.*     <- runners runners.* heads.* analysis bundled training.*
@@ -64,6 +65,7 @@ detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors
 intake                  <- request sampling text verify writing
+places                  <-
 analysis                <- tree
 shapes                  <- analysis | numpy
 clock                   <- native runners.base tree | torch

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from draftproof import native
+from draftproof import native, places
 from draftproof.bundled import located
 from draftproof.drafting.base import Proposer, adopt
 from draftproof.engine import Engine
@@ -98,6 +98,7 @@ class LLM:
             self.runner = model.runner.again(**room)
             tokenizer = tokenizer or model.tokenizer
         else:
+            places.check(model)
             self.runner = choice.make(
                 model,
                 runner=runner,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from draftproof import LLM, Completion, SamplingParams, methods
+from draftproof import LLM, Completion, SamplingParams, methods, places
 from draftproof.bundled import BUNDLED, located
 from draftproof.cli import defaults, options, output, prompting
 from draftproof.cli.options import PROMPTS, option
@@ -74,6 +74,7 @@ def generate(
     if revision is not None and (model == BUNDLED or Path(model).is_dir()):
         raise ValueError(f"revision {revision!r} is for models of the hub, and {model!r} is none")
     target = located(model, "target")
+    places.check(target)
     loading: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     sources: dict[str, Any] = given_sources(draft, heads)
     if any_tokenizer:
@@ -182,6 +183,7 @@ def foreign(sources: methods.Sources, target: Any, loading: dict[str, Any]) -> d
 
 def given_sources(draft: str | None, heads: str | None) -> dict[str, str | None]:
     """What methods are given, by its kind; `bundled` is located."""
+    places.check(draft)
     named = {"draft": draft, "heads": heads}
     return {kind: name if name is None else located(name, kind) for kind, name in named.items()}
 

@@ -23,7 +23,6 @@ import draftproof
 from draftproof import bundled, clock, native
 from draftproof.cli import options
 from draftproof.methods import METHODS
-from draftproof.runners.matrix import PRECISIONS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors' names

@@ -25,6 +25,7 @@ from transformers.generation.stopping_criteria import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from draftproof.counts import Stats
 from draftproof.hf_options import of_generate, refuse
 from draftproof.llm import LLM
 from draftproof.methods import resolve
@@ -59,7 +60,10 @@ def custom_generate(
 
 
 class CustomGenerate:
-    """A decoding loop for transformers' `generate`; see `custom_generate`."""
+    """A decoding loop for transformers' `generate`; see `custom_generate`.
+
+    stats: what each row of the last call took, as `Completion.stats` has it.
+    """
 
     def __init__(self, speculate: Any, rule: str, seed: int | None, max_batch: int) -> None:
         self._options: dict[str, Any] = {"rule": rule, "max_batch": max_batch}
@@ -68,6 +72,7 @@ class CustomGenerate:
         self._lock = threading.Lock()
         self._users: list[threading.Lock] = []  # each held for the length of a call
         self._llm: LLM | None = None
+        self.stats: list[Stats] = []
         self._made_for: tuple[Any, ...] = ()
 
     def __call__(
@@ -115,6 +120,7 @@ class CustomGenerate:
                 ):
                     request.rows = []
             _run(llm, written, streamer)
+        self.stats = [row.request.stats for row in written]
         for row in written:
             row.tell(params["max_tokens"])
         pad = getattr(generation_config, "_pad_token_tensor", None)
@@ -126,6 +132,12 @@ class CustomGenerate:
             sequences=sequences,  # type: ignore[arg-type]
             scores=_stacked(written, Row.scores) if config.output_scores else None,
             logits=_stacked(written, Row.logits) if config.output_logits else None,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"custom_generate({self._options['speculate']!r}, rule={self._options['rule']!r}, "
+            f"seed={self._seed}, max_batch={self._options['max_batch']})"
         )
 
     def _engine(self, model: PreTrainedModel, mine: threading.Lock) -> LLM:

@@ -6,8 +6,10 @@ lies in `TokenTree.laws` it cannot make the output wrong.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from pathlib import PurePath
+from typing import Any, NoReturn, Protocol
 
 from torch import Tensor
 
@@ -32,6 +34,22 @@ class Drafter:
     taps: tuple[int, ...] = ()
     wants_best = False  # the target's argmax after every node, in `request.feedback`
     observes = False  # the states of all committed tokens, by `observe`
+
+    def __repr__(self) -> str:
+        """Its name, and what it was made with."""
+        names = inspect.signature(type(self)).parameters
+        known = {name: vars(self)[name] for name in names if vars(self).get(name) is not None}
+        return f"{type(self).__name__}({', '.join(f'{n}={_brief(x)}' for n, x in known.items())})"
+
+    def __call__(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused: transformers calls whatever is given as `custom_generate`, if it can be called.
+
+        Without this it would be ignored there.
+        """
+        raise TypeError(
+            f"{type(self).__name__} drafts, and does not generate: wrap it, "
+            f"custom_generate=dp.custom_generate(dp.{type(self).__name__}(...))"
+        )
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         """See `Proposer`."""
@@ -108,3 +126,12 @@ def alone(request: Writing) -> bool:
     seed shall give the same one, so neither clocks nor other requests may have a say.
     """
     return not request.races
+
+
+def _brief(value: Any) -> str:
+    """A number, a name, a drafter, a list of these; of anything else its kind."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_brief, value))}]"
+    if isinstance(value, int | float | str | PurePath | Drafter):
+        return repr(str(value) if isinstance(value, PurePath) else value)
+    return type(value).__name__

@@ -31,7 +31,7 @@ bench-peers: setup
 # The bundled models from nothing: hours on two cores. Each line goes on where it was interrupted, the
 # first only before it is done. What is shipped was made in more steps: see provenance.json, docs/log.md.
 models: setup
-	$(BIN)/python -m draftproof.demo.train --work build/demo
+	$(BIN)/python scripts/train_target.py --work build/demo
 	$(BIN)/draftproof train draft $(BUNDLED) --size 2x192 --loss text --steps 1000 --out build/draft-text
 	$(BIN)/draftproof train draft $(BUNDLED) --start build/draft-text $(WRITTEN) --out build/draft
 	$(BIN)/draftproof train medusa $(BUNDLED) $(WRITTEN) --layers 4 --out build/heads

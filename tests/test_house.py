@@ -51,12 +51,11 @@ hf                      <- llm methods counts request sampling hf_options
 hf_options              <-  | transformers
 certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
 bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !training.* !certify.*
-demo.train              <- bundled bundled.* demo training.*
 demo demo.*             <- llm analysis methods bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
 prompts                 <- bundled bundled.* text
-training.data training.entries training.rows <- training.entries training.rows
-training.run* training.prepare training.served <- * !server !server.* !cli !cli.* !demo !demo.*
+training.data training.data.sources training.data.entries training.data.rows <- training.data.*
+training.jobs training.jobs.* <- * !server !server.* !cli !cli.* !demo.* !bench.* !certify.*
 training training.*     <- runners runners.* heads.* analysis bundled training.*
 server server.* cli cli.* draftproof __main__ <- *
 native native.*         <- native native.*
@@ -77,7 +76,7 @@ METHODS = re.compile(
     re.IGNORECASE,
 )
 MAY_TOUCH_GLOBALS = (  # scripts, which own their process, and what gives the generator back
-    "demo.train bench bench.* training.trainer training.student training.joint"
+    "bench bench.* training.trainer training.recipes.student training.recipes.joint"
 )
 ENVIRONMENT = "os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv"
 GLOBAL_GENERATORS = (
@@ -293,7 +292,7 @@ def test_the_former_name_is_gone() -> None:
 
 
 KNOWN = {"tree", "engine", "llm", "hf", "verify", "cli", "bundled.corpus"}
-KNOWN |= {"proposers.medusa", "drafting.base", "runners.base", "training.heads"}
+KNOWN |= {"demo.show", "proposers.medusa", "drafting.base", "runners.base", "training.heads"}
 
 
 @pytest.mark.parametrize(
@@ -319,12 +318,8 @@ KNOWN |= {"proposers.medusa", "drafting.base", "runners.base", "training.heads"}
         ("engine", "from draftproof.training import heads", True),
         ("llm", "from draftproof import engine\nfrom .hf import generate", False),
         ("llm", "from . import cli", True),
-        (
-            "demo.train",
-            "from draftproof.bundled import corpus\nimport draftproof.training.heads, typer",
-            False,
-        ),
-        ("demo.train", "from draftproof.engine import Engine", True),
+        ("training.recipes.draft", "from draftproof.engine import Engine", True),
+        ("training.jobs.draft", "from draftproof.demo import show", True),
         ("cli", "import draftproof.training.heads, draftproof", False),
         ("novelty", "import math", True),  # no row of the table
     ],
@@ -351,7 +346,7 @@ def test_a_planted_import_is_found(module: str, source: str, guilty: bool) -> No
 )
 def test_a_planted_global_is_found(source: str, guilty: bool) -> None:
     assert bool(forbidden_globals("sampling", source)) is guilty
-    assert forbidden_globals("demo.train", source) == []
+    assert forbidden_globals("training.trainer", source) == []
 
 
 @pytest.mark.parametrize(

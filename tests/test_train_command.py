@@ -24,11 +24,15 @@ from draftproof import bundled, cli
 from draftproof.cli import training
 from draftproof.heads import files
 from draftproof.heads.module import Heads
-from draftproof.training import joint, material, prepare, quantised, run_medusa, served, trainer
-from draftproof.training.data import Document, documents, pack, split
+from draftproof.training import trainer
+from draftproof.training.data.rows import Document, pack, split
+from draftproof.training.data.sources import documents
+from draftproof.training.jobs import job, material, medusa, served, setup
+from draftproof.training.recipes import joint, quantised
 
 TEXT = "def main(arguments):\n    for name in arguments:\n        print(name)\n\n\n" * 40
 SIZES = {"vocab_size": 8192, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+TWO = ["--num-heads", "2"]
 QUICK = ["--steps", "6", "--length", "48", "--rows", "2", "--calibration-tokens", "200"]
 
 
@@ -64,15 +68,15 @@ def test_a_quantised_target(
     dtype: str, run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    honest = run_medusa._memory
+    honest = medusa.memory
 
-    def memory(options: Any, target: Any, *rest: Any) -> str:
+    def memory(target: Any, *rest: Any) -> str:
         layers = target.named_modules()
         seen.extend(name for name, layer in layers if isinstance(layer, quantised.Int8))
-        return honest(options, target, *rest)
+        return honest(target, *rest)
 
-    monkeypatch.setattr(run_medusa, "_memory", memory)
-    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    monkeypatch.setattr(medusa, "memory", memory)
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, *TWO]
     words += ["--dtype", dtype, "--quantize", "int8"]
     found = run(*words, "--out", str(tmp_path / "heads"), "--capture")
     assert found.code == 0, found.err
@@ -101,7 +105,7 @@ def test_a_quantised_layer_is_near_the_one_it_was_made_of() -> None:
 def test_heads_are_written_with_card_and_figures(run: Any, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "heads"
     data = ["--data", str(folder / "text.py")]
-    found = run(str(folder / "T"), *data, "--out", str(out), *QUICK, "--heads", "2", "--capture")
+    found = run(str(folder / "T"), *data, "--out", str(out), *QUICK, *TWO, "--capture")
     assert found.code == 0, found.err
     assert "memory: about" in found.err and "hidden states:" in found.err
     predicted, served = map(float, re.findall(r"tokens/step (\d+\.\d+)", found.out))
@@ -124,7 +128,7 @@ def test_heads_are_written_with_card_and_figures(run: Any, folder: Path, tmp_pat
 
 def test_exports_are_what_others_read(run: Any, folder: Path, tmp_path: Path) -> None:
     words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
-    found = run(*words, "--heads", "2", "--export", "original", "--export", "vllm")
+    found = run(*words, *TWO, "--export", "original", "--export", "vllm")
     assert found.code == 0, found.err
     ours = files.load(tmp_path)
     for name in ("original", "vllm"):
@@ -136,7 +140,7 @@ def test_exports_are_what_others_read(run: Any, folder: Path, tmp_path: Path) ->
 
 def test_the_target_writes_what_is_learnt(run: Any, folder: Path, tmp_path: Path) -> None:
     words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
-    found = run(*words, "--heads", "2", "--self-distill", "--limit", "500")
+    found = run(*words, *TWO, "--self-distill", "--limit", "500")
     assert found.code == 0, found.err
     assert not (tmp_path / "written.json").exists()
 
@@ -145,7 +149,7 @@ def test_what_the_target_wrote_is_kept_for_a_resumption(
     run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
-    words += ["--heads", "2", "--self-distill", "--limit", "500"]
+    words += [*TWO, "--self-distill", "--limit", "500"]
     monkeypatch.setattr(training.Shown, "stopped", lambda self: True)
     assert run(*words).code == 130
     monkeypatch.undo()
@@ -178,7 +182,7 @@ def test_what_cannot_be_is_refused_before_the_target_writes(
         raise AssertionError("the data was read")
 
     (tmp_path / "checkpoint").mkdir()
-    monkeypatch.setattr(material.texts, "documents", read)
+    monkeypatch.setattr(material.sources, "documents", read)
     data = ["--data", str(folder / "text.py"), "--out", str(tmp_path), "--self-distill"]
     found = run(str(folder / "T"), *data, *words)
     assert found.code == 2 and says in found.err
@@ -196,8 +200,8 @@ def test_what_the_target_wrote_of_other_data_is_not_learnt(
         return honest(*given)
 
     monkeypatch.setattr(served, "own_texts", counted)
-    monkeypatch.setattr(run_medusa, "check", lambda *given: 1 / 0)  # before any checkpoint
-    words = ["--out", str(tmp_path / "out"), *QUICK, "--heads", "2", "--self-distill"]
+    monkeypatch.setattr(job, "check", lambda *given: 1 / 0)  # before any checkpoint
+    words = ["--out", str(tmp_path / "out"), *QUICK, *TWO, "--self-distill"]
     for data in (folder / "text.py", folder / "text.py", tmp_path / "other.py"):
         with pytest.raises(ZeroDivisionError):
             run(str(folder / "T"), "--data", str(data), *words, "--limit", "500", "--resume")
@@ -211,9 +215,9 @@ def test_a_disk_that_is_full_at_the_end_is_one_sentence(
     def full(*given: Any) -> None:
         raise SafetensorError("No space left on device (os error 28)")
 
-    monkeypatch.setitem(run_medusa.EXPORTS, what, full)
+    monkeypatch.setitem(medusa.EXPORTS, what, full)
     words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
-    found = run(*words, "--heads", "2", "--export", what)
+    found = run(*words, *TWO, "--export", what)
     assert found.code == 2 and f"{tmp_path / what}, where" in found.err and "make room" in found.err
     assert "Traceback" not in found.err
 
@@ -230,7 +234,7 @@ def test_jointly_the_target_is_written_too(
     more: list[str], run: Any, folder: Path, tmp_path: Path
 ) -> None:
     words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
-    found = run(*words, "--heads", "2", "--joint", *more, "--export", "original")
+    found = run(*words, *TWO, "--joint", *more, "--export", "original")
     assert found.code == 0, found.err
     before = AutoModelForCausalLM.from_pretrained(folder / "T").state_dict()
     after = AutoModelForCausalLM.from_pretrained(tmp_path / "target").state_dict()
@@ -247,7 +251,7 @@ def test_an_interrupt_leaves_a_checkpoint(folder: Path, tmp_path: Path) -> None:
     words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
     words[words.index("--steps") + 1] = "100000"
     program = "from draftproof.cli import main; main()"
-    command = [sys.executable, "-c", program, "train", "medusa", *words, "--heads", "2"]
+    command = [sys.executable, "-c", program, "train", "medusa", *words, *TWO]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
@@ -267,7 +271,7 @@ def test_an_interrupt_leaves_a_checkpoint(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.slow  # imports everything four times
 def test_two_processes_train_what_one_does(folder: Path, tmp_path: Path) -> None:
     """Started as torchrun and accelerate do: the same rows a step, so nearly the same weights."""
-    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, *TWO]
     program, environment = [sys.executable, "-m"], os.environ | {"OMP_NUM_THREADS": "1"}
     launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     weights, outputs = {}, {}
@@ -292,7 +296,16 @@ def test_without_steps_there_are_at_least_300(run: Any, folder: Path, tmp_path: 
     few = tmp_path / "few.txt"
     few.write_text("x = 1\ny = 2\nprint(x, y, x + y, x - y, x * y, x / y)\n")
     out = tmp_path / "heads"
-    words = ["--data", str(few), "--out", str(out), "--calibration-tokens", "50", "--heads", "2"]
+    words = [
+        "--data",
+        str(few),
+        "--out",
+        str(out),
+        "--calibration-tokens",
+        "50",
+        "--num-heads",
+        "2",
+    ]
     found = run(str(folder / "T"), *words)
     assert found.code == 0, found.err
     assert json.loads((out / "provenance.json").read_text())["report"]["steps"] >= 300
@@ -301,7 +314,7 @@ def test_without_steps_there_are_at_least_300(run: Any, folder: Path, tmp_path: 
 def test_without_accelerate_it_says_what_to_install(
     run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "find_spec", lambda name: None)
+    monkeypatch.setattr(setup, "find_spec", lambda name: None)
     found = run(str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path))
     assert found.code == 2 and "pip install 'draftproof[train]'" in found.err
 
@@ -316,7 +329,7 @@ def test_what_can_be_trained_is_listed(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     "words, says",
     [
-        (["--heads", "0"], "--heads is 0, but must be 1 or more"),
+        (["--num-heads", "0"], "--num-heads is 0, but must be 1 or more"),
         (["--rate", "3"], "--rate is 3.0, but must be between 0 and 1"),
         (["--full"], "--full is for --joint: add that"),
         (["--joint", "--capture"], "--joint changes the states that --capture keeps"),
@@ -339,7 +352,7 @@ def test_a_single_held_out_text_serves_for_the_tree_and_for_its_judgement(
 ) -> None:
     (tmp_path / "few.txt").write_text("x = 1\ny = 2\n")
     words = ["--data", str(folder / "text.py"), "--held-out", str(tmp_path / "few.txt")]
-    found = run(str(folder / "T"), *words, "--out", str(tmp_path / "out"), *QUICK, "--heads", "2")
+    found = run(str(folder / "T"), *words, "--out", str(tmp_path / "out"), *QUICK, *TWO)
     assert found.code == 0, found.err
     said = json.loads((tmp_path / "out" / "provenance.json").read_text())["report"]
     assert said["served_tokens"] > 0 and said["predicted"] == pytest.approx(
@@ -389,7 +402,7 @@ def roomy(folder: Path) -> Path:
     return made
 
 
-@pytest.mark.parametrize("what", [["medusa", "--heads", "2"], ["draft", "--size", "1"]])
+@pytest.mark.parametrize("what", [["medusa", *TWO], ["draft", "--size", "1"]])
 def test_answers_to_long_prompts_are_learnt_and_served(
     what: list[str], roomy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -403,7 +416,7 @@ def test_answers_to_long_prompts_are_learnt_and_served(
     assert (tmp_path / "training.png").exists()
 
 
-@pytest.mark.parametrize("what", [["medusa", "--heads", "2"], ["draft", "--size", "1"]])
+@pytest.mark.parametrize("what", [["medusa", *TWO], ["draft", "--size", "1"]])
 @pytest.mark.parametrize("cause", ["target", "prompts"])
 def test_what_cannot_be_served_is_not_trained(
     what: list[str],
@@ -423,7 +436,7 @@ def test_what_cannot_be_served_is_not_trained(
 
         monkeypatch.setattr(served, "prompts_of", none)
         says = "no beginnings"
-    monkeypatch.setattr(prepare, "trained", lambda *given: 1 / 0)
+    monkeypatch.setattr(job.Job, "_train", lambda *given: 1 / 0)
     words = [what[0], str(folder / "T"), "--data", str(folder / "text.py"), *what[1:], *QUICK]
     with pytest.raises(SystemExit) as end:
         cli.main(["train", *words, "--out", str(tmp_path)])
@@ -433,13 +446,13 @@ def test_what_cannot_be_served_is_not_trained(
 def test_what_was_learnt_is_there_whatever_happens_when_it_is_judged(
     run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, *TWO]
     assert run(*words, "--out", str(tmp_path / "whole")).code == 0
 
     def fails(*given: Any) -> None:
         raise ValueError("no power")
 
-    monkeypatch.setattr(run_medusa, "_serve", fails)
+    monkeypatch.setattr(medusa.HeadsJob, "judge", fails)
     out = tmp_path / "cut"
     assert run(*words, "--out", str(out)).code == 2
     whole, kept = files.load(tmp_path / "whole"), files.load(out)
@@ -472,7 +485,7 @@ def test_what_no_held_out_text_can_tell_is_trained_to_the_end(
 ) -> None:
     (tmp_path / "short.txt").write_text("x = 1")
     words = ["--data", str(folder / "text.py"), "--held-out", str(tmp_path / "short.txt"), *QUICK]
-    found = run(str(folder / "T"), *words, "--heads", "9", "--out", str(tmp_path / "out"))
+    found = run(str(folder / "T"), *words, "--num-heads", "9", "--out", str(tmp_path / "out"))
     assert found.code == 0, found.err
     assert "no held-out text has 11 tokens" in found.err and "the last are kept" in found.err
     said = told(tmp_path / "out")
@@ -504,7 +517,7 @@ def test_as_many_tokens_as_heads_need(spare: int, run: Any, tmp_path: Path, fold
     (tmp_path / "few.txt").write_text("x = 1\ny = 2\n")
     (one,) = documents([tmp_path / "few.txt"], AutoTokenizer.from_pretrained(bundled.TARGET))
     heads = len(one.ids) - 2 + spare
-    words = ["--data", str(tmp_path / "few.txt"), "--heads", str(heads), "--steps", "2"]
+    words = ["--data", str(tmp_path / "few.txt"), "--num-heads", str(heads), "--steps", "2"]
     words += ["--calibration-tokens", "40", "--out", str(tmp_path / "out")]
     found = run(str(folder / "T"), *words)
     if spare:
@@ -520,7 +533,7 @@ def test_as_many_tokens_as_heads_need(spare: int, run: Any, tmp_path: Path, fold
 def test_jointly_too_a_resumed_training_is_an_uninterrupted_one(
     run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, *TWO]
     words += ["--joint", "--rate", "0.05"]
     assert run(*words, "--out", str(tmp_path / "whole")).code == 0
     asked: list[int] = []
@@ -547,18 +560,18 @@ def test_a_checkpoint_takes_a_lower_rate_and_names_what_else_differs(
 ) -> None:
     words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--out", str(tmp_path)]
     monkeypatch.setattr(training.Shown, "stopped", lambda self: True)
-    assert run(*words, "--heads", "2").code == 130
-    found = run(*words, "--heads", "3", "--resume")
-    assert found.code == 2 and "was made with heads 2, not 3" in found.err
+    assert run(*words, *TWO).code == 130
+    found = run(*words, "--num-heads", "3", "--resume")
+    assert found.code == 2 and "was made with num_heads 2, not 3" in found.err
     monkeypatch.undo()
-    found = run(*words, "--heads", "2", "--resume", "--rate", "0.001", "--device", "cpu")
+    found = run(*words, *TWO, "--resume", "--rate", "0.001", "--device", "cpu")
     assert found.code == 0, found.err
 
 
 def test_the_papers_two_stages(run: Any, folder: Path, tmp_path: Path) -> None:
     words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK]
     first, second = tmp_path / "first", tmp_path / "second"
-    assert run(*words, "--heads", "2", "--out", str(first)).code == 0
+    assert run(*words, *TWO, "--out", str(first)).code == 0
     found = run(*words, "--out", str(second), "--start", str(first), "--joint")
     assert found.code == 0, found.err
     one, two = (files.load(there).weights.detach() for there in (first, second))
@@ -567,7 +580,7 @@ def test_the_papers_two_stages(run: Any, folder: Path, tmp_path: Path) -> None:
     before, after = told(second)["report"]["target_loss"]
     texts = documents([folder / "text.py"], AutoTokenizer.from_pretrained(bundled.TARGET))
     _, held_out = split(texts, least=4)
-    held = prepare.evaluated(pack(held_out, 48))
+    held = setup.evaluation_batches(pack(held_out, 48))
     for path, loss in ((folder / "T", before), (second / "target", after)):
         target = AutoModelForCausalLM.from_pretrained(path)
         assert joint.loss(target, held) == pytest.approx(loss, abs=2e-4)
@@ -583,14 +596,14 @@ def test_heads_are_judged_in_the_precision_they_serve_in(
     run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    honest = run_medusa.Medusa.ranks
+    honest = medusa.Medusa.ranks
 
     def watched(recipe: Any, batch: Any) -> Any:
         seen.append((recipe.heads.weights.dtype, torch.is_autocast_enabled("cpu")))
         return honest(recipe, batch)
 
-    monkeypatch.setattr(run_medusa.Medusa, "ranks", watched)
-    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    monkeypatch.setattr(medusa.Medusa, "ranks", watched)
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, *TWO]
     found = run(*words, "--dtype", "float16", "--out", str(tmp_path))
     assert found.code == 0, found.err
     assert seen[-1] == (torch.float16, False)
@@ -601,11 +614,11 @@ def test_memory_is_that_of_all_that_learns(
 ) -> None:
     counted: list[int] = []
 
-    def memory(options: Any, target: Any, *given: Any) -> str:
+    def memory(target: Any, *given: Any) -> str:
         counted.append(sum(p.requires_grad for p in target.parameters()))
         raise ValueError("seen")
 
-    monkeypatch.setattr(run_medusa, "_memory", memory)
+    monkeypatch.setattr(medusa, "memory", memory)
     words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--out", str(tmp_path)]
     for more in ([], ["--joint"], ["--joint", "--full"]):
         assert run(*words, *more).code == 2
@@ -621,9 +634,8 @@ def test_memory_is_that_of_all_that_learns(
         config=SimpleNamespace(get_text_config=lambda: config),
         device=torch.device("cpu"),
     )
-    options = run_medusa.Options("T", "T", [], tmp_path, joint=True)
     heads = Heads(torch.zeros(1, 1, 8, 8), vocab_size=97)
-    text = run_medusa._memory(options, target, heads, trainer.Plan(1, 1), 8)
+    text = medusa.memory(target, heads, trainer.Plan(1, 1), 8, joint=True)
     assert "target 2.00, what is trained with gradients and moments 1.60" in text
 
 
@@ -632,9 +644,9 @@ def test_rows_of_a_step_divide_among_processes(
     processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(processes))
-    options = prepare.Options("T", "T", [], tmp_path, accumulate=2)
+    options = job.Options("T", "T", [], tmp_path, accumulate=2)
     rows = pack([Document([1] * 16)] * 400, 16)
-    count = prepare.plan(options, SimpleNamespace(dtype=torch.float32), rows, 512).rows
+    count = setup.plan(options, SimpleNamespace(dtype=torch.float32), rows, 512).rows
     assert count % (2 * processes) == 0 and 16 <= count < 16 + 2 * processes
 
 
@@ -643,35 +655,33 @@ def test_the_device_that_was_asked_for_is_the_one_that_is_trained_on(
 ) -> None:
     chosen: list[Any] = []
     gpu = torch.device("cuda:1")
-    monkeypatch.setattr(prepare.loading, "pick_device", lambda name: gpu)
-    monkeypatch.setattr(prepare.loading, "load", lambda *given, **named: named["device"])
+    monkeypatch.setattr(setup.loading, "pick_device", lambda name: gpu)
+    monkeypatch.setattr(setup.loading, "load", lambda *given, **named: named["device"])
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    options = prepare.Options("T", str(folder / "T"), [], tmp_path, device="cuda:1")
-    assert prepare.target(options)[0] == gpu and chosen == [gpu]
+    options = job.Options("T", str(folder / "T"), [], tmp_path, device="cuda:1")
+    assert setup.target(options)[0] == gpu and chosen == [gpu]
 
 
 def test_a_difference_between_predicted_and_served_is_said() -> None:
     lines: list[str] = []
     for predicted, got, tokens in ((2.0, 2.05, 20_000), (2.0, 2.2, 100), (2.0, 1.9, 20_000)):
-        served.compared(predicted, got, tokens, lines.append)
+        served.compare(predicted, got, tokens, lines.append)
     assert lines == [
         "warning: 2.00 tokens/step were predicted and 1.90 served: one of them is wrong, so "
         "report it"
     ]
     done = [SimpleNamespace(warnings=some) for some in (["b"], ["a", "b"], [])]
     lines.clear()
-    served.told(done, lines.append)
+    served.pass_on_warnings(done, lines.append)
     assert lines == ["a", "b"]
 
 
 def test_warnings_of_the_engine_are_passed_on(
     run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_medusa.served, "told", lambda done, line: line("the engine warns"))
-    monkeypatch.setattr(
-        run_medusa.served, "compared", lambda *given: given[-1](f"compared {given[:3]}")
-    )
-    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--heads", "2"]
+    monkeypatch.setattr(medusa.served, "pass_on_warnings", lambda _, line: line("the engine warns"))
+    monkeypatch.setattr(medusa.served, "compare", lambda *given: given[-1](f"compared {given[:3]}"))
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, *TWO]
     found = run(*words, "--out", str(tmp_path))
     report = told(tmp_path)["report"]
     three = (report["predicted"], report["served"], report["served_tokens"])

@@ -21,11 +21,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import tiny
 from cyclic import Repeated, V, batch_of, cycle
 from draftproof.heads.module import Heads
-from draftproof.training import calibrate, files, losses, trainer
-from draftproof.training.capture import Captured, capture, key
-from draftproof.training.data import Document, Stream, pack
-from draftproof.training.medusa import DECAY, HEADS_RATE, Medusa, fresh
-from draftproof.training.states import check, labelled, states_of
+from draftproof.training import checkpoint, trainer
+from draftproof.training.data.capture import Captured, capture, key
+from draftproof.training.data.rows import Document, Stream, pack
+from draftproof.training.data.states import check, labelled, states_of
+from draftproof.training.recipes import calibrate, losses
+from draftproof.training.recipes.medusa import DECAY, HEADS_RATE, Medusa, fresh
 from draftproof.training.trainer import Diverged, Plan, train
 
 
@@ -232,7 +233,7 @@ def test_a_checkpoint_is_not_written_over(cyclic: Any, tmp_path: Path) -> None:
         heads_of(cyclic, tmp_path, plan(20), resume=True, about={"data": "else"})
     with pytest.raises(ValueError, match="made with steps 20, not 21"):
         heads_of(cyclic, tmp_path, plan(21), resume=True)
-    files.clear(tmp_path)
+    checkpoint.clear(tmp_path)
     assert heads_of(cyclic, tmp_path, plan(3))[1].step == 3
 
 
@@ -407,7 +408,7 @@ class Quiet:
 def test_captured_states_are_the_targets(
     cyclic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftproof.training.capture.SHARD", 2)
+    monkeypatch.setattr("draftproof.training.data.capture.SHARD", 2)
     rows = pack([Document(cycle(i, 6 + i)) for i in range(7)], 12)
     capture(cyclic, rows, tmp_path, Quiet())
     kept = Captured(rows, tmp_path)
@@ -441,7 +442,7 @@ def test_a_disk_that_is_full_costs_the_shard_it_was_met_at(
     cyclic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library raises neither `OSError` nor `ValueError`, and leaves what it had written."""
-    monkeypatch.setattr("draftproof.training.capture.SHARD", 2)
+    monkeypatch.setattr("draftproof.training.data.capture.SHARD", 2)
     rows = pack([Document(cycle(i, 6 + i)) for i in range(7)], 12)
     honest, written = save_file, []
 
@@ -451,7 +452,7 @@ def test_a_disk_that_is_full_costs_the_shard_it_was_met_at(
         if len(written) == 2:
             raise SafetensorError("No space left on device (os error 28)")
 
-    monkeypatch.setattr("draftproof.training.capture.save_file", full)
+    monkeypatch.setattr("draftproof.training.data.capture.save_file", full)
     with pytest.raises(OSError, match=r"cannot write .*MB are free \(No space left.*: make room"):
         capture(cyclic, rows, tmp_path, Quiet())
     assert [file.name for file in tmp_path.iterdir()] == ["00000000.safetensors"]
@@ -546,7 +547,7 @@ def test_the_size_of_the_tree_follows_what_a_pass_costs() -> None:
         assert found.expected == pytest.approx(calibrate.replay([text], found.tree)[0])
         assert all(path[:-1] in found.tree for path in found.tree if len(path) > 1)
     for rank in range(5):
-        share = float((calibrate.whole(text)[:, 0] == rank).float().mean())
+        share = float((calibrate.complete(text)[:, 0] == rank).float().mean())
         assert flat.accuracies[0][rank] == pytest.approx(share, abs=1e-3)
 
 

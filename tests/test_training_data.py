@@ -20,7 +20,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tiny
 from draftproof.bundled import MODELS
-from draftproof.training.data import Document, Rows, Stream, documents, pack, split
+from draftproof.training.data.rows import Document, Rows, Stream, pack, split
+from draftproof.training.data.sources import documents
 
 ROLE = "<|{{ message.role }}|>{{ message.content }}"
 LAST = "{% if add_generation_prompt %}<|assistant|>{% endif %}"

@@ -24,13 +24,15 @@ from cyclic import Repeated, V, batch_of, cycle, rows_of
 from draftproof.cli.train_draft import draft as command
 from draftproof.heads.files import load as load_heads
 from draftproof.heads.module import Heads
-from draftproof.training import files, losses, material, run_draft, served
-from draftproof.training.draft import DEPTH, LOSSES, Draft, chances, replay, usual_rate
-from draftproof.training.exit import Exit
-from draftproof.training.rows import Document
-from draftproof.training.run_draft import Options
-from draftproof.training.states import states_of
-from draftproof.training.student import chosen, spread, student
+from draftproof.training import checkpoint
+from draftproof.training.data.rows import Document
+from draftproof.training.data.states import states_of
+from draftproof.training.jobs import material, served
+from draftproof.training.jobs.draft import DraftJob, Options, peak_rate
+from draftproof.training.recipes import losses
+from draftproof.training.recipes.draft import DEPTH, LOSSES, Draft, chances, replay, usual_rate
+from draftproof.training.recipes.exit import Exit
+from draftproof.training.recipes.student import layers_and_width, spread, student
 from draftproof.training.trainer import Plan, train
 
 
@@ -151,9 +153,9 @@ def test_a_configuration_that_cannot_be_cut(width: int | None) -> None:
 
 def test_sizes() -> None:
     assert [spread(n, 12) for n in (1, 2, 3, 12)] == [[0], [0, 11], [0, 5, 11], list(range(12))]
-    assert chosen("2", None, 12) == ([0, 11], None)
-    assert chosen("2x192", None, 12) == ([0, 11], 192)
-    assert chosen(None, "0,5,11", 12) == ([0, 5, 11], None)
+    assert layers_and_width("2", None, 12) == ([0, 11], None)
+    assert layers_and_width("2x192", None, 12) == ([0, 11], 192)
+    assert layers_and_width(None, "0,5,11", 12) == ([0, 5, 11], None)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def test_sizes() -> None:
 )
 def test_wrong_sizes(size: str | None, layers: str | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        chosen(size, layers, 12)
+        layers_and_width(size, layers, 12)
 
 
 # --- what it is taught by ---
@@ -343,7 +345,7 @@ def test_every_weight_learns_from_what_was_written_in_half_precision() -> None:
 def test_the_share_of_passes_that_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Draft(cyclic(), student(cyclic(), [0]), [], on_policy=0.3)
     seeds: list[int] = []
-    monkeypatch.setattr(recipe, "written", lambda batch, seed: seeds.append(seed) or batch)
+    monkeypatch.setattr(recipe, "own_rows", lambda batch, seed: seeds.append(seed) or batch)
     batch = batch_of([cycle(1, 8)], 8)
     for _ in range(20):
         recipe(batch, 0.0)
@@ -357,7 +359,7 @@ def test_what_is_written_goes_on_from_the_beginnings() -> None:
     taught = [[i >= 7 for i in range(12)], [True] * 20, [True] * 30]
     batch = batch_of(texts, 30, taught)
     recipe = Draft(cyclic(), made, [])
-    found = recipe.written(batch, 3)
+    found = recipe.own_rows(batch, 3)
     for row in range(len(batch["ids"])):
         given = int((~found["taught"][row]).sum())
         assert given in (7, 10, 15)
@@ -368,7 +370,7 @@ def test_what_is_written_goes_on_from_the_beginnings() -> None:
         assert found["positions"][row].tolist() == list(range(30))
         assert found["segments"][row].tolist() == [0] * 30
     assert made.training is False
-    same, other = recipe.written(batch, 3), recipe.written(batch, 4)
+    same, other = recipe.own_rows(batch, 3), recipe.own_rows(batch, 4)
     assert all(torch.equal(found[name], same[name]) for name in found)
     assert set(other) == set(batch)
 
@@ -378,7 +380,7 @@ def test_what_is_written_ends_with_its_end() -> None:
     recipe = Draft(cyclic(), copy.deepcopy(cyclic()), [], ends=[end])
     batch = batch_of([cycle(1, 10), cycle(1, 20)], 30)
     batch["taught"][:] = True
-    found = recipe.written(batch, 0)
+    found = recipe.own_rows(batch, 0)
     for ids, segments, taught in zip(
         found["ids"].tolist(), found["segments"].tolist(), found["taught"].tolist(), strict=True
     ):
@@ -557,7 +559,7 @@ def options(folder: Path, **more: Any) -> Options:
 @pytest.fixture(scope="module")
 def made(folder: Path) -> Any:
     """A draft as the command writes it."""
-    return run_draft.draft(options(folder, size="1"), Watch())
+    return DraftJob(options(folder, size="1"), Watch()).run()
 
 
 def test_predicted_is_served(folder: Path, made: Any) -> None:
@@ -574,7 +576,7 @@ def test_predicted_is_served(folder: Path, made: Any) -> None:
     assert "A draft for" in card and "| 0.7 |" in card
     told = json.loads((folder / "out" / "provenance.json").read_text())
     assert told["report"]["served"][0]["alpha"] == greedy.alpha and told["data_sha256"]
-    assert not (folder / "out" / files.CHECKPOINT).exists()
+    assert not (folder / "out" / checkpoint.CHECKPOINT).exists()
 
 
 def test_transformers_takes_it_as_an_assistant(folder: Path, made: Any) -> None:
@@ -600,7 +602,7 @@ def test_the_engine_takes_it(folder: Path, made: Any) -> None:
 def test_a_head_on_a_layer_learns_to_say_what_the_target_will(folder: Path) -> None:
     """The first of two layers, which alone knows little of the language; served as predicted."""
     out = folder / "exit"
-    found = run_draft.draft(options(folder, exit_layer=1, blocks=2, out=out), Watch())
+    found = DraftJob(options(folder, exit_layer=1, blocks=2, out=out), Watch()).run()
     assert found.exit and found.layers == 1 and found.parameters == 2 * 48 * 48
     greedy = found.served[0]
     assert greedy.predicted == greedy.tokens_per_step and greedy.predicted_alpha == greedy.alpha
@@ -657,19 +659,19 @@ def test_an_exits_states_are_of_its_layer_and_it_alone_learns(name: str) -> None
 
 def test_a_draft_goes_on(folder: Path, made: Any) -> None:
     more = options(folder, start=str(folder / "out"), out=folder / "more", steps=10, rate=1e-4)
-    found = run_draft.draft(more, Watch())
+    found = DraftJob(more, Watch()).run()
     assert found.held_out["score"] == pytest.approx(made.held_out["score"], abs=0.5)
 
 
 def test_who_goes_on_learns_at_a_lower_rate(folder: Path) -> None:
     given = options(folder, size="1", rate=None)
-    assert run_draft._rate(given, cyclic()) == usual_rate(48) == 1e-3
+    assert peak_rate(given, cyclic()) == usual_rate(48) == 1e-3
     assert usual_rate(640) == pytest.approx(5e-4)
-    again = run_draft._rate(options(folder, start="bundled", rate=None), cyclic())
+    again = peak_rate(options(folder, start="bundled", rate=None), cyclic())
     assert again == pytest.approx(3e-4)
     heads = Heads(torch.zeros(1, 1, 48, 48), vocab_size=V, exit=1)
     on_layer = options(folder, exit_layer=1, rate=None)
-    assert run_draft._rate(on_layer, Exit(cyclic(), heads)) == 1e-2
+    assert peak_rate(on_layer, Exit(cyclic(), heads)) == 1e-2
 
 
 @pytest.mark.parametrize(
@@ -697,7 +699,7 @@ def test_wrong_options(folder: Path, changes: dict[str, Any], said: str) -> None
         tokenizer(52).save_pretrained(there)
         changes = {"start": str(there)}
     with pytest.raises(ValueError, match=said) as caught:
-        run_draft.draft(options(folder, out=folder / "wrong", **changes), Watch())
+        DraftJob(options(folder, out=folder / "wrong", **changes), Watch()).run()
     assert "\n" not in str(caught.value)
 
 

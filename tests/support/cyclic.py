@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from draftproof.training.rows import Document, Rows, pack
+from draftproof.training.data.rows import Document, Rows, pack
 
 V = 53
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from draftproof.cli import options, training
-from draftproof.cli.options import option
+from draftproof.cli import training
+from draftproof.cli.options import Device, Dtype, Threads, TrustRemoteCode, option
 from draftproof.cli.training import RESULTS, TRAINING
-from draftproof.training import card_draft, run_draft
-from draftproof.training.draft import LOSSES
+from draftproof.training.jobs.draft import DraftJob, Options
+from draftproof.training.recipes.draft import LOSSES
 
 DRAFT = "The draft"
 
 
 def draft(
-    target: training.Target,
+    model: training.Model,
     data: training.Data,
     out: Annotated[Path, option(RESULTS, "Folder for the draft.")],
+    overwrite: training.Overwrite = False,
     held_out: training.HeldOut = None,
     limit: training.Limit = None,
     self_distill: training.SelfDistill = False,
@@ -60,16 +61,11 @@ def draft(
     calibration_tokens: Annotated[
         int, option(RESULTS, "Of held-out text to serve, at each of three temperatures; 20000.")
     ] = 20_000,
-    dtype: options.Dtype = None,
-    device: options.Device = "auto",
-    threads: options.Threads = None,
-    trust_remote_code: options.TrustRemoteCode = False,
+    dtype: Dtype = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> int:
     """A small model that drafts for a target: distilled, and served once to be sure."""
-    chosen = training.chosen(run_draft.Options, locals(), "draft")
-    return training.watched(
-        lambda shown: run_draft.draft(chosen, shown),
-        lambda shown: f"agrees {shown['agree']:.0%}",
-        card_draft.lines,
-        out,
-    )
+    options = training.options_of(Options, locals(), "draft")
+    return training.run(DraftJob, options, lambda shown: f"agrees {shown['agree']:.0%}")

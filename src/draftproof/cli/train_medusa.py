@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from draftproof.cli import options, training
-from draftproof.cli.options import option
+from draftproof.cli import training
+from draftproof.cli.options import Device, Dtype, Threads, TrustRemoteCode, option
 from draftproof.cli.training import DATA, RESULTS, TRAINING
-from draftproof.training import card_medusa, run_medusa
+from draftproof.training.jobs.medusa import HeadsJob, Options
 
 HEADS = "The heads"
 
 
 def medusa(
-    target: training.Target,
+    model: training.Model,
     data: training.Data,
     out: Annotated[Path, option(RESULTS, "Folder for the heads.")],
+    overwrite: training.Overwrite = False,
     held_out: training.HeldOut = None,
     limit: training.Limit = None,
     self_distill: training.SelfDistill = False,
@@ -24,12 +25,12 @@ def medusa(
         bool, option(DATA, "Hidden states once to disk, not every epoch.", "--capture")
     ] = False,
     length: training.Length = None,
-    heads: Annotated[int, option(HEADS, "How many; 5.")] = 5,
+    num_heads: Annotated[int, option(HEADS, "How many; 5.")] = 5,
     layers: Annotated[int, option(HEADS, "Blocks of each; 1.")] = 1,
     own_head: Annotated[
         bool, option(HEADS, "A projection for each, not the target's.", "--own-head")
     ] = False,
-    start: Annotated[str | None, option(HEADS, "Heads to go on from.", metavar="HEADS")] = None,
+    start: Annotated[str | None, option(HEADS, "Heads to go on from.", metavar="FOLDER")] = None,
     quantize: Annotated[
         str | None, option(TRAINING, "int8: the frozen target in half of bf16's memory.")
     ] = None,
@@ -55,21 +56,16 @@ def medusa(
     export: Annotated[
         list[str] | None, option(RESULTS, "Also write: original, vllm.", metavar="LAYOUT")
     ] = None,
-    dtype: options.Dtype = None,
-    device: options.Device = "auto",
-    threads: options.Threads = None,
-    trust_remote_code: options.TrustRemoteCode = False,
+    dtype: Dtype = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> int:
     """Medusa heads for a target: trained, their tree calibrated, and served once to be sure."""
-    chosen = training.chosen(run_medusa.Options, locals(), "heads")
-    return training.watched(
-        lambda shown: run_medusa.heads(chosen, shown),
-        _told,
-        card_medusa.lines,
-        out,
-    )
+    options = training.options_of(Options, locals(), "heads")
+    return training.run(HeadsJob, options, _accuracies)
 
 
-def _told(shown: dict[str, float]) -> str:
+def _accuracies(shown: dict[str, float]) -> str:
     shares = (value for name, value in shown.items() if name.startswith("head "))
     return "heads " + " ".join(f"{share:.0%}" for share in shares)

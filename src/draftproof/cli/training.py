@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -13,17 +14,19 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from draftproof.bundled import located
 from draftproof.cli.options import option
-from draftproof.training import prepare
-from draftproof.training.files import CHECKPOINT
+from draftproof.training.checkpoint import CHECKPOINT
+from draftproof.training.jobs import job, setup
 from draftproof.training.trainer import Plan, State
 
 DATA, TRAINING, RESULTS = "The data", "Training", "Results"
+MINUTE = 60.0  # seconds between two lines where there is no terminal
+SURE = 10.0, 0.02  # seconds and share of a phase, before which no time that is left is said
 
-Target = Annotated[str, typer.Argument(help="Hub id, folder, or `bundled`.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")]
 Data = Annotated[
     list[str], option(DATA, "Text, JSON lines, a folder, or a data set's name; repeatable.")
 ]
@@ -32,7 +35,8 @@ HeldOut = Annotated[
 ]
 Limit = Annotated[int | None, option(DATA, "So many tokens of it.")]
 SelfDistill = Annotated[
-    bool, option(DATA, "The target writes the answers itself.", "--self-distill")
+    bool,
+    option(DATA, "The model writes the answers itself: prompts are enough.", "--self-distill"),
 ]
 Length = Annotated[int | None, option(DATA, "Tokens of a row; 512 or what there is.")]
 Steps = Annotated[
@@ -42,99 +46,133 @@ Rows = Annotated[int | None, option(TRAINING, "Rows of a step; about 8,192 token
 Accumulate = Annotated[int, option(TRAINING, "Passes that a step is made of; 1.")]
 Seed = Annotated[int, option(TRAINING, "Of the order, and of what is drawn.")]
 Resume = Annotated[bool, option(TRAINING, "Go on from the checkpoint in --out.", "--resume")]
+Overwrite = Annotated[bool, option(RESULTS, "Replace the model in --out.", "--overwrite")]
+
+Kind = TypeVar("Kind", bound=job.Options)
 
 
-Chosen = TypeVar("Chosen", bound=prepare.Options)
+def options_of(kind: type[Kind], arguments: Mapping[str, Any], bundled: str) -> Kind:
+    """The options of a job from the arguments of its command; refuses numbers out of range.
 
-
-def chosen(made: type[Chosen], given: Mapping[str, Any], kind: str) -> Chosen:
-    """The options of a training from the arguments of its command; refuses numbers out of range.
-
-    kind: of what is bundled, if training starts from that.
+    bundled: what of it `bundled` names as a start, "draft" or "heads".
     """
-    found = {field.name: given[field.name] for field in fields(made) if field.name in given}
-    for name, value in found.items():
+    names = {field.name for field in fields(kind)}
+    given = {name: value for name, value in arguments.items() if name in names}
+    for name, value in given.items():
         if type(value) is int and value < 1 and name != "seed":
             raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be 1 or more")
     rate, start = given["rate"], given["start"]
     if rate is not None and not 0 < rate < 1:
         raise ValueError(f"--rate is {rate}, but must be between 0 and 1")
     for name in ("held_out", "export"):
-        if name in found:
-            found[name] = found[name] or ()
-    found["source"] = located(given["target"], "target")
-    found["start"] = None if start is None else located(start, kind)
-    found["dtype"] = given["dtype"] or "auto"
-    return made(**found)
+        if name in given:
+            given[name] = given[name] or ()
+    model = arguments["model"]
+    given |= {
+        "target": model,
+        "source": located(model, "target"),
+        "dtype": given["dtype"] or "auto",
+    }
+    given["start"] = None if start is None else located(start, bundled)
+    return kind(**given)
 
 
 class Shown:
     """A bar, and a line for what is worth keeping; asked to stop by a first interrupt.
 
-    told: what to tell of a step, besides loss and speed.
+    Where there is no terminal no bar moves: then a line a minute says how far it is. figures: what
+    to show of a step, besides loss and speed.
     """
 
     def __init__(
-        self, bar: Progress, console: Console, told: Callable[[dict[str, float]], str]
+        self, bar: Progress, console: Console, figures: Callable[[dict[str, float]], str]
     ) -> None:
-        self.bar, self.console, self.told, self.task = bar, console, told, TaskID(0)
+        self.bar, self.console, self.figures, self.task = bar, console, figures, TaskID(0)
         self.interrupted = False
         self.steps = False  # whether steps are taken now, after which it can stop
+        self.name = ""  # of the phase
+        self.first: tuple[float, float] | None = None  # seconds and share, when it first moved
+        self.last_line = time.monotonic()
 
     def phase(self, text: str) -> None:
-        if not self.console.is_terminal:  # a log, in which no bar moves
+        """See `Watch.phase`."""
+        if not self.console.is_terminal:
             self.line(text)
         if self.bar.tasks:
             self.bar.remove_task(self.task)
-        self.task, self.steps = self.bar.add_task(text, total=1.0), text == "training"
+        self.name, self.first, self.steps = text, None, text == "training"
+        self.task = self.bar.add_task(text, total=1.0, left="")
 
     def share(self, done: float) -> None:
-        self.bar.update(self.task, completed=done)
+        """See `Watch.share`."""
+        self._moved(done, self.name)
 
     def line(self, text: str) -> None:
+        """See `Watch.line`."""
+        self.last_line = time.monotonic()
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def step(self, state: State, shown: dict[str, float], plan: Plan) -> None:
+        """See `Watch.step`."""
         rate = state.tokens / max(1e-9, state.seconds)
-        text = (
-            f"step {state.step}  loss {shown['loss']:.3f}  {self.told(shown)}  {rate:,.0f} tokens/s"
-        )
-        self.bar.update(self.task, completed=state.step / plan.steps, description=text)
+        text = f"step {state.step} of {plan.steps}  loss {shown['loss']:.3f}"
+        text += f"  {self.figures(shown)}  {rate:,.0f} tokens/s"
         if "held-out score" in shown:
-            self.line(f"{text}  held-out tokens/step {shown['held-out score']:.3f}")
+            score = f"{shown['held-out score']:.3f} tokens/step expected on held-out data"
+            self.line(f"{text}  {score}")
+        self._moved(state.step / plan.steps, text)
 
     def stopped(self) -> bool:
+        """See `Watch.stopped`."""
         return self.interrupted
 
+    def _moved(self, done: float, text: str) -> None:
+        left = self._left(done)
+        self.bar.update(self.task, completed=done, description=text, left=left)
+        if not self.console.is_terminal and time.monotonic() - self.last_line >= MINUTE:
+            self.line("  ".join(part for part in (text, f"{done:.0%} done", left) if part))
 
-def watched(
-    work: Callable[[Shown], Any],
-    told: Callable[[dict[str, float]], str],
-    lines: Callable[[Any], list[str]],
-    out: Path,
+    def _left(self, done: float) -> str:
+        """The time that is left of this phase, once it can be told; empty before."""
+        now = time.monotonic()
+        if self.first is None:
+            self.first = now, done
+        seconds, share = now - self.first[0], done - self.first[1]
+        if seconds < SURE[0] or share < SURE[1] or done >= 1:
+            return ""
+        left = seconds * (1 - done) / share
+        return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
+
+
+def run(
+    kind: type[job.Job],
+    options: job.Options,
+    figures: Callable[[dict[str, float]], str],
 ) -> int:
-    """Does `work`, shown on standard error, and prints `lines` of its report; the exit code."""
-    console = Console(stderr=True, quiet=prepare.process() > 0)  # of several processes one tells
-    columns = (TextColumn("{task.description}"), BarColumn())
-    found = None
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        shown = Shown(bar, console, told)
+    """Runs a job, shown on standard error, and prints what its result gives; the exit code."""
+    console = Console(stderr=True, quiet=setup.process() > 0)  # one of several processes reports
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+    report: Any = None
+    with Progress(*columns, console=console, transient=True) as bar:
+        shown = Shown(bar, console, figures)
         try:
             with _interrupts(shown):
-                found = work(shown)
+                report = kind(options, shown).run()
         except KeyboardInterrupt:
             pass
-    if found is None or found.ended == "interrupted":
-        kept = (out / CHECKPOINT).exists()
-        told_of = (
-            f"a checkpoint is in {out}: go on with --resume" if kept else "nothing was trained"
-        )
-        if prepare.process() == 0:
-            print(f"interrupted: {told_of}", file=sys.stderr)
+    if report is None or report.ended == "interrupted":
+        if setup.process() == 0:
+            print(f"interrupted: {_kept(options.out)}", file=sys.stderr)
         return 130
-    if found.process == 0:
-        print(*lines(found), f"written: {out}", sep="\n")
+    if report.process == 0:
+        print(*report.lines(), f"written: {options.out}", sep="\n")
     return 0
+
+
+def _kept(out: Path) -> str:
+    if (out / CHECKPOINT).exists():
+        return f"a checkpoint is in {out}: go on with --resume"
+    return "there is no checkpoint yet"
 
 
 @contextmanager

@@ -20,8 +20,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from draftproof.training.files import BEST, CHECKPOINT, check_folder, replacing
-from draftproof.training.resuming import Checkpoint
+from draftproof.training.checkpoint import (
+    BEST,
+    CHECKPOINT,
+    Checkpoint,
+    check_folder,
+    replacing,
+)
 
 Batch = dict[str, Tensor]
 
@@ -79,7 +84,7 @@ class Plan:
 
 @dataclass
 class State:
-    """How far training is, and what it found; lies in a checkpoint."""
+    """How far training is, and its scores; lies in a checkpoint."""
 
     step: int = 0
     seconds: float = 0.0
@@ -170,8 +175,8 @@ class _Loop:
             )
         # A loader begins by drawing a number: not from the generator that dropout draws from.
         draws, size = torch.Generator(), plan.rows // share
-        found = DataLoader(rows(plan.steps * plan.rows), size, generator=draws)
-        loader = self.accelerator.prepare(found)
+        data = DataLoader(rows(plan.steps * plan.rows), size, generator=draws)
+        loader = self.accelerator.prepare(data)
         if state.step:
             loader = self.accelerator.skip_first_batches(loader, state.step * plan.accumulate)
         batches, saved = iter(loader), time.monotonic()
@@ -204,10 +209,10 @@ class _Loop:
         for _ in range(plan.accumulate):
             batch = next(batches)
             with self.accelerator.accumulate(self.model):
-                found = self.model(batch, state.step / plan.steps)
-                weight = found.pop("labels") / batch["ids"].numel()
-                self.accelerator.backward(found["loss"] * weight)
-            for name, value in (found | {"weight": torch.ones_like(weight)}).items():
+                scores = self.model(batch, state.step / plan.steps)
+                weight = scores.pop("labels") / batch["ids"].numel()
+                self.accelerator.backward(scores["loss"] * weight)
+            for name, value in (scores | {"weight": torch.ones_like(weight)}).items():
                 sums[name] = sums.get(name, 0) + weight * value.detach().float()
             state.tokens += int((batch["segments"] >= 0).sum()) * self.accelerator.num_processes
         totals = self.accelerator.reduce(torch.stack([*sums.values()]), "sum").tolist()
@@ -251,10 +256,10 @@ class _Loop:
         state, plan = self.state, self.plan
         self.model.eval()
         with torch.no_grad(), self.accelerator.autocast():
-            found: dict[str, float] = self.recipe.evaluate(self.accelerator.device)
+            scores: dict[str, float] = self.recipe.evaluate(self.accelerator.device)
         self.model.train()
-        state.evaluations.append({"step": float(state.step)} | found)
-        score = found.get("score")
+        state.evaluations.append({"step": float(state.step)} | scores)
+        score = scores.get("score")
         if score is None or state.best is None or score > state.best:
             state.risen = state.step
         if state.risen == state.step or score == state.best:  # of equals those that learnt longer
@@ -265,7 +270,7 @@ class _Loop:
         stale = (state.step - state.risen) // plan.every
         if plan.patience and stale >= plan.patience and state.step >= plan.least:
             state.reason = state.reason or "no better"
-        return {f"held-out {name}": value for name, value in found.items()}
+        return {f"held-out {name}": value for name, value in scores.items()}
 
     def _agreed(self, flag: bool) -> bool:
         """Whether any process was asked to stop."""

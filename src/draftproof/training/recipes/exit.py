@@ -40,5 +40,5 @@ class Exit(nn.Module):
         target = self._frozen[0]
         with torch.no_grad(), shallower(target.config.get_text_config(), self.layers):
             states = target.get_decoder()(**inputs).last_hidden_state
-        made = self.heads(states.flatten(0, 1))[0]
-        return SimpleNamespace(last_hidden_state=made.unflatten(0, states.shape[:2]))
+        blocks = self.heads(states.flatten(0, 1))[0]
+        return SimpleNamespace(last_hidden_state=blocks.unflatten(0, states.shape[:2]))

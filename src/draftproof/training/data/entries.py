@@ -6,37 +6,45 @@ What is learnt of it is marked token by token. Does not know where entries come 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from os.path import commonprefix
 from typing import Any
 
 import numpy as np
 
-from draftproof.training.rows import Document
+from draftproof.training.data.rows import Document
 
 CHATS = ("messages", "conversations")
+PROMPTS = ("prompt", "turns")  # fields that may come without an answer
 FIELDS = "`text`, `prompt` and `completion`, `messages` or `conversations`"
 ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}  # ShareGPT's names
 ROLES |= {role: role for role in ("user", "assistant", "system", "tool")}
 MARK = "\u00a7answer\u00a7"  # stands for an answer where its place is looked for
 
 
-def parsed(where: str, entry: Any, tokenizer: Any) -> list[Document]:
+def parsed(where: str, entry: Any, tokenizer: Any, unanswered: bool = False) -> list[Document]:
     """The documents of one entry, by its fields; none if there is nothing to learn in it.
 
-    Raises `ValueError` that begins with `where`.
+    unanswered: a prompt may come without its answer; the document is then the prompt, and one
+    token, the only one to learn, that stands for what will be written. Raises `ValueError` that
+    begins with `where`.
     """
     if not isinstance(entry, dict):
         raise ValueError(f"{where} is not an object: give one with {FIELDS}")
     given = {field: value for field, value in entry.items() if value is not None}
     for field in CHATS:
         if field in given:
-            return _chat(where, _messages(where, given[field]), tokenizer)
+            return _chat(where, _messages(where, given[field]), tokenizer, unanswered)
     if "prompt" in given and "completion" in given:
         parts = [given["prompt"], given["completion"]]
+    elif unanswered and any(field in given for field in PROMPTS):
+        return _prompt_alone(where, given, tokenizer)
     elif "text" in entry:
         parts = [given.get("text", "")]
     else:
-        raise ValueError(f"{where} has the fields {sorted(map(str, entry))}: give {FIELDS}")
+        fields = f"{where} has the fields {sorted(map(str, entry))}: give {FIELDS}"
+        alone = not unanswered and any(field in given for field in PROMPTS)
+        raise ValueError(fields + ("; prompts alone are for --self-distill" if alone else ""))
     if not all(isinstance(part, str) for part in parts):
         raise ValueError(f"{where}: `text`, `prompt` and `completion` must be text")
     if not parts[-1].strip():
@@ -46,9 +54,25 @@ def parsed(where: str, entry: Any, tokenizer: Any) -> list[Document]:
     return [encoded(tokenizer, whole, spans)]
 
 
+def _prompt_alone(where: str, given: dict[str, Any], tokenizer: Any) -> list[Document]:
+    prompt = given.get("prompt")
+    if prompt is None:
+        turns = given["turns"]
+        asked = {"role": "user", "content": turns[0] if isinstance(turns, list) and turns else None}
+        return _chat(where, _messages(where, [asked]), tokenizer, True)
+    if not isinstance(prompt, str):
+        raise ValueError(f"{where}: `prompt` must be text")
+    return _asked(tokenizer(prompt)["input_ids"])
+
+
+def _asked(ids: Sequence[int]) -> list[Document]:
+    """A prompt, and a token that stands for its answer."""
+    return [Document([*ids, ids[-1]], [False] * len(ids) + [True])] if ids else []
+
+
 def _messages(where: str, given: Any) -> list[dict[str, str]]:
     """A conversation in the form that chat templates know."""
-    made = []
+    conversation = []
     for number, message in enumerate(given if isinstance(given, list) else [given], 1):
         known = message if isinstance(message, dict) else {}
         role = known.get("role") or ROLES.get(str(known.get("from")))
@@ -56,11 +80,13 @@ def _messages(where: str, given: Any) -> list[dict[str, str]]:
         if not (isinstance(role, str) and isinstance(content, str)):
             forms = f"`role` and `content`, or `from` ({', '.join(ROLES)}) and `value`"
             raise ValueError(f"{where}: message {number} must be an object of texts, {forms}")
-        made.append({"role": role, "content": content})
-    return made
+        conversation.append({"role": role, "content": content})
+    return conversation
 
 
-def _chat(where: str, messages: list[dict[str, str]], tokenizer: Any) -> list[Document]:
+def _chat(
+    where: str, messages: list[dict[str, str]], tokenizer: Any, unanswered: bool
+) -> list[Document]:
     """A conversation, its answers learnt up to and with the end of their turns.
 
     One document, or several where the template renders an answer differently once others follow
@@ -80,7 +106,10 @@ def _chat(where: str, messages: list[dict[str, str]], tokenizer: Any) -> list[Do
             raise ValueError(f"{where}: {cause}: correct it or leave it out") from error
         return text
 
-    made: list[tuple[str, list[tuple[int, int]]]] = []
+    answers: list[tuple[str, list[tuple[int, int]]]] = []
+    if unanswered and messages and messages[-1]["role"] != "assistant":
+        text = rendered(messages, prompt=True)
+        return _asked(tokenizer(text, add_special_tokens=False)["input_ids"])
     for at in range(1, len(messages)):
         if messages[at]["role"] != "assistant":
             continue
@@ -100,10 +129,10 @@ def _chat(where: str, messages: list[dict[str, str]], tokenizer: Any) -> list[Do
             text, begin = prompt + text[begin:], len(prompt)
         bare = text[begin:].strip() == messages[at]["content"].strip()
         end = len(text if bare else text.rstrip())  # no model writes the break behind its turn
-        earlier = made.pop() if made and text.startswith(made[-1][0]) else ("", [])
-        made.append((text, [*earlier[1], (begin, end)]))
-    found = [encoded(tokenizer, text, spans, chat=True) for text, spans in made]
-    return [document for document in found if any(document.taught or ())]
+        earlier = answers.pop() if answers and text.startswith(answers[-1][0]) else ("", [])
+        answers.append((text, [*earlier[1], (begin, end)]))
+    learnt = [encoded(tokenizer, text, spans, chat=True) for text, spans in answers]
+    return [document for document in learnt if any(document.taught or ())]
 
 
 def encoded(
@@ -116,10 +145,10 @@ def encoded(
     """
     options = {"add_special_tokens": not chat, "verbose": False}  # verbose: that it is long
     fast = spans is not None and bool(getattr(tokenizer, "is_fast", False))
-    made = tokenizer(text, **({"return_offsets_mapping": True} if fast else {}), **options)
-    ids = array("i", made["input_ids"])  # a tenth of a list of numbers
+    encoding = tokenizer(text, **({"return_offsets_mapping": True} if fast else {}), **options)
+    ids = array("i", encoding["input_ids"])  # a tenth of a list of numbers
     taught = np.zeros(len(ids), dtype=bool)
-    begins, ends = np.asarray(made["offset_mapping"] if fast else []).reshape(-1, 2).T
+    begins, ends = np.asarray(encoding["offset_mapping"] if fast else []).reshape(-1, 2).T
 
     def token(at: int) -> int:  # the first that differs when the text ends at this character
         return len(commonprefix([list(ids), list(tokenizer(text[:at], **options)["input_ids"])]))

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from draftproof.training.files import writing
-from draftproof.training.text import Text
+from draftproof.training.checkpoint import writing
+from draftproof.training.recipes.text import Text
 from draftproof.training.trainer import Batch
 
 LORA: dict[str, Any] = {"r": 32, "lora_alpha": 16, "lora_dropout": 0.05}  # the paper's

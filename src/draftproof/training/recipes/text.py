@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from draftproof.runners.torch import logits_of
-from draftproof.training.losses import cross_entropy
-from draftproof.training.states import labelled, on, states_of
+from draftproof.training.data.states import labelled, on, states_of
+from draftproof.training.recipes.losses import cross_entropy
 from draftproof.training.trainer import Batch
 
 MATRICES_RATE, RATE, DECAY = 4e-3, 3e-3, 0.05
@@ -51,7 +51,7 @@ class Text(nn.Module):
 
     def evaluate(self, device: torch.device) -> dict[str, float]:
         """`loss` on the held-out text, and `score`, which is its opposite."""
-        found = [self(on(batch, device), 1.0) for batch in self.held_out]
-        loss = sum(float(one["loss"] * one["labels"]) for one in found)
-        mean = loss / max(1.0, sum(float(one["labels"]) for one in found))
+        scores = [self(on(batch, device), 1.0) for batch in self.held_out]
+        loss = sum(float(one["loss"] * one["labels"]) for one in scores)
+        mean = loss / max(1.0, sum(float(one["labels"]) for one in scores))
         return {"score": -mean, "loss": mean}

@@ -1,7 +1,7 @@
 """Training data: from the files, folders and data sets that a user names to documents.
 
-`entries` makes documents of what lies in them, `rows` packs them; this module gives out the names
-of both. Does not know models, vocabularies, or what is trained.
+`entries` makes documents of what lies in them, `rows` packs them. Does not know models,
+vocabularies, or what is trained.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from draftproof.training.entries import CHATS, encoded, parsed
-from draftproof.training.rows import Document, Rows, Stream, pack, split
-
-__all__ = ["Document", "Rows", "Stream", "documents", "pack", "split"]
+from draftproof.training.data.entries import CHATS, PROMPTS, encoded, parsed
+from draftproof.training.data.rows import Document
 
 
 def documents(
-    sources: Sequence[str | Path], tokenizer: Any, *, limit: int | None = None
+    sources: Sequence[str | Path],
+    tokenizer: Any,
+    *,
+    limit: int | None = None,
+    unanswered: bool = False,
 ) -> list[Document]:
     """The documents of all sources in their order; `limit` ends after about so many tokens.
 
@@ -34,71 +36,100 @@ def documents(
     "train". Files may be gzipped. Below a folder hidden files are passed over, and files that
     are not UTF-8 text with a warning. Entries with nothing to learn are left out with a warning.
 
+    unanswered: answers are written later, so a `prompt` alone, `turns` (the first of them), and a
+    conversation that ends with a question are taken too: see `entries.parsed`.
+
     Raises `ValueError` naming file and line, and for a source without anything to learn.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"a limit of {limit} tokens leaves no data: give at least 1")
     if not sources:
         raise ValueError("no data was named: give a file, a folder or a data set of the hub")
-    found: list[Document] = []
+    reader = _Reader(tokenizer, unanswered)
+    read: list[Document] = []
     tokens = 0
     for source in sources:
-        before = len(found)
-        for document in _read(str(source), tokenizer):
+        before = len(read)
+        for document in reader.read(str(source)):
             if limit is not None and document.taught is None:
                 document = document.part(0, limit - tokens)  # one text may be all there is
-            found.append(document)
+            read.append(document)
             tokens += len(document.ids)
             if limit is not None and tokens >= limit:
-                return found
-        if len(found) == before:
+                return read
+        if len(read) == before:
             raise ValueError(f"{source} has nothing to learn in it: name other data")
-    return found
+    return read
 
 
-def _read(source: str, tokenizer: Any) -> Iterator[Document]:
-    path = Path(source)
-    saved = (path / "dataset_dict.json").exists() or (
-        (path / "state.json").exists() and (path / "dataset_info.json").exists()
-    )
-    if path.is_file():
-        yield from _file(path, tokenizer, None)
-    elif path.is_dir() and not saved:
-        yield from _folder(path, tokenizer)
-    else:
-        yield from _entries(source, _dataset(source), tokenizer)
+class _Reader:
+    """Documents of sources; unanswered: as in `documents`."""
 
+    def __init__(self, tokenizer: Any, unanswered: bool) -> None:
+        self.tokenizer, self.unanswered = tokenizer, unanswered
 
-def _folder(folder: Path, tokenizer: Any) -> Iterator[Document]:
-    odd: list[Path] = []
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_file() and not hidden:
-            yield from _file(path, tokenizer, odd)
-    if odd:
-        names = ", ".join(str(path.relative_to(folder)) for path in odd[:3])
-        more = ", ..." if len(odd) > 3 else ""
-        warnings.warn(
-            f"{folder}: {len(odd)} files are not UTF-8 text and were left out ({names}{more})",
-            stacklevel=2,
+    def read(self, source: str) -> Iterator[Document]:
+        path = Path(source)
+        saved = (path / "dataset_dict.json").exists() or (
+            (path / "state.json").exists() and (path / "dataset_info.json").exists()
         )
+        if path.is_file():
+            yield from self._file(path, None)
+        elif path.is_dir() and not saved:
+            yield from self._folder(path)
+        else:
+            yield from self._entries(source, _dataset(source))
 
+    def _folder(self, folder: Path) -> Iterator[Document]:
+        odd: list[Path] = []
+        for path in sorted(folder.rglob("*")):
+            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            if path.is_file() and not hidden:
+                yield from self._file(path, odd)
+        if odd:
+            names = ", ".join(str(path.relative_to(folder)) for path in odd[:3])
+            more = ", ..." if len(odd) > 3 else ""
+            warnings.warn(
+                f"{folder}: {len(odd)} files are not UTF-8 text and were left out ({names}{more})",
+                stacklevel=2,
+            )
 
-def _file(path: Path, tokenizer: Any, odd: list[Path] | None) -> Iterator[Document]:
-    """The documents of a file; one that is not text goes to `odd`, or is an error without it."""
-    if ".jsonl" in path.suffixes:
-        yield from _entries(str(path), _lines(path), tokenizer)
-        return
-    text = _text(path)
-    if text is None and odd is None:
-        raise ValueError(f"{path} is not UTF-8 text: convert it first")
-    if text is None and odd is not None:
-        odd.append(path)
-    elif text and ".json" in path.suffixes and (listed := _listed(text)):
-        entries = ((f"{path}, entry {number}", entry) for number, entry in enumerate(listed, 1))
-        yield from _entries(str(path), entries, tokenizer)
-    elif text and text.strip():
-        yield encoded(tokenizer, text)
+    def _file(self, path: Path, odd: list[Path] | None) -> Iterator[Document]:
+        """The documents of a file; what is no text goes to `odd`, or is an error without it."""
+        if ".jsonl" in path.suffixes:
+            yield from self._entries(str(path), _lines(path))
+            return
+        text = _text(path)
+        if text is None and odd is None:
+            raise ValueError(f"{path} is not UTF-8 text: convert it first")
+        if text is None and odd is not None:
+            odd.append(path)
+        elif text and ".json" in path.suffixes and (listed := _listed(text)):
+            entries = ((f"{path}, entry {number}", entry) for number, entry in enumerate(listed, 1))
+            yield from self._entries(str(path), entries)
+        elif text and text.strip():
+            yield encoded(self.tokenizer, text)
+
+    def _entries(self, name: str, entries: Iterable[tuple[str, Any]]) -> Iterator[Document]:
+        count = missed = 0
+        for where, entry in entries:
+            try:
+                learnt = parsed(where, entry, self.tokenizer, self.unanswered)
+            except (
+                TypeError,
+                UnicodeEncodeError,
+            ) as error:  # half a surrogate pair, in JSON escapes
+                raise ValueError(
+                    f"{where} cannot be tokenised: {error}: correct its text"
+                ) from error
+            yield from learnt
+            count += 1
+            missed += not learnt
+        if missed:
+            warnings.warn(
+                f"{name}: {missed} of {count} entries have nothing to learn and were left out",
+                stacklevel=2,
+            )
 
 
 @contextmanager
@@ -125,12 +156,12 @@ def _text(path: Path) -> str | None:
 def _listed(text: str) -> list[Any] | None:
     """The entries of a JSON list, as ShareGPT is handed around; None for any other JSON."""
     try:
-        found = json.loads(text)
+        entries = json.loads(text)
     except ValueError:
         return None
-    first = found[0] if isinstance(found, list) and found else None
-    known = isinstance(first, dict) and first.keys() & {"text", "completion", *CHATS}
-    return found if known else None
+    first = entries[0] if isinstance(entries, list) and entries else None
+    known = isinstance(first, dict) and first.keys() & {"text", "completion", *PROMPTS, *CHATS}
+    return entries if known else None
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -167,25 +198,8 @@ def _dataset(source: str) -> Iterator[tuple[str, Any]]:
         cause = "cannot be loaded" if local else "is no file or folder here, nor loads from the hub"
         raise ValueError(f"{source} {cause}: {' '.join(str(error).split())[:200]}") from error
     splits = data if isinstance(data, dict) else {"train" if local else part or "train": data}
-    chosen = part or (next(iter(splits)) if len(splits) == 1 else "train")
-    if chosen not in splits:
+    name_of_split = part or (next(iter(splits)) if len(splits) == 1 else "train")
+    if name_of_split not in splits:
         raise ValueError(f"{name} has the splits {', '.join(splits)}: name one as {name}:split")
-    for number, row in enumerate(splits[chosen], 1):
+    for number, row in enumerate(splits[name_of_split], 1):
         yield f"{source}, row {number}", row
-
-
-def _entries(name: str, entries: Iterable[tuple[str, Any]], tokenizer: Any) -> Iterator[Document]:
-    count = missed = 0
-    for where, entry in entries:
-        try:
-            found = parsed(where, entry, tokenizer)
-        except (TypeError, UnicodeEncodeError) as error:  # half a surrogate pair, in JSON escapes
-            raise ValueError(f"{where} cannot be tokenised: {error}: correct its text") from error
-        yield from found
-        count += 1
-        missed += not found
-    if missed:
-        warnings.warn(
-            f"{name}: {missed} of {count} entries have nothing to learn and were left out",
-            stacklevel=2,
-        )

@@ -16,9 +16,9 @@ from torch.optim import AdamW, Optimizer
 
 from draftproof.heads.module import Heads
 from draftproof.runners.torch import logits_of
-from draftproof.training import calibrate
-from draftproof.training.losses import cross_entropy
-from draftproof.training.states import labelled, on, states_of
+from draftproof.training.data.states import labelled, on, states_of
+from draftproof.training.recipes import calibrate
+from draftproof.training.recipes.losses import cross_entropy
 from draftproof.training.trainer import Batch
 
 DECAY = 0.8  # lambda_k = DECAY^k
@@ -62,10 +62,10 @@ def _leave_out(recipe: nn.Module, state: dict[str, Any], prefix: str, about: Any
         state.pop(prefix + name, None)
 
 
-def _not_missed(recipe: nn.Module, found: Any) -> None:
+def _not_missed(recipe: nn.Module, result: Any) -> None:
     still = _still(recipe)
-    found.missing_keys[:] = [
-        name for name in found.missing_keys if name.removeprefix("module.") not in still
+    result.missing_keys[:] = [
+        name for name in result.missing_keys if name.removeprefix("module.") not in still
     ]
 
 
@@ -110,7 +110,7 @@ class Medusa(nn.Module):
         return [AdamW(groups, weight_decay=0.0)]
 
     def forward(self, batch: Batch, share: float) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+        shown: dict[str, Tensor] = {}
         with torch.set_grad_enabled(self.joint):
             states = states_of(self.target, batch)
         flat = states.flatten(0, 1)
@@ -120,27 +120,27 @@ class Medusa(nn.Module):
             weight = self.weight * math.sin(math.pi / 2 * share)
             at, labels = labelled(batch, 1)
             loss, _ = cross_entropy(flat[at], labels, self._lm_head)
-            found["LM"] = total = loss / max(1, len(labels))
+            shown["LM"] = total = loss / max(1, len(labels))
             counts.append(len(labels))
         frozen = not self.joint and self.heads.outputs is None
         for k, (rows, head) in enumerate(self._guesses(flat), 1):
             at, labels = labelled(batch, k + 1)
             loss, right = cross_entropy(rows[at], labels, head, frozen)
             total = total + weight * DECAY**k * loss / max(1, len(labels))
-            found[f"head {k}"] = right / max(1, len(labels))
+            shown[f"head {k}"] = right / max(1, len(labels))
             counts.append(len(labels))
         # Heads have a label less each at the end of a text: the first count stands for all.
-        return {"loss": total, "labels": total.new_tensor(counts[0])} | found
+        return {"loss": total, "labels": total.new_tensor(counts[0])} | shown
 
     def _guesses(self, flat: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Of each head, its states (N, d) and what makes logits of them."""
-        made = self.heads(flat)
+        states = self.heads(flat)
         for k in range(self.heads.heads):
             if self.heads.outputs is None:
-                yield made[k], self._lm_head
+                yield states[k], self._lm_head
             else:
                 outputs = self.heads.outputs[k]
-                yield made[k], lambda rows, outputs=outputs: rows @ outputs.T
+                yield states[k], lambda rows, outputs=outputs: rows @ outputs.T
 
     def _lm_head(self, rows: Tensor) -> Tensor:
         return logits_of(self.target, rows)
@@ -151,8 +151,8 @@ class Medusa(nn.Module):
         The path of an accepted draft is the ranks of what came, so shares of paths are counted,
         where a text goes on long enough for all heads; empty if it does nowhere.
         """
-        found = [calibrate.whole(self.ranks(on(batch, device))) for batch in self.held_out]
-        ranks, shown = torch.cat(found), {}
+        kept = [calibrate.complete(self.ranks(on(batch, device))) for batch in self.held_out]
+        ranks, shown = torch.cat(kept), {}
         if len(ranks):
             shown["score"] = 1 + sum(calibrate.tree_of(ranks, self.nodes).values())
             for k, share in enumerate((ranks == 0).float().mean(0).tolist(), 1):
@@ -163,11 +163,11 @@ class Medusa(nn.Module):
     def ranks(self, batch: Batch) -> Tensor:
         """(rows * L, K): the rank that head k gave to the token that came k + 1 later."""
         flat = states_of(self.target, batch).flatten(0, 1)
-        found = calibrate.unranked(len(flat), self.heads.heads)
+        ranks = calibrate.unranked(len(flat), self.heads.heads)
         for k, (rows, head) in enumerate(self._guesses(flat)):
             at, labels = labelled(batch, k + 2)
             for some, wanted in zip(at.split(ROWS), labels.split(ROWS), strict=True):
                 logits = head(rows[some])
                 better = logits > logits.gather(1, wanted[:, None])
-                found[some.cpu(), k] = better.sum(1, dtype=torch.int32).cpu()
-        return found
+                ranks[some.cpu(), k] = better.sum(1, dtype=torch.int32).cpu()
+        return ranks

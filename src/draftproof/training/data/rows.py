@@ -35,7 +35,7 @@ class Document:
 
 
 def split(
-    found: list[Document], share: float = 0.05, seed: int = 0, least: int = 1
+    documents: list[Document], share: float = 0.05, seed: int = 0, least: int = 1
 ) -> tuple[list[Document], list[Document]]:
     """(to train on, held out): about `share` of what is learnt, chosen by a hash of the content.
 
@@ -47,12 +47,12 @@ def split(
     """
     if not 0 < share < 1:
         raise ValueError(f"the held-out share must lie between 0 and 1, not {share}")
-    sizes = [len(document.learnt()) for document in found]
+    sizes = [len(document.learnt()) for document in documents]
     total = sum(sizes)
     if total < 2:
         raise ValueError(f"{total} tokens to learn are too few to hold some out: give more data")
     same: dict[bytes, list[int]] = {}
-    for at, document in enumerate(found):
+    for at, document in enumerate(documents):
         ids = np.asarray(document.ids, dtype="<i4").tobytes()
         same.setdefault(hashlib.sha256(f"{seed} ".encode() + ids).digest(), []).append(at)
     budget, taken = share * total, 0
@@ -62,16 +62,18 @@ def split(
         if size and taken + size / 2 <= budget and taken + size < total:
             held.update(members)
             taken += size
+    if not held and len(same) > 1 and max(sizes) < 2:  # prompts alone, of which none can be cut
+        held.update(min(same.items())[1])
     size, _, at = max((sizes[members[0]], key, members[0]) for key, members in same.items())
     apart = size >= 2 * least
-    if held and (not apart or any(len(found[at].ids) >= least for at in held)):
-        kept = [document for at, document in enumerate(found) if at not in held]
-        return kept, [found[at] for at in sorted(held)]
-    last = found[at]
+    if held and (not apart or any(len(documents[at].ids) >= least for at in held)):
+        kept = [document for at, document in enumerate(documents) if at not in held]
+        return kept, [documents[at] for at in sorted(held)]
+    last = documents[at]
     count = 1 if held else min(max(1, round(budget)), max(1, size - 1))
     count = max(count, least) if apart else count
     cut = int(last.learnt()[-count])
-    kept = [*found[:at], *([last.part(0, cut)] if cut else []), *found[at + 1 :]]
+    kept = [*documents[:at], *([last.part(0, cut)] if cut else []), *documents[at + 1 :]]
     return kept, [last.part(cut, len(last.ids))]
 
 
@@ -105,8 +107,15 @@ class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
         """Tokens in all rows, without padding."""
         return int((self.segments >= 0).sum())
 
+    def fingerprint(self) -> str:
+        """Of what is learnt: tokens, where texts end, and which of them count."""
+        digest = hashlib.sha256()
+        for tensor in (self.ids, self.segments, self.taught):
+            digest.update(tensor.numpy().tobytes())
+        return digest.hexdigest()[:16]
 
-def pack(found: Sequence[Document], length: int, minimum: int = 2) -> Rows:
+
+def pack(documents: Sequence[Document], length: int, minimum: int = 2) -> Rows:
     """Rows of `length` tokens; less data than that makes rows as long as its longest document.
 
     Longer documents are cut. Pieces under `minimum` tokens are dropped, and those in which
@@ -116,12 +125,14 @@ def pack(found: Sequence[Document], length: int, minimum: int = 2) -> Rows:
     """
     if length < 1:
         raise ValueError(f"rows of {length} tokens hold nothing: give a length of at least 1")
-    longest = max((len(document.ids) for document in found), default=0)
+    longest = max((len(document.ids) for document in documents), default=0)
     if not longest:
         raise ValueError("there are no tokens to train on: name other data")
-    if sum(len(document.ids) for document in found) < length:
+    if sum(len(document.ids) for document in documents) < length:
         length = longest
-    starts = ((document, at) for document in found for at in range(0, len(document.ids), length))
+    starts = (
+        (document, at) for document in documents for at in range(0, len(document.ids), length)
+    )
     pieces = [document.part(at, at + length) for document, at in starts]
     teaching = [p for p in pieces if p.taught is None or any(p.taught[1:])]
     pieces = [piece for piece in teaching if len(piece.ids) >= minimum] or pieces
@@ -141,6 +152,16 @@ def pack(found: Sequence[Document], length: int, minimum: int = 2) -> Rows:
             end = place.stop
         positions[row, end:] = np.arange(length - end)
     return Rows(*map(torch.from_numpy, (ids, positions, segments, taught)))
+
+
+def batch_of(rows: Rows, at: int) -> dict[str, Tensor]:
+    """One row as a batch."""
+    return {name: tensor[None] for name, tensor in rows[at].items()}
+
+
+def batch_of_text(ids: Sequence[int]) -> dict[str, Tensor]:
+    """A text as a batch of one row that is as long as it is."""
+    return batch_of(pack([Document(ids)], len(ids)), 0)
 
 
 class Stream(torch.utils.data.Dataset[dict[str, Tensor]]):

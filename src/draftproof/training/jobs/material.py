@@ -7,14 +7,19 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from draftproof.training import data as texts
-from draftproof.training import files, served
-from draftproof.training.prepare import EVALUATED, WRITTEN, Options, Watch
-from draftproof.training.rows import Document
+from draftproof.training import checkpoint
+from draftproof.training.data import sources
+from draftproof.training.data.rows import Document, split
+from draftproof.training.jobs import served
+from draftproof.training.jobs.setup import ANSWERS, EVALUATED
+from draftproof.training.watch import Watch
+
+if TYPE_CHECKING:
+    from draftproof.training.jobs.job import Options
 
 HELD_OUT = 0.05  # of the data, where nothing else is held out
 
@@ -38,33 +43,39 @@ def gathered(
     watch.phase("reading the data")
     if tokenizer is None:
         raise ValueError(f"{options.target} comes without a tokenizer: save it beside the model")
-    with warnings.catch_warnings(record=True) as told:
+    own = options.self_distill
+    with warnings.catch_warnings(record=True) as omissions:
         warnings.simplefilter("always", UserWarning)
         # Where the target writes, the limit is of what it writes: its beginnings are from anywhere.
-        limit = None if options.self_distill else options.limit
-        found = texts.documents(options.data, tokenizer, limit=limit)
-        held_out = texts.documents(options.held_out, tokenizer) if options.held_out else []
-    for warning in told:  # of what was left out
+        limit = None if own else options.limit
+        learnt = sources.documents(options.data, tokenizer, limit=limit, unanswered=own)
+        held_out = []
+        if options.held_out:
+            held_out = sources.documents(options.held_out, tokenizer, unanswered=own)
+    for warning in omissions:
         watch.line(f"warning: {warning.message}")
-    _check(options, target, [*found, *held_out])
-    if sum(len(document.ids) for document in found) < least:
+    _check(options, target, [*learnt, *held_out])
+    if sum(len(document.ids) for document in learnt) < least:
         raise ValueError(f"the data has less than the {least} tokens that are needed: give more")
     if not held_out:
-        found, held_out = texts.split(found, HELD_OUT, options.seed, least)
+        learnt, held_out = split(learnt, HELD_OUT, options.seed, least)
     if max(len(document.ids) for document in held_out) < least:
         watch.line(
             f"warning: no held-out text has {least} tokens: nothing tells which weights are best, "
             "so the last are kept"
         )
-    if not options.self_distill:
-        return Material(found, held_out, held_out)
-    learnt, own = _written(options, target, tokenizer, found, held_out, watch, length)
-    return Material(learnt, own or held_out, held_out)
+    if not own:
+        return Material(learnt, held_out, held_out)
+    given = learnt, held_out
+    answers, judged = _own_answers(options, target, tokenizer, given, watch, length)
+    if not answers:
+        raise ValueError("the target answers none of the prompts: give others, or texts to learn")
+    return Material(answers, judged or held_out, held_out)
 
 
-def _check(options: Options, target: Any, found: Sequence[Document]) -> None:
+def _check(options: Options, target: Any, documents: Sequence[Document]) -> None:
     size = target.get_output_embeddings().weight.shape[0]
-    worst = max(max(document.ids, default=0) for document in found)
+    worst = max(max(document.ids, default=0) for document in documents)
     if worst >= size:
         raise ValueError(
             f"the tokenizer makes id {worst} of the data and the target knows {size}: use the "
@@ -72,42 +83,43 @@ def _check(options: Options, target: Any, found: Sequence[Document]) -> None:
         )
 
 
-def _written(
+def _own_answers(
     options: Options,
     target: Any,
     tokenizer: Any,
-    found: list[Document],
-    held_out: list[Document],
+    given: tuple[list[Document], list[Document]],
     watch: Watch,
     length: int,
 ) -> tuple[list[Document], list[Document]]:
-    """The target's own answers, to both; kept in a file, with what they are of: it takes long."""
-    file = options.out / WRITTEN
+    """The target's own answers to both, which are kept in a file with what they are of."""
+    file = options.out / ANSWERS
     data = hashlib.sha256()
-    for one in [*found, *held_out]:
+    learnt, held_out = given
+    for one in [*learnt, *held_out]:
         data.update(np.asarray(one.ids, dtype="<i4").tobytes())
     of = [options.target, data.hexdigest(), length, options.limit]
     if options.resume and file.exists():
         kept = json.loads(file.read_text())
         if kept["of"] == of:
             return _documents(kept["texts"]), _documents(kept["held_out"])
-    judged = sum(len(one.ids) for one in held_out)
+    tokens = sum(len(one.ids) for one in held_out)
     if options.limit is not None:
-        judged = min(judged, round(HELD_OUT * options.limit))
+        tokens = min(tokens, round(HELD_OUT * options.limit))
     with served.engine(target, tokenizer) as llm:
         watch.phase("the target writes")
-        made = served.own_texts(llm, found, length, options.limit, watch.share)
+        answers = served.own_texts(llm, learnt, length, options.limit, watch.share)
         watch.phase("the target writes what is held out")
-        own = served.own_texts(llm, held_out, length, min(judged, EVALUATED), watch.share)
+        judged = served.own_texts(llm, held_out, length, min(tokens, EVALUATED), watch.share)
     options.out.mkdir(parents=True, exist_ok=True)
-    with files.replacing(file) as fresh:
-        fresh.write_text(json.dumps({"of": of, "texts": _pairs(made), "held_out": _pairs(own)}))
-    return made, own
+    with checkpoint.replacing(file) as fresh:
+        pairs = {"texts": _pairs(answers), "held_out": _pairs(judged)}
+        fresh.write_text(json.dumps({"of": of} | pairs))
+    return answers, judged
 
 
-def _pairs(found: Sequence[Document]) -> list[Any]:
+def _pairs(documents: Sequence[Document]) -> list[Any]:
     """Of each its tokens, and how many of them were given."""
-    return [[list(one.ids), one.learnt()[0].item()] for one in found]
+    return [[list(one.ids), one.learnt()[0].item()] for one in documents]
 
 
 def _documents(pairs: Sequence[Any]) -> list[Document]:

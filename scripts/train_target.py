@@ -1,4 +1,4 @@
-"""Trains the bundled target: `python -m draftproof.demo.train`.
+"""Trains the bundled target: `python scripts/train_target.py`.
 
 It learns the standard library's sources, first from short rows, then from long ones, for positions
 that the short ones have not. Its draft and its heads are trained as anybody's are: docs/training.md
@@ -19,10 +19,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from draftproof.bundled import MODELS, corpus
-from draftproof.training import files, prepare, trainer
-from draftproof.training.data import documents
-from draftproof.training.rows import Document, Rows, Stream, pack
-from draftproof.training.text import Text
+from draftproof.training import checkpoint, trainer
+from draftproof.training.data.rows import Document, Rows, Stream, pack
+from draftproof.training.data.sources import documents
+from draftproof.training.jobs import card, setup
+from draftproof.training.recipes.text import Text
 from draftproof.training.trainer import Batch, Plan, State
 
 CONTEXT = 2048
@@ -93,7 +94,7 @@ def fit(
             lambda count: Stream(learnt, count, plan.seed),
             plan,
             folder,
-            about={"data": prepare.fingerprint(learnt), "began": began, "rate": rate},
+            about={"data": learnt.fingerprint(), "began": began, "rate": rate},
             resume=True,
             cpu=not torch.cuda.is_available(),
             show=show,
@@ -128,10 +129,10 @@ def main(
         (LONG, replace(plan, steps=long, rows=STEP_TOKENS // LONG, warmup=10), LONG_RATE),
     ):
         rows = pack(learnt, length)
-        held = prepare.evaluated(pack(held_out, length))
+        held = setup.evaluation_batches(pack(held_out, length))
         states.append(fit(model, began, rows, held, stage, rate, work / f"target-{length}"))
     provenance = {
-        **prepare.surroundings("python -m draftproof.demo.train"),
+        **card.surroundings("python scripts/train_target.py"),
         "data": f"standard library of Python {platform.python_version()}",
         "train_tokens": rows.tokens,
         "tokens_seen": sum(state.tokens for state in states),
@@ -145,7 +146,7 @@ def main(
     (out / "model.safetensors").chmod(0o644)
     (out / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
     for length in (SHORT, LONG):
-        files.clear(work / f"target-{length}")
+        checkpoint.clear(work / f"target-{length}")
     print(json.dumps({k: v for k, v in provenance.items() if not isinstance(v, list)}, indent=1))
 
 

@@ -48,10 +48,10 @@ def cross_entropy(
     with torch.no_grad():
         vocabulary = head(states[:1]).shape[-1]
     if frozen and states.requires_grad:
-        found: tuple[Tensor, Tensor] = _AtOnce.apply(  # type: ignore[no-untyped-call]
+        sums: tuple[Tensor, Tensor] = _AtOnce.apply(  # type: ignore[no-untyped-call]
             states, labels, part, at_once(vocabulary, states.device)
         )
-        return found
+        return sums
     return _in_parts(part, states, labels, max(1, ELEMENTS // vocabulary))
 
 
@@ -59,11 +59,11 @@ def _in_parts(part: Part, states: Tensor, beside: Tensor, size: int) -> tuple[Te
     """The sums of `part` over so many rows at a time, each computed once more going backward."""
     if size >= len(states):
         return part(states, beside)
-    made = [
+    parts = [
         checkpoint(part, rows, theirs, use_reentrant=False)
         for rows, theirs in zip(states.split(size), beside.split(size), strict=True)
     ]
-    return torch.stack([p[0] for p in made]).sum(), torch.stack([p[1] for p in made]).sum()
+    return torch.stack([p[0] for p in parts]).sum(), torch.stack([p[1] for p in parts]).sum()
 
 
 class _AtOnce(torch.autograd.Function):

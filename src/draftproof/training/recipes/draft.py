@@ -16,9 +16,9 @@ from torch.optim import AdamW, Optimizer
 
 from draftproof.runners import guards
 from draftproof.runners.torch import logits_of
-from draftproof.training import losses
-from draftproof.training.losses import DIVERGENCES, ELEMENTS
-from draftproof.training.states import labelled, on, states_of
+from draftproof.training.data.states import labelled, on, states_of
+from draftproof.training.recipes import losses
+from draftproof.training.recipes.losses import DIVERGENCES, ELEMENTS
 from draftproof.training.trainer import Batch
 
 TEXT = "text"  # the loss that asks the text, not the target
@@ -82,7 +82,7 @@ class Draft(nn.Module):
         before = int(self.passes)
         self.passes += 1
         if int((before + 1) * self.on_policy) > int(before * self.on_policy):
-            batch = self.written(batch, (self.seed << 32) + before)
+            batch = self.own_rows(batch, (self.seed << 32) + before)
         at, labels = labelled(batch, 1)
         states = states_of(self.student, batch).flatten(0, 1)[at]
         if self.loss == TEXT:
@@ -99,7 +99,7 @@ class Draft(nn.Module):
     def _head(self, model: Any) -> Callable[[Tensor], Tensor]:
         return lambda states: logits_of(model, states)[..., : self.vocabulary]
 
-    def written(self, batch: Batch, seed: int) -> Batch:
+    def own_rows(self, batch: Batch, seed: int) -> Batch:
         """The beginnings of the rows, and what the student writes after them (GKD, section 3).
 
         A beginning is what stands before the first answer, or half of the first text, at most
@@ -138,7 +138,7 @@ class Draft(nn.Module):
         left = [(longest - len(row), 0) for row in beginnings]
         ids = torch.stack(list(map(F.pad, beginnings, left)))
         mask = torch.stack(list(map(F.pad, map(torch.ones_like, beginnings), left)))
-        found, cache = [], None
+        columns, cache = [], None
         done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         for _ in range(count):
             out = self.student(
@@ -153,11 +153,11 @@ class Draft(nn.Module):
             law = out.logits[:, -1, : self.vocabulary].float().softmax(-1)
             ids = law.multinomial(1, generator=generator)
             mask = F.pad(mask, (0, 1), value=1)
-            found.append(ids)
+            columns.append(ids)
             done |= self._ends(ids[:, 0])
             if bool(done.all()):
                 break
-        return torch.cat(found, 1)
+        return torch.cat(columns, 1)
 
     def _ends(self, ids: Tensor) -> Tensor:
         return torch.isin(ids, torch.tensor(self.ends, dtype=ids.dtype, device=ids.device))
@@ -170,7 +170,7 @@ class Draft(nn.Module):
         sum min(p, q), the acceptance of the rejection rule at temperature T (Leviathan et al.
         2022, section 3); at 0 the share of equal argmaxes.
         """
-        sums, count, found = torch.zeros(len(TEMPERATURES)), 0, []
+        sums, count, runs = torch.zeros(len(TEMPERATURES)), 0, []
         for held in self.held_out:
             batch = on(held, device)
             at, _ = labelled(batch, 1)
@@ -182,10 +182,10 @@ class Draft(nn.Module):
                     sums[i] += (1 - apart).sum().cpu()
             sums[0] += (hits == 1).sum()
             count += len(at)
-            found.append(hits)
+            runs.append(hits)
         alphas = (sums / max(1, count)).tolist()
         named = {f"alpha {t}": alpha for t, alpha in zip(TEMPERATURES, alphas, strict=True)}
-        return {"score": 1 + _run(torch.cat(found))} | named
+        return {"score": 1 + _run(torch.cat(runs))} | named
 
     def logits(self, batch: Batch, at: Tensor) -> Any:
         """Of places (M,) in the flattened rows, in chunks: them, the target's, the student's."""
@@ -201,8 +201,8 @@ def _run(hits: Tensor) -> float:
     windows = F.pad(hits, (0, DEPTH - 1), value=-1).unfold(0, DEPTH, 1)
     windows = windows[windows[:, 0] >= 0]
     whole = windows[(windows >= 0).all(1)]
-    chosen = (whole if len(whole) else windows).clamp(min=0)
-    return float(chosen.cumprod(1).sum(1).float().mean()) if len(chosen) else 0.0
+    windows = (whole if len(whole) else windows).clamp(min=0)
+    return float(windows.cumprod(1).sum(1).float().mean()) if len(windows) else 0.0
 
 
 @torch.no_grad()
@@ -215,17 +215,17 @@ def chances(recipe: Draft, ids: Sequence[int], begin: int, temperature: float) -
     """
     row = torch.tensor([list(ids)], device=recipe.target.device)
     places = torch.arange(row.shape[1], device=row.device)
-    found: list[float] = []
+    shares: list[float] = []
     for some, p, q in recipe.logits(
         {"ids": row, "positions": places[None]}, places[begin - 1 : -1]
     ):
         token = row[0, some + 1][:, None]
         if temperature == 0:
-            found += (q.argmax(-1) == token[:, 0]).float().tolist()
+            shares += (q.argmax(-1) == token[:, 0]).float().tolist()
             continue
         logs = [(x / temperature).log_softmax(-1).gather(1, token)[:, 0] for x in (p, q)]
-        found += (logs[1] - logs[0]).clamp(max=0).exp().tolist()
-    return found
+        shares += (logs[1] - logs[0]).clamp(max=0).exp().tolist()
+    return shares
 
 
 def replay(
@@ -236,8 +236,8 @@ def replay(
     texts: the `chances` of each; most: how many tokens it might have had, because a step offers
     one less than may still be written. at_once: the pass over the prompt drafts too. Given a text
     the coins are independent, so these are exact expectations over them (at temperature 0: what
-    happens). Steps do not begin anywhere, but behind a token that was not drafted: so the
-    acceptance is no mean over all tokens.
+    happens). A step begins only behind a token that was not drafted, so the acceptance is no mean
+    over all tokens.
     """
     tokens, steps, offered, accepted = 0, 0.0, 0.0, 0.0
     for chances, room in zip(texts, most, strict=True):

@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from draftproof.training.files import replacing
-from draftproof.training.prepare import Watch, fingerprint
-from draftproof.training.states import on, states_of
+from draftproof.training.checkpoint import replacing
+from draftproof.training.data.states import on, states_of
 from draftproof.training.trainer import Batch
+from draftproof.training.watch import Watch
 
 SHARD = 64  # rows of a shard
 SEEN = 16  # numbers of a weight that tell it from another, about
@@ -31,12 +31,12 @@ def key(target: Any, rows: Any) -> str:
 
     Of every weight a few numbers are looked at: what was trained on differs there too.
     """
-    found = hashlib.sha256(fingerprint(rows).encode())
-    found.update(f"{target.dtype} {target.config.to_json_string()}".encode())
+    digest = hashlib.sha256(rows.fingerprint().encode())
+    digest.update(f"{target.dtype} {target.config.to_json_string()}".encode())
     for name, weight in [*target.named_parameters(), *target.named_buffers()]:
         some = weight.detach().flatten()[:: max(1, weight.numel() // SEEN)]
-        found.update(name.encode() + some.double().cpu().numpy().tobytes())
-    return found.hexdigest()[:16]
+        digest.update(name.encode() + some.double().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def capture(target: Any, rows: Any, folder: Path, watch: Watch) -> None:
@@ -76,8 +76,8 @@ class Captured(Dataset[Batch]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Batch:
-        with safe_open(_shard(self.folder, index - index % SHARD), "pt") as found:
-            states: Tensor = found.get_slice("states")[index % SHARD]
+        with safe_open(_shard(self.folder, index - index % SHARD), "pt") as shard:
+            states: Tensor = shard.get_slice("states")[index % SHARD]
         row: Batch = dict(self.rows[index])
         return row | {"states": states}
 

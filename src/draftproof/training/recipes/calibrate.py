@@ -27,14 +27,14 @@ def paths(ranks: Tensor) -> dict[Ranks, float]:
 
     A path comes behind the one that it goes on from.
     """
-    found: dict[Ranks, float] = {}
+    shares: dict[Ranks, float] = {}
     rows = ranks.numpy()
     for k in range(1, rows.shape[1] + 1):
         rows = rows[rows[:, k - 1] < WIDTH]
         kinds, counts = np.unique(rows[:, :k], axis=0, return_counts=True)
         for path, count in zip(kinds.tolist(), counts.tolist(), strict=True):
-            found[tuple(path)] = count / max(1, len(ranks))
-    return dict(sorted(found.items(), key=lambda item: (-item[1], len(item[0]), item[0])))
+            shares[tuple(path)] = count / max(1, len(ranks))
+    return dict(sorted(shares.items(), key=lambda item: (-item[1], len(item[0]), item[0])))
 
 
 def tree_of(ranks: Tensor, nodes: int) -> dict[Ranks, float]:
@@ -63,19 +63,19 @@ def calibrated(
     sequences: as in `replay`, of the target's own greedy texts. cost: tokens in a pass of the
     target -> seconds; a tree of n paths is a pass of n + 1 tokens. draft_seconds: of the heads.
 
-    Steps do not begin anywhere: where drafts are long few do. So paths are counted once more where
-    steps with the last tree began, a few times, and the best tree stays.
+    Long drafts skip most positions. So the tree is refitted a few times, counting only positions
+    where steps with the previous tree began; the best is returned.
     """
     seconds = [pass_seconds(cost, n + 2) + draft_seconds for n in range(most)]
-    rows = starts = whole(torch.cat(list(sequences)))
+    rows = starts = complete(torch.cat(list(sequences)))
     least = float("inf")
     best: tuple[list[Ranks], float] = [(0,)], 1.0
     for _ in range(ROUNDS):
         # Heads that were never right have a tree all the same: they are somebody's work.
-        found = list(tree_of(starts, most).items()) or [((0,), 0.0)]
-        expected = 1 + np.cumsum([share for _, share in found])
-        size = int(np.argmin(seconds[: len(found)] / expected))
-        tree: list[Ranks] = [path for path, _ in found[: size + 1]]
+        branches = list(tree_of(starts, most).items()) or [((0,), 0.0)]
+        expected = 1 + np.cumsum([share for _, share in branches])
+        size = int(np.argmin(seconds[: len(branches)] / expected))
+        tree: list[Ranks] = [path for path, _ in branches[: size + 1]]
         tokens, starts = replay(sequences, tree)
         if tokens and seconds[size] / tokens < least:
             least, best = seconds[size] / tokens, (tree, tokens)
@@ -109,7 +109,7 @@ def replay(sequences: Sequence[Tensor], tree: Sequence[Ranks]) -> tuple[float, T
     return tokens / max(1, steps), torch.cat(begun) if begun else torch.empty(0, 0)
 
 
-def whole(ranks: Tensor) -> Tensor:
+def complete(ranks: Tensor) -> Tensor:
     """Those rows (M, K) of ranks (..., K) that have a rank at every head."""
     rows = ranks.reshape(-1, ranks.shape[-1])
     kept: Tensor = rows[(rows < BEYOND).all(1)]

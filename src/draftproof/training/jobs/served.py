@@ -18,14 +18,15 @@ from draftproof.llm import LLM
 from draftproof.proposers.ngram import NGram
 from draftproof.runners import choice
 from draftproof.sampling import SamplingParams
-from draftproof.training.rows import Document
+from draftproof.training.data.rows import Document
 
 GIVEN = 64  # tokens of a text that its continuation begins with
 ROOM = 128  # tokens of a prompt that it is judged on, and of what is written behind it
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)  # at which the target writes what is learnt, in turn
+PASSES = (1, 2, 4, 6, 8, 12, 16)  # tokens of the passes whose time is taken
 NEAR = 0.03  # how far, in shares, served may be from predicted
 
-Told = Callable[[float], None]  # is told how much is done, 0 to 1
+Tell = Callable[[float], None]  # is told how much is done, 0 to 1
 
 
 def engine(model: Any, tokenizer: Any, max_batch: int = 8) -> LLM:
@@ -34,7 +35,7 @@ def engine(model: Any, tokenizer: Any, max_batch: int = 8) -> LLM:
     return LLM(model, tokenizer=tokenizer, runner=runner, max_batch=max_batch)
 
 
-def tried(model: Any, tokenizer: Any, proposer: Any = None) -> int:
+def check_servable(model: Any, tokenizer: Any, proposer: Any = None) -> int:
     """Tokens of a prompt at most, and of what is written behind it.
 
     Raises `ValueError` where the engine refuses the target or what drafts: before it is trained.
@@ -44,14 +45,14 @@ def tried(model: Any, tokenizer: Any, proposer: Any = None) -> int:
         return min(ROOM, llm.max_length // 2)
 
 
-def prompts_of(found: Sequence[Document], count: int, room: int) -> list[list[int]]:
+def prompts_of(documents: Sequence[Document], count: int, room: int) -> list[list[int]]:
     """At most `count` beginnings from the documents, evenly over them, of at most `room` tokens.
 
     Of a text of which only a part is learnt, what stands before that, its end where it is longer;
     else windows of `GIVEN`.
     """
     places: list[tuple[Document, int, int]] = []
-    for document in found:
+    for document in documents:
         marks = document.taught
         asked = 0 if marks is None or all(marks) else int(next(iter(document.learnt()), 0))
         if asked:
@@ -67,14 +68,14 @@ def prompts_of(found: Sequence[Document], count: int, room: int) -> list[list[in
     return [list(document.ids[begin:end]) for document, begin, end in places]
 
 
-def written(
+def completions(
     llm: LLM,
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     temperatures: Sequence[float] = (0.0,),
     *,
     speculate: Any = None,
-    tell: Told = lambda share: None,
+    tell: Tell = lambda share: None,
 ) -> list[Any]:
     """The target's completions of the prompts, the temperatures taking turns."""
     llm.use(speculate)
@@ -86,31 +87,39 @@ def written(
             seed=number,
         )
         requests += llm.submit(list(ids), params)
-    left = len(requests)
-    while left:
-        left -= sum(request.finished for request in llm.engine.step())
-        tell(1 - left / len(requests))
-    done = [request.completion() for request in requests]
-    for one in done:
+    ended = 0
+    for request in llm.engine.run(requests):
+        ended += request.finished
+        tell(ended / len(requests))
+    results = [request.completion() for request in requests]
+    for one in results:
         if one.error is not None:
             raise ValueError(f"the target cannot write: {one.error}")
-    return done
+    return results
 
 
 def own_texts(
-    llm: LLM, found: Sequence[Document], length: int, limit: int | None, tell: Told
+    llm: LLM, documents: Sequence[Document], length: int, limit: int | None, tell: Tell
 ) -> list[Document]:
     """Documents of at most `length` tokens whose answers, which are learnt, the target wrote."""
-    count = sum(len(document.ids) for document in found) if limit is None else limit
+    count = sum(len(document.ids) for document in documents) if limit is None else limit
     # A quarter of a row at least is its own.
-    prompts = prompts_of(found, max(1, count // length), length - max(1, length // 4))
-    done = written(llm, prompts, length, TEMPERATURES, speculate=NGram(), tell=tell)
-    documents = []
-    for ids, one in zip(prompts, done, strict=True):
-        whole = [*ids, *one.token_ids][:length]
-        if len(whole) > len(ids):  # else it had nothing to say
-            documents.append(Document(whole, [i >= len(ids) for i in range(len(whole))]))
-    return documents
+    prompts = prompts_of(documents, max(1, count // length), length - max(1, length // 4))
+    answers = completions(llm, prompts, length, TEMPERATURES, speculate=NGram(), tell=tell)
+    own = []
+    for ids, one in zip(prompts, answers, strict=True):
+        text = [*ids, *one.token_ids][:length]
+        if len(text) > len(ids):  # else it had nothing to say
+            own.append(Document(text, [i >= len(ids) for i in range(len(text))]))
+    return own
+
+
+def pass_costs(llm: LLM, context: int) -> dict[int, float]:
+    """Median seconds of a pass of the target by its number of tokens, behind `context` tokens."""
+    passes = clock.passes(llm.runner, context)
+    seconds = clock.interleaved({str(size): passes(size) for size in PASSES}, rounds=15, warm=3)
+    llm.runner.free(clock.KEY)
+    return {int(size): statistics.median(values) for size, values in seconds.items()}
 
 
 def heads_seconds(llm: LLM, heads: Heads) -> float:
@@ -122,19 +131,19 @@ def heads_seconds(llm: LLM, heads: Heads) -> float:
         return statistics.median(clock.interleaved(sides, rounds=9, warm=3)["heads"])
 
 
-def tokens_per_step(done: Sequence[Any]) -> float:
+def tokens_per_step(completions: Sequence[Any]) -> float:
     """Over all completions."""
-    steps = sum(one.stats.steps for one in done)
-    return sum(one.stats.tokens for one in done) / steps if steps else 0.0
+    steps = sum(one.stats.steps for one in completions)
+    return sum(one.stats.tokens for one in completions) / steps if steps else 0.0
 
 
-def told(done: Sequence[Any], line: Callable[[str], None]) -> None:
+def pass_on_warnings(completions: Sequence[Any], line: Callable[[str], None]) -> None:
     """Each warning of the completions once."""
-    for text in sorted({text for one in done for text in one.warnings}):
+    for text in sorted({text for one in completions for text in one.warnings}):
         line(text)
 
 
-def compared(predicted: float, served: float, tokens: int, line: Callable[[str], None]) -> None:
+def compare(predicted: float, served: float, tokens: int, line: Callable[[str], None]) -> None:
     """A line where tokens per step are further from what was predicted than chance would have it.
 
     Where the engine draws, steps differ by about as much as they have; three deviations are left.

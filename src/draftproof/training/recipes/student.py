@@ -22,16 +22,18 @@ def spread(count: int, layers: int) -> list[int]:
     return [i * (layers - 1) // max(1, count - 1) for i in range(count)]
 
 
-def chosen(size: str | None, choose: str | None, layers: int) -> tuple[list[int], int | None]:
-    """Layers of the target's so many, and a width or None; of "2", "2x192", or "0,5,11"."""
+def layers_and_width(
+    size: str | None, choose: str | None, depth: int
+) -> tuple[list[int], int | None]:
+    """Which of the target's `depth` layers, and a width or None; of "2", "2x192", or "0,5,11"."""
     if choose is not None:
         try:
             numbers = [int(number) for number in choose.split(",")]
         except ValueError:
             raise ValueError(f"--layers {choose} are no numbers: write them as 0,5,11") from None
-        if numbers != sorted({n for n in numbers if 0 <= n < layers}):
+        if numbers != sorted({n for n in numbers if 0 <= n < depth}):
             raise ValueError(
-                f"--layers {choose} must be different ones of 0 to {layers - 1}, in their order"
+                f"--layers {choose} must be different ones of 0 to {depth - 1}, in their order"
             )
         return numbers, None
     count, _, width = str(size).partition("x")
@@ -39,9 +41,9 @@ def chosen(size: str | None, choose: str | None, layers: int) -> tuple[list[int]
         raise ValueError(
             f"--size {size} is no size: write the layers, or layers and width as 2x192"
         )
-    if not 1 <= int(count) <= layers or width == "0":
-        raise ValueError(f"--size {size} must have 1 to the target's {layers} layers, and a width")
-    return spread(int(count), layers), int(width) if width else None
+    if not 1 <= int(count) <= depth or width == "0":
+        raise ValueError(f"--size {size} must have 1 to the target's {depth} layers, and a width")
+    return spread(int(count), depth), int(width) if width else None
 
 
 def student(target: Any, layers: Sequence[int], width: int | None = None, seed: int = 0) -> Any:
@@ -57,17 +59,17 @@ def student(target: Any, layers: Sequence[int], width: int | None = None, seed: 
         config = _config(target, layers, width)
         with torch.random.fork_rng(devices=[]):  # transformers draws weights from no other
             torch.default_generator.manual_seed(seed)
-            made: Any = type(target)(config).float()
+            draft: Any = type(target)(config).float()
     except Exception as error:  # whatever a class makes of a shape
         raise ValueError(
             f"{name} cannot be made with {what} ({_first(error)}): use another size"
         ) from error
     if width is None:
-        _copy(target, made, layers)
+        _copy(target, draft, layers)
     ends = ("bos_token_id", "eos_token_id", "pad_token_id")  # the rest is about sampling
     known = getattr(target, "generation_config", None) or target.config
-    made.generation_config = GenerationConfig(**{end: getattr(known, end, None) for end in ends})
-    return made.to(target.device)
+    draft.generation_config = GenerationConfig(**{end: getattr(known, end, None) for end in ends})
+    return draft.to(target.device)
 
 
 def _config(target: Any, layers: Sequence[int], width: int | None) -> Any:
@@ -100,8 +102,8 @@ def _narrow(text: Any, width: int) -> None:
         text.num_key_value_heads = next(n for n in range(most, 0, -1) if few % n == 0)
 
 
-def _copy(target: Any, made: Any, layers: Sequence[int]) -> None:
-    """Fill `made` with the target's weights; refuse it where a layer would work otherwise there."""
+def _copy(target: Any, draft: Any, layers: Sequence[int]) -> None:
+    """Fill `draft` from the target; refuse it where a layer would work otherwise there."""
     name, depth = type(target).__name__, int(target.config.get_text_config().num_hidden_layers)
     stacks = [
         path
@@ -119,12 +121,12 @@ def _copy(target: Any, made: Any, layers: Sequence[int]) -> None:
         elif number in places:
             state[stack + places[number] + dot + rest] = tensor
     try:
-        made.load_state_dict(state)
+        draft.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(
             f"layers of {name} do not fit into a smaller one ({_first(error)}): use --size NxW"
         ) from error
-    theirs, ours = target.get_submodule(stacks[0]), made.get_submodule(stacks[0])
+    theirs, ours = target.get_submodule(stacks[0]), draft.get_submodule(stacks[0])
     for place, layer in enumerate(layers):
         if other := _difference(theirs[layer], ours[place]):
             raise ValueError(

@@ -1,0 +1,123 @@
+"""What training keeps in its folder: the checkpoint that it resumes from, and the best weights.
+
+Files are there whole or not at all, whoever else writes them at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+CHECKPOINT, BEST = "checkpoint", "best.pt"
+
+
+def check_folder(folder: Path, resume: bool) -> None:
+    """Refuse a folder with a checkpoint that nobody asked to continue: `ValueError`."""
+    if (checkpoint := folder / CHECKPOINT).exists() and not resume:
+        raise ValueError(
+            f"{checkpoint} is unfinished: add --resume, or --overwrite to begin anew, or write to "
+            "another folder"
+        )
+
+
+def check_result(folder: Path, resume: bool) -> None:
+    """Refuse a folder with weights that no unfinished training wrote: `ValueError`."""
+    unfinished = resume and (folder / CHECKPOINT).exists()
+    if not unfinished and any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"{folder} holds a finished model: add --overwrite to replace it, or write to another "
+            "folder"
+        )
+
+
+def clear(folder: Path) -> None:
+    """Remove what a finished training needs no more."""
+    shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
+    (folder / BEST).unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A path beside `file`; what is written there takes its place, unless there is an error."""
+    fresh = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        with writing(file):
+            yield fresh
+        fresh.replace(file)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """`OSError` with a way out where a library cannot write; they raise what they like."""
+    try:
+        yield
+    except Exception as error:
+        free = shutil.disk_usage(place.parent).free / 1e6
+        cause = " ".join(str(error).split())
+        raise OSError(
+            f"cannot write {place}, where {free:,.0f} MB are free ({cause}): make room, or write "
+            "to another folder"
+        ) from error
+
+
+class Checkpoint:
+    """In `folder`: what the accelerator holds, and how far training is.
+
+    about: what it must agree with to be gone on from, of what JSON can say.
+    """
+
+    def __init__(self, accelerator: Any, folder: Path, about: Mapping[str, Any]) -> None:
+        self.accelerator, self.path = accelerator, folder / CHECKPOINT
+        self.about = json.loads(json.dumps(about))
+
+    def load(self) -> dict[str, Any] | None:
+        """The state that was saved, the rest in its place; None if there is no checkpoint."""
+        if not self.path.exists():
+            return None
+        said = json.loads((self.path / "about.json").read_text())
+        if other := _difference(said, self.about):
+            raise ValueError(
+                f"{self.path} was made with {other}: give the same options and data, or write to "
+                "another folder"
+            )
+        self.accelerator.load_state(str(self.path))
+        state: dict[str, Any] = json.loads((self.path / "state.json").read_text())
+        return state
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """A checkpoint in place of the last one, which stays until this one is whole."""
+        fresh = self.path.with_name(CHECKPOINT + ".new")
+        if self.accelerator.is_main_process:
+            shutil.rmtree(fresh, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        with writing(self.path):
+            self.accelerator.save_state(str(fresh))
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            (fresh / "about.json").write_text(json.dumps(self.about))
+            (fresh / "state.json").write_text(json.dumps(state))
+            old = self.path.with_name(CHECKPOINT + ".old")
+            if self.path.exists():
+                self.path.rename(old)
+            fresh.rename(self.path)
+            shutil.rmtree(old, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+
+
+def _difference(said: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """What was said otherwise first, by its name; empty if nothing was."""
+    for name, value in ours.items():
+        other = said.get(name)
+        if isinstance(value, dict) and isinstance(other, dict):
+            if inner := _difference(other, value):
+                return inner
+        elif other != value:
+            return f"{name} {other}, not {value}"
+    return ""

@@ -1,0 +1,294 @@
+"""`draftproof train draft`: a small model, or a head on a layer, distilled from the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from draftproof.drafting.base import Proposer
+from draftproof.drafting.beside import PADDING
+from draftproof.heads import files
+from draftproof.llm import LLM
+from draftproof.proposers.draft import DraftModel
+from draftproof.proposers.early_exit import EarlyExit
+from draftproof.runners import loading
+from draftproof.text import end_ids, load_tokenizer
+from draftproof.training.checkpoint import writing
+from draftproof.training.jobs import job, served
+from draftproof.training.jobs.card import Card
+from draftproof.training.jobs.job import Job
+from draftproof.training.recipes import medusa
+from draftproof.training.recipes.draft import (
+    DEPTH,
+    LOSSES,
+    TEMPERATURES,
+    TEXT,
+    Draft,
+    chances,
+    replay,
+    usual_rate,
+)
+from draftproof.training.recipes.exit import Exit
+from draftproof.training.recipes.losses import ELEMENTS
+from draftproof.training.recipes.student import layers_and_width, student
+from draftproof.training.trainer import Batch, Plan
+
+BLOCKS = 4
+AGAIN = 0.3  # of the learning rate, where training goes on from a draft (docs/log.md)
+
+
+@dataclass(frozen=True)
+class Options(job.Options):
+    """What is trained, on what, and for how long.
+
+    One of `size`, `layers`, `exit_layer` and `start` is given.
+    """
+
+    size: str | None = None  # layers, or layers x width
+    layers: str | None = None  # numbers of layers
+    exit_layer: int | None = None  # a head on that layer of the target, not a model
+    blocks: int | None = None  # of that head; BLOCKS
+    loss: str = "forward-kl"
+    on_policy: float = 0.0
+
+    def check(self) -> None:
+        """See `job.Options.check`."""
+        if [self.size, self.layers, self.start, self.exit_layer].count(None) != 3:
+            raise ValueError(
+                "what a draft starts from is missing, or said twice: give one of --size, "
+                "--layers, --exit-layer and --start"
+            )
+        if self.blocks is not None and self.exit_layer is None:
+            raise ValueError("--blocks are of the head of --exit-layer: add that, or drop them")
+        if self.on_policy and self.exit_layer is not None:
+            raise ValueError("a head on a layer does not write by itself: drop --on-policy")
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss {self.loss!r} is unknown: use {', '.join(LOSSES)}")
+        if not 0 <= self.on_policy <= 1:
+            raise ValueError(f"--on-policy is {self.on_policy}, but must be between 0 and 1")
+        if self.on_policy and self.loss == TEXT:
+            raise ValueError("what the draft wrote itself teaches nothing by --loss text: drop one")
+
+
+@dataclass
+class Served:
+    """What the engine gave at one temperature, beside what was predicted for the same texts.
+
+    A chain of `DEPTH` tokens, the rejection rule; alpha: acceptance of the first of them.
+    """
+
+    temperature: float
+    alpha: float
+    tokens_per_step: float
+    predicted_alpha: float
+    predicted: float  # tokens per step
+    tokens: int
+
+
+@dataclass(kw_only=True)
+class Report(job.Report):
+    """What the draft gives; lies beside it in `provenance.json`."""
+
+    layers: int
+    width: int
+    parameters: int
+    exit: bool  # a head on so many layers of the target
+    served: list[Served] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """A line for each temperature."""
+        return [
+            f"temperature {one.temperature:g}: predicted tokens/step {one.predicted:.2f}, served "
+            f"tokens/step {one.tokens_per_step:.2f}; predicted acceptance "
+            f"{one.predicted_alpha:.1%}, served acceptance {one.alpha:.1%} ({one.tokens:,} tokens "
+            "that the target wrote after held-out prompts)"
+            for one in self.served
+        ]
+
+
+class DraftJob(Job):
+    """Distils a draft into `options.out`."""
+
+    options: Options
+    report: Report
+    recipe: Draft
+    least = 2
+
+    def begin(self) -> Proposer | None:
+        """See `Job.begin`."""
+        self.target.requires_grad_(False)
+        self.student = self._student()
+        self.on_layer = isinstance(self.student, Exit)
+        self.models = [self.target] if self.on_layer else [self.target, self.student]
+        return EarlyExit(heads=self.student.heads) if self.on_layer else None
+
+    def _student(self) -> Any:
+        """The draft before training, in fp32 on the target's device."""
+        options, target = self.options, self.target
+        if options.exit_layer is not None:
+            heads = medusa.fresh(target, 1, options.blocks or BLOCKS, exit=options.exit_layer)
+            heads.target = options.target
+            return Exit(target, heads)
+        if options.start is None:
+            depth = int(target.config.get_text_config().num_hidden_layers)
+            layers, width = layers_and_width(options.size, options.layers, depth)
+            return student(target, layers, width, options.seed)
+        foreign: dict[str, Any] = {"trust_remote_code": options.trust_remote_code}
+        draft: Any = loading.load(
+            options.start, dtype=torch.float32, device=target.device, **foreign
+        )
+        own = load_tokenizer(options.start, None, foreign)
+        sizes = [model.get_output_embeddings().weight.shape[0] for model in (target, draft)]
+        if own is None or self.tokenizer is None:  # then the sizes are all there is to compare
+            same = sizes[0] == sizes[1]
+        else:
+            same = own.get_vocab() == self.tokenizer.get_vocab()
+            same = same and abs(sizes[0] - sizes[1]) < PADDING
+        if not same:
+            raise ValueError(
+                f"the draft in {options.start} has another vocabulary than the target: start from "
+                "one of the target's family, or use --size"
+            )
+        return draft
+
+    def make_recipe(self, held_out: list[Batch], asked: list[Batch]) -> Draft:
+        """See `Job.make_recipe`."""
+        options = self.options
+        return Draft(
+            self.target,
+            self.student,
+            held_out,
+            loss=options.loss,
+            rate=peak_rate(options, self.student),
+            on_policy=options.on_policy,
+            ends=end_ids(self.target, self.tokenizer),
+            seed=options.seed,
+        )
+
+    def memory(self, plan: Plan, length: int) -> str:
+        """See `Job.memory`."""
+        tokens = plan.rows // plan.accumulate * length
+        weights = sum(p.numel() * p.element_size() for p in self.target.parameters())
+        models = self.target, self.student
+        theirs, ours = (model.config.get_text_config() for model in models)
+        kept = theirs.num_hidden_layers * theirs.hidden_size * self.target.dtype.itemsize
+        learning = self.student.heads.layers if self.on_layer else 4 * ours.num_hidden_layers
+        kept += 16 * learning * ours.hidden_size
+        logits = min(tokens * ours.vocab_size, ELEMENTS // 2)
+        learnt = 16 * sum(p.numel() for p in self.student.parameters())
+        gb = [x / 1e9 for x in (weights, learnt, tokens * kept + 32 * logits)]
+        return (
+            f"memory: about {sum(gb):.2f} GB (target {gb[0]:.2f}, the draft with gradients and "
+            f"moments {gb[1]:.2f}, activations {gb[2]:.2f})"
+        )
+
+    def make_report(self, outcome: dict[str, Any]) -> Report:
+        """See `Job.make_report`."""
+        config = self.student.config.get_text_config()
+        return Report(
+            layers=self.student.layers if self.on_layer else config.num_hidden_layers,
+            exit=self.on_layer,
+            width=config.hidden_size,
+            parameters=sum(p.numel() for p in self.student.parameters()),
+            **outcome,
+        )
+
+    def save(self) -> None:
+        """See `Job.save`."""
+        out = self.options.out
+        self.student.to(self.target.dtype).eval()
+        with writing(out / "model.safetensors"):
+            if self.on_layer:
+                files.save(out, self.student.heads)
+            else:
+                self.student.save_pretrained(out)
+                self.tokenizer.save_pretrained(out)
+        for file in out.glob("*.safetensors"):
+            file.chmod(0o644)  # they are written for their owner alone
+
+    def judge(self, prompts: Sequence[Sequence[int]], room: int) -> None:
+        """See `Job.judge`; at each temperature also what the same texts predict."""
+        watch, recipe = self.watch, self.recipe
+        with served.engine(self.target, self.tokenizer) as base, LLM(base, rule="rejection") as llm:
+            most = [min(room, llm.max_length - len(ids)) for ids in prompts]
+            for temperature in TEMPERATURES:
+                watch.phase(f"the engine serves at temperature {temperature:g}")
+                completions = served.completions(
+                    llm, prompts, room, (temperature,), speculate=self._proposer(), tell=watch.share
+                )
+                served.pass_on_warnings(completions, watch.line)
+                texts = [
+                    chances(recipe, [*ids, *one.token_ids], len(ids), temperature)
+                    for ids, one in zip(prompts, completions, strict=True)
+                ]
+                predicted, alpha = replay(texts, most, at_once=not self.on_layer)
+                result = Served(
+                    temperature,
+                    round(_first_accepted(completions), 4),
+                    round(served.tokens_per_step(completions), 4),
+                    round(alpha, 4),
+                    round(predicted, 4),
+                    sum(one.stats.tokens for one in completions),
+                )
+                self.report.served.append(result)
+                served.compare(result.predicted, result.tokens_per_step, result.tokens, watch.line)
+
+    def _proposer(self) -> Proposer:
+        """The draft as it is judged: a chain, whatever it thinks of it."""
+        if self.on_layer:
+            return EarlyExit(None, DEPTH, min_confidence=0.0, branch=1, heads=self.options.out)
+        return DraftModel(self.options.out, DEPTH, min_confidence=0.0, branch=1)
+
+    def card(self) -> Card:
+        """See `Job.card`."""
+        report, target, judged = self.report, self.options.target, self.report.served
+        if report.exit:
+            library, title = "draftproof", f"A head on layer {report.layers} of {target}"
+            summary = f"{report.parameters:,} parameters, which only early exit reads, distilled."
+            call, also = 'EarlyExit(heads="this folder")', ""
+        else:
+            library, title = "transformers", f"A draft for {target}"
+            summary = f"{report.layers} layers of width {report.width}, "
+            summary += f"{report.parameters:,} parameters, distilled."
+            call = 'DraftModel("this folder")'
+            also = "It is an ordinary checkpoint: transformers takes it as `assistant_model` too. "
+        caption = (
+            f"{also}With chains of {DEPTH} drafted tokens and the rejection rule, after prompts "
+            "that were not trained on, the engine accepted this share of first drafted tokens and "
+            "wrote so many tokens per step:"
+        )
+        table = [["temperature", "acceptance", "predicted", "tokens/step", "predicted"]]
+        for one in judged:
+            shares = [f"{one.alpha:.1%}", f"{one.predicted_alpha:.1%}"]
+            steps = [f"{one.tokens_per_step:.2f}", f"{one.predicted:.2f}"]
+            table.append([f"{one.temperature:g}", *shares, *steps])
+
+        def draw(axes: Any) -> None:
+            names = [f"T = {one.temperature:g}" for one in judged]
+            axes.bar(names, [one.alpha for one in judged], color="tab:blue", label="served")
+            predicted = [one.predicted_alpha for one in judged]
+            axes.plot(names, predicted, "D", color="black", label="predicted")
+            axes.set_ylabel("acceptance of the first drafted token")
+            axes.set_ylim(0, 1)
+
+        return Card(library, target, title, summary, call, caption, table, draw)
+
+
+def peak_rate(options: Options, student: Any) -> float:
+    """The learning rate that is given, or the usual; trained weights are shaken by more."""
+    if options.rate is not None:
+        return options.rate
+    if isinstance(student, Exit):
+        return medusa.usual_rate(student.heads)
+    rate = usual_rate(student.config.get_text_config().hidden_size)
+    return rate if options.start is None else rate * AGAIN
+
+
+def _first_accepted(completions: Sequence[Any]) -> float:
+    """Of the steps that drafted, how many accepted their first token."""
+    offered = sum(sum(one.stats.offered_per_position[:1]) for one in completions)
+    accepted = sum(sum(one.stats.accepted_per_position[:1]) for one in completions)
+    return accepted / max(1, offered)

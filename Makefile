@@ -9,7 +9,7 @@ CORPUS := build/demo/sources
 BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume
 WRITTEN := --self-distill --limit 1500000
 
-.PHONY: setup demo test test-all bench-peers models lint clean FORCE
+.PHONY: setup demo test test-all bench-peers models lint wheel clean FORCE
 
 setup: .venv/dev.stamp
 
@@ -23,10 +23,10 @@ test-all: setup
 	$(BIN)/pytest -n 2 -m "not gpu"
 
 # OpenVINO, llama.cpp and the rest in an environment of their own (some 15 minutes, once), then the
-# comparison on the bundled pair; benchmarks/cpu_peers.py --help has the others.
+# comparison on the bundled pair; benchmarks/peers/cpu_peers.py --help has the others.
 bench-peers: setup
-	sh benchmarks/setup_peers.sh build/peers
-	$(BIN)/python benchmarks/cpu_peers.py
+	sh benchmarks/peers/setup_peers.sh build/peers
+	$(BIN)/python benchmarks/peers/cpu_peers.py
 
 # The bundled models from nothing: hours on two cores. Each line goes on where it was interrupted, the
 # first only before it is done. What is shipped was made in more steps: see provenance.json, docs/log.md.
@@ -41,6 +41,10 @@ lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# dist/draftproof-*.whl, kernels included: for any Python from 3.11 on, on this kind of machine.
+wheel: | $(BIN)/python
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist .
 
 # build/ stays: training keeps its checkpoints there.
 clean:

@@ -16,22 +16,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 import draftproof as dp
-from draftproof import clock
-from draftproof.bench import prompts as texts
+from draftproof import clock, prompts
+from draftproof.bench.compare import Comparison, Result, compare, fastest, stats_of
+from draftproof.bench.report import processor, threads
+from draftproof.bench.sides import How, Side, ours
 from draftproof.bundled import located
+from draftproof.cli.progress import Running
 
-TRIED = 3  # prompts on which settings are tried
-Made = Callable[[], Any]
+FEW = 3  # prompts on which settings are compared
+Maker = Callable[[], Any]
 
 
 def candidates(
     draft: str, second: str, heads: str, exit: str, layers: int
-) -> dict[str, dict[str, Made]]:
+) -> dict[str, dict[str, Maker]]:
     """Method -> settings, as they are told -> what makes it."""
     exits = sorted({1, max(1, layers // 4), max(1, layers // 2)})
     return {
@@ -104,23 +106,6 @@ def candidates(
     }
 
 
-class Side:
-    """One method with its settings."""
-
-    def __init__(self, base: dp.LLM, settings: str, made: Made) -> None:
-        self.settings, self.llm = settings, dp.LLM(base, speculate=made())
-        self.seconds: list[float] = []  # by round
-        self.stats: list[Any] = []
-
-    def write(self, ids: list[int], params: dp.SamplingParams) -> tuple[float, Any]:
-        began = time.perf_counter()
-        (done,) = self.llm.generate([ids], params)
-        seconds = time.perf_counter() - began
-        if done.error or done.warnings:
-            raise ValueError(done.error or done.warnings[0])
-        return seconds, done
-
-
 def main(
     target: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
     draft: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
@@ -133,7 +118,7 @@ def main(
     dtype: str = "bfloat16",
     runner: str = "native",
     temperature: float = 0.0,
-    count: Annotated[int, typer.Option("--prompts")] = 6,
+    count: Annotated[int, typer.Option("--num-prompts")] = 6,
     max_tokens: int = 96,
     rounds: int = 5,
     name: Annotated[str, typer.Option(help="Of the pair, in the table and the file.")] = "bundled",
@@ -141,58 +126,43 @@ def main(
 ) -> None:
     """Measure, and write JSON and a table in Markdown."""
     base = dp.LLM(located(target, "target"), runner=runner, dtype=dtype)
-    ids = [p.ids(base.tokenizer, ()) for p in texts.held_out(base.tokenizer, count)]
     load = clock.load()
-
-    def params(number: int) -> dp.SamplingParams:
-        return dp.SamplingParams(
-            temperature=temperature, max_tokens=max_tokens, seed=number, ignore_eos=True
-        )
-
     draft, heads = located(draft, "draft"), located(heads, "heads")
-    made = candidates(draft, second_draft, heads, exit, base.runner.layers)
-    wished = {"none", *only} if only else set(made)
-    made = {method: each for method, each in made.items() if method in wished and each}
-    sides: dict[str, Side] = {}
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("settings", total=len(made))
-        for method, settings in made.items():
-            tried = {}
-            for text, one in settings.items():
-                side = Side(base, text, one)
-                side.write(ids[0], params(0))  # warm
-                seconds = sum(side.write(ids[i], params(i))[0] for i in range(min(TRIED, count)))
-                tried[seconds] = side
-            sides[method] = tried[min(tried)]
-            bar.advance(task)
-        task = bar.add_task("rounds", total=rounds)
-        wanted: dict[int, list[int]] = {}
-        for turn in range(rounds):
-            for side in sides.values():
-                side.seconds.append(0.0)
-            for number, prompt in enumerate(ids):
-                order = list(sides.values())[:: 1 if (turn + number) % 2 else -1]
-                for side in order:
-                    seconds, done = side.write(prompt, params(number))
-                    side.seconds[-1] += seconds
-                    if turn == 0:
-                        side.stats.append(done.stats)
-                    if done.token_ids != wanted.setdefault(number, done.token_ids):
-                        raise SystemExit(f"{side.settings} wrote another text: a defect")
-            bar.advance(task)
-    tokens = sum(map(len, wanted.values()))
+    listed = candidates(draft, second_draft, heads, exit, base.runner.layers)
+    wanted = {"none", *only} if only else set(listed)
+    with Running() as running:
+        comparison = Comparison(
+            sides=[],
+            prompts=prompts.held_out(base.tokenizer, count),
+            tokenizer=base.tokenizer,
+            how=How(temperature, max_tokens, seed=0, ignore_eos=True),
+            tick=running,
+            longest=base.max_length,
+        )
+        chosen: dict[str, tuple[str, Side]] = {}  # method -> settings, and who writes with them
+        for method, settings in listed.items():
+            if method in wanted and settings:
+                chosen[method] = _best(method, settings, base, comparison)
+        comparison.sides = [side for _, side in chosen.values()]
+        comparison.run(rounds)
+    compare(comparison)
     found = {
         "pair": name,
         "temperature": temperature,
         "runner": base.runner.name,
         "precision": base.runner.precision,
+        "threads": torch.get_num_threads(),
+        "processor": clock.processor(),
         "machine": clock.machine(),
         "load_before": load,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "prompts": count,
         "max_tokens": max_tokens,
         "rounds": rounds,
-        "methods": {method: _row(side, sides["none"], tokens) for method, side in sides.items()},
+        "methods": {
+            method: _row(settings, comparison.results[side.name])
+            for method, (settings, side) in chosen.items()
+        },
     }
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}-{base.runner.precision}-{temperature:g}.json"
@@ -201,26 +171,43 @@ def main(
     print("written:", path)
 
 
-def _row(side: Side, plain: Side, tokens: int) -> dict[str, Any]:
-    stats = side.stats
+def _best(
+    method: str, settings: dict[str, Maker], base: dp.LLM, comparison: Comparison
+) -> tuple[str, Side]:
+    """The settings with which the method is fastest on a few prompts, and its side."""
+    sides = {
+        text: ours(f"{method} ({text})", dp.LLM(base, speculate=make()))
+        for text, make in settings.items()
+    }
+    best, _, _ = fastest(list(sides.values()), comparison, FEW)
+    return next((text, side) for text, side in sides.items() if side is best)
+
+
+def _row(settings: str, result: Result) -> dict[str, Any]:
+    """Figures of one method; refuses one that wrote another text than plain decoding."""
+    if result.differing:
+        raise SystemExit(f"{result.side} wrote another text: a defect")
+    stats = stats_of(result)
     drafted, steps = sum(s.drafted for s in stats), sum(s.steps for s in stats)
-    ratios = [a / b for a, b in zip(plain.seconds, side.seconds, strict=True)]
+    assert result.of_plain is not None and result.tokens_per_step is not None
     return {
-        "settings": side.settings,
-        "tokens_per_step": tokens / steps,
+        "settings": settings,
+        "tokens_per_step": result.tokens_per_step,
         "accepted": sum(s.accepted for s in stats) / drafted if drafted else None,
         "drafted_per_step": drafted / steps,
-        "tokens_per_s": tokens / statistics.median(side.seconds),
-        "speedup": statistics.median(ratios),
-        "spread": [min(ratios), max(ratios)],
-        "step_cost": tokens / steps / statistics.median(ratios),  # in plain steps
+        "tokens_per_s": statistics.median(result.tokens_per_s),
+        "speedup": result.of_plain.median,
+        "spread": [result.of_plain.low, result.of_plain.high],
+        "step_cost": result.tokens_per_step / result.of_plain.median,  # in plain steps
     }
 
 
 def table(found: dict[str, Any]) -> str:
     """Markdown: one row per method."""
     lines = [
-        f"{found['pair']}, {found['precision']}, temperature {found['temperature']:g}:",
+        f"{found['pair']}, {found['runner']} runner, {found['precision']}, {threads(found)}, "
+        f"{processor(found)}; {found['prompts']} prompts of held-out code, {found['max_tokens']} "
+        f"tokens each; temperature {found['temperature']:g}:",
         "",
         "| method | best settings | tokens/step | accepted | step cost | tokens/s | speed-up |",
         "|---|---|---|---|---|---|---|",

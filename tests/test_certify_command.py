@@ -75,9 +75,9 @@ def test_near_ties_have_a_code_of_their_own(
     [
         (("--method", "draft"), "needs a model: add --draft"),
         (("--method", "ngram+draft"), "needs a model: add --draft"),
-        (("--method", "nonsense"), "cannot be certified: use ngram"),
-        (("--method", "ngram+nonsense"), "method 'nonsense' cannot be certified"),
-        (("--method", "none"), "cannot be certified"),
+        (("--method", "nonsense"), "method 'nonsense' is unknown: "),
+        (("--method", "ngram+nonsense"), "method 'nonsense' is unknown"),
+        (("--method", "none"), "nothing that could be certified"),
         (("--rule", "typical"), "rule 'typical' is unknown"),
         (("--runs", "0"), "--runs is 0"),
         (("--method", "lookahead", "--num-draft-tokens", "3"), "no option of lookahead"),

@@ -120,7 +120,7 @@ def params_of(case: str, seed: int = 7, **changes: Any) -> dp.SamplingParams:
 def slow_decoding(model: PreTrainedModel, prompt: list[int], params: dp.SamplingParams, seed: int):
     """One token after the other: the model's whole forward pass, then the chain above."""
     output: list[int] = []
-    while len(output) < params.max_tokens:
+    while len(output) < params.longest:
         context = [*prompt, *output]
         with torch.no_grad():
             row = model(torch.tensor([context])).logits[0, -1].double()

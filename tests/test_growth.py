@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import draftproof as dp
 import tiny
-from draftproof.bench.overhead import POOL, PoolRunner
 from draftproof.engine import Engine
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams, adjust
@@ -25,6 +24,7 @@ from draftproof.sampling.history import History
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
 from fakes import Table, V, Wild, request
+from overhead import POOL, PoolRunner
 
 # --- penalties follow a text that grows, branches and is taken back ---
 

@@ -25,21 +25,23 @@ SOURCE = REPOSITORY / "src" / "draftproof"
 # Modules are named without the leading "draftproof."; the package itself is "draftproof".
 # Every module is ruled by the first row that names it; "!" excludes. After the bar: what may come
 # from outside besides the standard library (no bar: anything).
+SERVES = "runners.base bundled"
 STEP = "scheduler drafts turns"
 TABLE = f"""
 tree                    <-  | torch
-sampling sampling.*     <- native sampling.* | torch numpy
+foreign_names           <-
+sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 runners runners.*       <- tree native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree
 verify                  <- tree sampling | torch
 writing                 <- tree sampling runners.base | torch
 rules                   <- tree sampling verify writing runners.base | torch
-request                 <- tree sampling counts verify writing rules | torch
+request                 <- foreign_names tree sampling counts verify writing rules | torch
 drafting.automaton drafting.script drafting.together <-
 drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules runners.base drafting.* shapes | torch
-proposers proposers.*   <- tree sampling writing runners.base drafting.* heads.* shapes | torch
+proposers proposers.*   <- tree sampling writing {SERVES} drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
 scheduler               <- request
 drafts                  <- tree request writing rules runners.base scheduler drafting.base
@@ -52,6 +54,7 @@ bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !tra
 demo.train              <- bundled bundled.* demo training.*
 demo demo.*             <- llm analysis methods bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
+prompts                 <- bundled bundled.* text
 training.data training.entries training.rows <- training.entries training.rows
 training.run* training.prepare training.served <- * !server !server.* !cli !cli.* !demo !demo.*
 training training.*     <- runners runners.* heads.* analysis bundled training.*
@@ -60,8 +63,9 @@ native native.*         <- native native.*
 text                    <- detokenizer
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
-heads heads.*           <- heads.module | torch safetensors
-inputs                  <- sampling
+heads heads.*           <- heads.module bundled | torch safetensors
+intake                  <- request sampling text verify writing
+places                  <-
 analysis                <- tree
 shapes                  <- analysis | numpy
 clock                   <- native runners.base tree | torch

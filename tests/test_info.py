@@ -18,7 +18,7 @@ import transformers
 
 import draftproof
 from draftproof import bundled, cli, native
-from draftproof.methods import GIVEN, METHODS
+from draftproof.methods import METHODS
 
 INFO: Any = importlib.import_module("draftproof.cli.info")  # `cli.info` is the command
 
@@ -44,7 +44,7 @@ def test_json(run: Any) -> None:
     assert found["versions"]["torch"] == torch.__version__
     assert found["versions"]["transformers"] == transformers.__version__
     assert found["machine"]["threads"] == torch.get_num_threads()
-    assert found["methods"] == [*METHODS, *GIVEN]
+    assert found["methods"] == [*METHODS]
     assert set(found["optional"]) == {"accelerate", "datasets", "matplotlib", "peft"}
     states = [state for kind in ("devices", "runners", "bundled") for state in found[kind].values()]
     assert all(state["available"] == (state["reason"] is None) for state in states)

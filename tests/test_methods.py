@@ -319,9 +319,9 @@ def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
     last = Heads(torch.zeros(2, 1, 48, 48), vocab_size=tiny.VOCABULARY)
     files.save(tmp_path / "last", last)
     middle, end = ({"draft": None, "heads": tmp_path / name} for name in ("exit", "last"))
-    assert methods.chosen([], middle) == ["early-exit"] and methods.chosen([], end) == ["medusa"]
-    assert methods.chosen(["early-exit"], middle) == ["early-exit"]
-    assert methods.chosen(["ngram"], middle) == ["ngram", "early-exit"]
+    assert methods.listed([], middle) == ["early-exit"] and methods.listed([], end) == ["medusa"]
+    assert methods.listed(["early-exit"], middle) == ["early-exit"]
+    assert methods.listed(["ngram"], middle) == ["ngram", "early-exit"]
     assert "medusa" in methods.possible(end) and "medusa" not in methods.possible(middle)
     made = methods.named("early-exit", middle)
     assert isinstance(made, dp.EarlyExit) and made.layers == 3 and made.heads is not None
@@ -342,7 +342,7 @@ def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
             write(tmp_path / "other", own)
     (tmp_path / "last" / "config.json").write_text("{")
     with pytest.raises(ValueError, match="last: config.json cannot be read"):
-        methods.chosen([], end)
+        methods.listed([], end)
     with (
         pytest.raises(ValueError, match="use heads of this target"),
         dp.LLM(target("llama")) as llm,

@@ -600,7 +600,7 @@ def long_params(temperature: float) -> dp.SamplingParams:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["none", *methods.possible(BUNDLED)[1:], "both"])
+@pytest.mark.parametrize("method", ["none", *methods.possible(BUNDLED), "both"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_200_prompts_of_256_tokens(precision: str, temperature: float, method: str) -> None:

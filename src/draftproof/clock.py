@@ -6,7 +6,8 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -14,19 +15,24 @@ from draftproof.runners.base import Target, Work
 from draftproof.tree import TokenTree
 
 KEY = -1  # of what is timed: no request's
+CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass at which the cost of a pass is measured
+
+T = TypeVar("T")
+
+
+def in_turn(sides: Sequence[T], turn: int) -> list[T]:
+    """Everyone once; who is first moves on with every turn, so that a drift favours nobody."""
+    first = turn % len(sides)
+    return [*sides[first:], *sides[:first]]
 
 
 def interleaved(
     sides: Mapping[str, Callable[[], object]], rounds: int, warm: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of each call, sides in turn; the first `warm` rounds are not counted.
-
-    The order turns around every round, so that a drift of the machine favours nobody.
-    """
+    """Seconds of each call, sides in turn; the first `warm` rounds are not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(warm + rounds):
-        names = list(sides) if turn % 2 else list(sides)[::-1]
-        for name in names:
+        for name in in_turn(list(sides), turn):
             began = time.perf_counter()
             sides[name]()
             if turn >= warm:
@@ -48,6 +54,14 @@ def passes(runner: Target, context: int) -> Callable[[int], Callable[[], object]
         return lambda: runner.forward([Work(KEY, [], tree)])
 
     return over
+
+
+def pass_seconds(runner: Target, context: int, rounds: int = 15) -> dict[int, float]:
+    """Median seconds of a pass over each number of tokens in `CURVE`, behind `context` tokens."""
+    over = passes(runner, context)
+    took = interleaved({str(t): over(t) for t in CURVE}, rounds, warm=3)
+    runner.free(KEY)
+    return {int(tokens): statistics.median(seconds) for tokens, seconds in took.items()}
 
 
 def median_ratio(above: list[float], below: list[float]) -> float:

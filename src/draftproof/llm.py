@@ -1,24 +1,24 @@
 """The facade: text in, text out.
 
-Loads a model, resolves `speculate`, turns prompts into requests and requests into completions.
+Loads a model, resolves `speculate`, runs what `intake` made of prompts, returns completions.
 """
 
 from __future__ import annotations
 
-import itertools
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from draftproof import native
+from draftproof import native, places
+from draftproof.bundled import located
 from draftproof.drafting.base import Proposer, adopt
 from draftproof.engine import Engine
-from draftproof.inputs import Prompt, as_list, integers, params_of
+from draftproof.foreign_names import explaining, explains, no_attribute
+from draftproof.intake import Intake, Message, Prompt, conversations_of, params_of, prompts_of
 from draftproof.methods import resolve
 from draftproof.request import Completion, Request
 from draftproof.runners import choice, loading
@@ -26,7 +26,7 @@ from draftproof.runners.native import NativeRunner
 from draftproof.runners.torch import TorchRunner
 from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Scheduler
-from draftproof.text import TextStream, chat_ids, end_ids, load_tokenizer
+from draftproof.text import TextStream, end_ids, load_tokenizer
 from draftproof.verify import Typical
 
 
@@ -41,17 +41,18 @@ class Chunk:
     error: str | None = None  # the cause, if the reason is "error"
 
 
+@explaining("LLM")
 class LLM:
     """A language model that writes faster and writes the same.
 
-    model: hub id, folder, a loaded transformers model (which may lie on any device; then give
-    `tokenizer` too, or prompt with token ids), or another LLM, whose weights are shared as they
-    are. runner: "torch" runs any model; "native" (CPU; bfloat16, and dtype="int8") reads several
-    tokens for the price of one, and speculation changes no bit there; "auto" takes it for a model
-    by name in bfloat16 that it can run. speculate: None, a method's name, a proposer, or a
-    list of these, whose trees are merged. rule: "coupled" (same seed, same tokens, whatever
-    drafts), "rejection" (exact in law), or a `Typical` (lossy). max_length bounds prompt and
-    output together.
+    model: hub id, folder, "bundled" (a small model of Python code that comes with the package), a
+    loaded transformers model (which may lie on any device; then give `tokenizer` too, or prompt
+    with token ids), or another LLM, whose weights are shared as they are. runner: "torch" runs any
+    model; "native" (CPU; bfloat16, and dtype="int8") reads several tokens for the price of one, and
+    speculation changes no bit there; "auto" takes it for a model by name in bfloat16 that it can
+    run. speculate: None, a method's name, a proposer, or a list of these, whose trees are merged.
+    rule: "coupled" (same seed, same tokens, whatever drafts), "rejection" (exact in law), or a
+    `Typical` (lossy). max_length bounds prompt and output together.
     Any number of threads may use one LLM, and any number of LLMs one model: requests of all threads
     share steps, and nobody's output depends on who else writes. A forked child may not.
     prefix_cache: a prompt that begins like an earlier request is read from there on; off, because
@@ -83,7 +84,7 @@ class LLM:
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch={max_batch} runs nothing: use 1 or more")
-        proposer = resolve(speculate)
+        model, proposer = located(model, "target"), resolve(speculate)
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         room: dict[str, Any] = {
             "max_batch": max_batch,
@@ -97,6 +98,7 @@ class LLM:
             self.runner = model.runner.again(**room)
             tokenizer = tokenizer or model.tokenizer
         else:
+            places.check(model)
             self.runner = choice.make(
                 model,
                 runner=runner,
@@ -107,8 +109,10 @@ class LLM:
                 **room,
             )
         self.tokenizer = load_tokenizer(model, tokenizer, options)
-        self.end_ids = end_ids(self.runner.model, self.tokenizer)
         self.max_length = self.runner.max_length
+        self.end_ids = end_ids(self.runner.model, self.tokenizer)
+        vocabulary = self.runner.vocabulary
+        self.intake = Intake(self.tokenizer, vocabulary, self.max_length, self.end_ids)
         self.engine = Engine(
             self.runner,
             rule=rule,
@@ -116,7 +120,6 @@ class LLM:
             vocabulary=self.runner.vocabulary,
         )
         self._draft_with(proposer)
-        self._keys = itertools.count()  # its next() is atomic
         self._released = False
 
     def __enter__(self) -> LLM:
@@ -168,6 +171,7 @@ class LLM:
         self.runner.close()
         self._released = True
 
+    @explains("LLM.generate")
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -178,7 +182,7 @@ class LLM:
         prompts: text, token ids, or a list of either. params: one for all, or one per prompt.
         Raises `ValueError` before anything runs if any prompt or parameter cannot run.
         """
-        listed = as_list(prompts)
+        listed = prompts_of(prompts)
         each = params_of(params, len(listed))
         requests = [
             request
@@ -189,24 +193,33 @@ class LLM:
             pass
         return [request.completion() for request in requests]
 
+    @explains("LLM.chat")
     def chat(
         self,
-        messages: Sequence[dict[str, str]] | Sequence[Sequence[dict[str, str]]],
+        messages: str | Message | Sequence[Message] | Sequence[Sequence[Message] | str],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
-        """Answers to one conversation or to several, under the model's chat template."""
-        several = bool(messages) and not isinstance(messages[0], dict)
-        conversations: Any = messages if several else [messages]
-        ids = [chat_ids(self.tokenizer, conversation) for conversation in conversations]
-        return self.generate(ids, params)
+        """Answers to one conversation or to several, under the model's chat template.
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
-        """Chunks of one completion as they are written; closing the iterator aborts it."""
+        messages: text (a user's message), a list of messages with `role` and `content`, or a list
+        of either.
+        """
+        return self.generate([*map(self.intake.chat_ids, conversations_of(messages))], params)
+
+    @explains("LLM.stream")
+    def stream(
+        self, prompt: Prompt | Sequence[Message], params: SamplingParams | None = None
+    ) -> Iterator[Chunk]:
+        """Chunks of one completion as they are written; closing the iterator aborts it.
+
+        prompt: text, token ids, or the messages of a conversation, as `chat` takes them.
+        """
         if params is not None and params.n != 1:
             raise ValueError(f"stream writes one completion, not n={params.n}: use generate")
         (request,) = self.prepare(prompt, params or SamplingParams())
         return self._stream(request)
 
+    @explains("LLM.submit")
     def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> list[Request]:
         """Requests that run whenever `engine.step()` is called; for servers and tests."""
         requests = self.prepare(prompt, params or SamplingParams())
@@ -230,62 +243,34 @@ class LLM:
                 if done:
                     return
 
-    def prepare(self, prompt: Prompt, params: SamplingParams) -> list[Request]:
-        """Requests that do not run yet, one for each completion; `engine.run` takes them."""
+    @explains("LLM.prepare")
+    def prepare(self, prompt: Any, params: SamplingParams) -> list[Request]:
+        """Requests that do not run yet, one for each completion; `engine.run` takes them.
+
+        prompt: text, token ids, or a conversation's list of messages.
+        """
         self.engine.check_usable()
-        ids = self._ids(prompt)
-        if params.stop and self.tokenizer is None:
-            raise ValueError("stop strings need a tokenizer: pass tokenizer= or use stop_token_ids")
-        self._check_ids("logit_bias", params.logit_bias or ())
-        self._check_ids("bad_token_ids", params.bad_token_ids)
-        self._check_ids("stop_token_ids", params.stop_token_ids)
-        seed = secrets.randbits(63) if params.seed is None else params.seed
-        requests, keys = [], [next(self._keys) for _ in range(params.n)]
-        for index, key in enumerate(keys):
-            text = None
-            if self.tokenizer is not None:
-                text = TextStream(self.tokenizer, ids, params.stop)
-            requests.append(
-                Request(
-                    key,
-                    ids,
-                    params,
-                    seed=seed,
-                    rule=self.engine.rule,
-                    end_ids=self.end_ids,
-                    max_length=self.max_length,
-                    text=text,
-                    index=index,
-                    siblings=keys if len(keys) > 1 else (),
-                )
-            )
-        return requests
+        return self.intake.requests(prompt, params, self.engine.rule)
 
-    def _ids(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise ValueError("this model came without a tokenizer: prompt with token ids")
-            # A begin token alone would do, but an empty text is a mistake far more often.
-            ids = [int(i) for i in self.tokenizer(prompt)["input_ids"]] if prompt else []
-        else:
-            ids = integers(prompt)
-        self._check_ids("the prompt", ids)  # a tokenizer may have more than the model has rows
-        if not ids:
-            raise ValueError("the prompt is empty: give at least one token")
-        if len(ids) > self.max_length - 1:
-            raise ValueError(
-                f"the prompt has {len(ids)} tokens and at most {self.max_length - 1} fit "
-                f"(max_length {self.max_length}): shorten it"
-            )
-        return ids
+    def __repr__(self) -> str:
+        named = getattr(self.runner.model, "name_or_path", "") or type(self.runner.model).__name__
+        runner, drafter = self.runner, self.engine.proposer
+        return (
+            f"LLM({named!r}, runner={runner.name!r}, dtype={runner.precision!r}, "
+            f"speculate={drafter!r}, rule={self.engine.rule.name!r})"
+        )
 
-    def _check_ids(self, what: str, ids: Any) -> None:
-        for token in ids:
-            if not 0 <= token < self.runner.vocabulary:
-                raise ValueError(
-                    f"{what} holds token id {token}, and the vocabulary ends at "
-                    f"{self.runner.vocabulary - 1}"
-                )
+    def __call__(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused: there is `generate`, and for transformers `custom_generate`."""
+        raise TypeError(
+            "an LLM is not called: use llm.generate(prompt) or llm.chat(messages); for "
+            "model.generate of transformers there is dp.custom_generate(...)"
+        )
+
+    if not TYPE_CHECKING:  # where any attribute would then be taken for one that is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute("LLM", name)
 
 
 def native_runs(device: str | torch.device = "auto") -> bool:

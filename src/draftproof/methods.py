@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from draftproof.drafting.base import Proposer
 from draftproof.heads.files import exit_of
 from draftproof.proposers.draft import DraftModel
 from draftproof.proposers.early_exit import EarlyExit
+from draftproof.proposers.foreign import ForeignDraft
 from draftproof.proposers.hybrid import Hybrid
 from draftproof.proposers.lookahead import Lookahead
 from draftproof.proposers.medusa import Medusa
@@ -18,39 +21,70 @@ from draftproof.proposers.specinfer import SpecInfer
 from draftproof.proposers.staged import Staged
 from draftproof.proposers.suffix import SuffixAutomaton
 
+# "draft": a model; "foreign": a model, its tokenizer and the target's; "heads": a folder.
+Sources = Mapping[str, Any]
+ALL = "all"  # every method that needs nothing more than was given
+
 
 def _staged(
     draft: Any, num_draft_tokens: int = 8, *, min_confidence: float = 0.1, branch: int = 2
 ) -> Staged:
-    shape = {"min_confidence": min_confidence, "branch": branch}
-    return Staged(draft, NGram(), num_draft_tokens, **shape)  # type: ignore[arg-type]
+    return Staged(draft, NGram(), num_draft_tokens, min_confidence=min_confidence, branch=branch)
 
 
-METHODS: dict[str, Callable[..., Proposer | None]] = {
-    "none": lambda: None,
-    "ngram": NGram,
-    "suffix": SuffixAutomaton,
-    "lookahead": Lookahead,
-    "early-exit": EarlyExit,
+def _foreign(
+    given: tuple[Any, Any, Any], num_draft_tokens: int = 5, *, min_confidence: float = 0.1
+) -> ForeignDraft:
+    model, tokenizer, target_tokenizer = given
+    return ForeignDraft(
+        model,
+        tokenizer=tokenizer,
+        target_tokenizer=target_tokenizer,
+        num_draft_tokens=num_draft_tokens,
+        min_confidence=min_confidence,
+    )
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that has a name. make: takes the source that it needs, if any, and its options."""
+
+    make: Callable[..., Proposer | None]
+    python: str  # how it is written in Python
+    needs: str | None = None  # the source without which it cannot draft
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a user may give for methods to draft with."""
+
+    what: str
+    option: str
+    method: str  # which drafts with it where no method asks for it
+
+
+METHODS = {
+    "none": Method(lambda: None, "None"),
+    "ngram": Method(NGram, "dp.NGram()"),
+    "suffix": Method(SuffixAutomaton, "dp.SuffixAutomaton()"),
+    "lookahead": Method(Lookahead, "dp.Lookahead()"),
+    "early-exit": Method(EarlyExit, "dp.EarlyExit()"),
+    "draft": Method(DraftModel, "dp.DraftModel('name or folder')", "draft"),
+    "staged": Method(_staged, "dp.Staged('name or folder', dp.NGram())", "draft"),
+    "specinfer": Method(
+        lambda draft: SpecInfer([draft]), "dp.SpecInfer(['name or folder', ...])", "draft"
+    ),
+    "foreign": Method(
+        _foreign, "dp.ForeignDraft('name', tokenizer=..., target_tokenizer=...)", "foreign"
+    ),
+    "medusa": Method(Medusa, "dp.Medusa('folder of heads')", "heads"),
 }
-EXIT = "early-exit"  # which takes heads that read a layer in the middle, if there are any
-GIVEN: dict[str, tuple[str, Callable[..., Proposer]]] = {  # what is given to it, and its maker
-    "draft": ("draft", DraftModel),
-    "staged": ("draft", _staged),
-    "specinfer": ("draft", lambda draft: SpecInfer([draft])),
-    "medusa": ("heads", Medusa),
+EXIT = "early-exit"  # needs nothing, but takes heads that read a layer in the middle
+SOURCES = {
+    "draft": Source("a model", "--draft MODEL", "draft"),
+    "foreign": Source("a model", "--draft MODEL --any-tokenizer", "foreign"),
+    "heads": Source("heads", "--heads FOLDER", "medusa"),
 }
-WRITTEN = {  # how they are made in Python
-    "draft": "DraftModel('name or folder')",
-    "staged": "Staged('name or folder', NGram())",
-    "specinfer": "SpecInfer(['name or folder', ...])",
-    "medusa": "Medusa('folder of heads')",
-}
-KINDS = {  # what can be given: which method it is for if no other asks for it, and how it is named
-    "draft": ("draft", "a model", "--draft MODEL"),
-    "heads": ("medusa", "heads", "--heads FOLDER"),
-}
-Sources = Mapping[str, Any]  # kind -> model or folder, None where there is none
 
 
 def exits(sources: Sources) -> bool:
@@ -58,46 +92,65 @@ def exits(sources: Sources) -> bool:
     return sources.get("heads") is not None and exit_of(sources["heads"]) is not None
 
 
-def asked(names: Collection[str], sources: Sources) -> set[str]:
-    """The kinds of what these methods need, and of what they take of the sources."""
-    kinds = {GIVEN[name][0] for name in names if name in GIVEN}
-    return kinds | {"heads"} if EXIT in names and exits(sources) else kinds
+def split(names: Iterable[str]) -> list[str]:
+    """The single methods in `names`, of which some may be merged ones ("a+b"); once each."""
+    return list(dict.fromkeys(part for name in names for part in name.split("+")))
 
 
-def chosen(names: Iterable[str], sources: Sources) -> list[str]:
-    """The names, once each; a draft or heads that no method asks for draft by themselves."""
-    listed = list(dict.fromkeys(names))
-    wanted = asked(listed, sources)
-    for kind, (name, *_) in KINDS.items():
-        if kind == "heads" and exits(sources):
-            name = EXIT
-        if sources.get(kind) is not None and kind not in wanted:
-            listed.append(name)
-    return listed
+def needed(names: Collection[str], sources: Sources) -> set[str]:
+    """The kinds of sources that these methods draft with."""
+    parts = split(names)
+    kinds = {kind for part in parts if (kind := METHODS[part].needs) is not None}
+    return kinds | {"heads"} if EXIT in parts and exits(sources) else kinds
 
 
 def possible(sources: Sources) -> list[str]:
-    """Every method that has what it needs."""
-    with_them = [
-        name
-        for name, (kind, _) in GIVEN.items()
-        if sources.get(kind) is not None and not (kind == "heads" and exits(sources))
+    """Every method that drafts and has what it needs, by name."""
+    given = {kind for kind, source in sources.items() if source is not None}
+    given -= {"heads"} if exits(sources) else set()
+    return [
+        name for name, each in METHODS.items() if name != "none" and each.needs in {None, *given}
     ]
-    return [*METHODS, *with_them]
 
 
-def check_given(names: Iterable[str], sources: Sources) -> None:
-    """Refuse a command with a method that needs what it does not give."""
+def listed(values: Sequence[str], sources: Sources, *, idle: bool = False) -> list[str]:
+    """The methods that a user listed: "ngram", "ngram+suffix" (merged); in order, once each.
+
+    values: names, several with commas between them, or "all". A draft or heads that none of them
+    takes draft by themselves, unless idle. Raises `ValueError`: an unknown name, or a method
+    without its source.
+    """
+    written = [name.strip() for value in values for name in value.split(",")]
+    names: list[str] = []
+    for name in filter(None, written):
+        names += possible(sources) if name == ALL else ["+".join(_parts(name))]
+    if written and not names:
+        raise ValueError(f"no method is named: use {', '.join(METHODS)} or {ALL}")
+    taken = {*SOURCES} if idle else needed(names, sources)
+    for kind, source in SOURCES.items():
+        if sources.get(kind) is not None and kind not in taken:
+            names.append(EXIT if kind == "heads" and exits(sources) else source.method)
+    for part in split(names):
+        need = METHODS[part].needs
+        if need is not None and sources.get(need) is None:
+            wanted = SOURCES[need]
+            raise ValueError(f"method {part} needs {wanted.what}: add {wanted.option}")
+    once: dict[frozenset[str], str] = {}
     for name in names:
-        if name in GIVEN and not sources.get(GIVEN[name][0]):
-            _, what, option = KINDS[GIVEN[name][0]]
-            raise ValueError(f"method {name} needs {what}: add {option}")
+        once.setdefault(frozenset(name.split("+")), name)
+    return list(once.values())
+
+
+def merged(values: Sequence[str], sources: Sources, **options: Any) -> Proposer | None:
+    """What drafts where all that a user listed are merged; see `listed` and `given_options`."""
+    names = listed(values, sources)
+    given = given_options(names, **options)
+    return named("+".join(names), sources, **given) if names else None
 
 
 def takes(name: str, option: str) -> bool:
-    """Whether the method of that name has the option."""
-    made = METHODS.get(name) or GIVEN.get(name, (None, None))[1]
-    return made is not None and option in inspect.signature(made).parameters
+    """Whether a method, or a part of a merged one, has the option."""
+    return any(option in inspect.signature(METHODS[part].make).parameters for part in split([name]))
 
 
 def given_options(names: Collection[str], **options: Any) -> dict[str, Any]:
@@ -108,28 +161,18 @@ def given_options(names: Collection[str], **options: Any) -> dict[str, Any]:
         if not {*names} - {"none"}:
             raise ValueError(f"{flag} needs something that drafts: add --method or --draft")
         if not any(takes(name, key) for name in names):
-            listed = ", ".join(names)
-            raise ValueError(f"{flag} is no option of {listed}: drop it, or add --draft MODEL")
+            raise ValueError(
+                f"{flag} is no option of {', '.join(names)}: drop it, or add --draft MODEL"
+            )
     return given
 
 
 def named(name: str, sources: Sources | None = None, **options: Any) -> Proposer | None:
-    """A proposer by its name, with those of the options that it has.
+    """A proposer by its name, "ngram" or "ngram+suffix", with those of the options that it has.
 
     Raises `ValueError` for an unknown name, and for a method without what it needs.
     """
-    given = {key: value for key, value in options.items() if takes(name, key)}
-    if name == EXIT and exits(sources or {}):
-        given["heads"] = (sources or {})["heads"]
-    if name in METHODS:
-        return METHODS[name](**given)
-    if name not in GIVEN:
-        raise ValueError(f"method {name!r} is unknown: use {', '.join([*METHODS, *GIVEN])}")
-    kind, made = GIVEN[name]
-    source = (sources or {}).get(kind)
-    if source is None:
-        raise ValueError(f"method {name!r} needs {KINDS[kind][1]}: speculate={WRITTEN[name]}")
-    return made(source, **given)
+    return _together(_made(part, sources or {}, options) for part in _parts(name))
 
 
 def resolve(speculate: Any) -> Proposer | None:
@@ -139,11 +182,48 @@ def resolve(speculate: Any) -> Proposer | None:
     if isinstance(speculate, str):
         return named(speculate)
     if isinstance(speculate, list | tuple):
-        parts = [part for part in map(resolve, speculate) if part is not None]
-        return Hybrid(parts) if len(parts) > 1 else (parts[0] if parts else None)
+        return _together(map(resolve, speculate))
+    if isinstance(speculate, type):
+        written = {each.make: each.python for each in METHODS.values()}
+        call = written.get(speculate, f"{speculate.__name__}(...)")
+        raise ValueError(f"speculate={speculate.__name__} is a class: write speculate={call}")
     if not hasattr(speculate, "propose") or not hasattr(speculate, "taps"):
         raise ValueError(
             f"speculate takes None, a method's name, a proposer or a list, not {type(speculate)}"
         )
+    if isinstance(speculate, Hybrid):
+        parts = map(resolve, speculate.given)
+        speculate.merge([part for part in parts if part is not None])
     proposer: Proposer = speculate
     return proposer
+
+
+def _together(parts: Iterable[Proposer | None]) -> Proposer | None:
+    drafters = [part for part in parts if part is not None]
+    return Hybrid(drafters) if len(drafters) > 1 else (drafters[0] if drafters else None)
+
+
+def _parts(name: str) -> list[str]:
+    """The methods that a name merges; refuses what is none, with the closest that there is."""
+    parts = list(dict.fromkeys(part.strip() for part in name.split("+")))
+    for part in parts:
+        if part not in METHODS:
+            close = get_close_matches(part.lower().replace("_", "-"), METHODS, 1, 0.5)
+            hint = f"did you mean {close[0]}? There are" if close else "use"
+            raise ValueError(f"method {part!r} is unknown: {hint} {', '.join(METHODS)}")
+    if "none" in parts and len(parts) > 1:
+        raise ValueError(f"method none contradicts {', '.join({*parts} - {'none'})}: drop one")
+    return parts
+
+
+def _made(name: str, sources: Sources, options: Mapping[str, Any]) -> Proposer | None:
+    method = METHODS[name]
+    given = {key: value for key, value in options.items() if takes(name, key)}
+    if name == EXIT and exits(sources):
+        given["heads"] = sources["heads"]
+    if method.needs is None:
+        return method.make(**given)
+    if sources.get(method.needs) is None:
+        what = SOURCES[method.needs].what
+        raise ValueError(f"method {name!r} needs {what}: speculate={method.python}")
+    return method.make(sources[method.needs], **given)

@@ -10,12 +10,13 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from torch import Tensor
 
 from draftproof import rules, sampling
 from draftproof.counts import Stats
+from draftproof.foreign_names import no_attribute
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
 from draftproof.verify import Typical
@@ -47,6 +48,11 @@ class Completion:
     from_draft: list[bool] = field(default_factory=list)  # token by token: drafted and accepted?
     error: str | None = None
     warnings: list[str] = field(default_factory=list)
+
+    if not TYPE_CHECKING:  # where any attribute would then be taken for one that is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute("Completion", name)
 
 
 class Request(Writing):

@@ -135,7 +135,7 @@ class Writing:
     def room(self) -> int:
         """Tokens that may still be written."""
         written = len(self.tokens) - len(self.prompt)
-        return min(self.params.max_tokens - written, self.max_length - len(self.tokens))
+        return min(self.params.longest - written, self.max_length - len(self.tokens))
 
     @property
     def races(self) -> bool:

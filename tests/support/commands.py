@@ -55,6 +55,7 @@ def run(pair: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
         source = io.TextIOWrapper(io.BytesIO(stdin or b""))
         monkeypatch.setattr(source, "isatty", lambda: tty)
         monkeypatch.setattr(sys, "stdin", source)
+        capsys.readouterr()  # what the test itself made libraries say
         with pytest.raises(SystemExit) as end:
             cli.main(words)
         out, err = capsys.readouterr()

@@ -190,3 +190,10 @@ def off_rows(patch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> N
         ]
 
     patch.setattr(TorchRunner, "forward", forward)
+
+
+def assert_whole(seen: list[tuple[str, float]]) -> None:
+    """What a certificate told of its progress: parts by name, shares that rise to all."""
+    names, shares = zip(*seen, strict=True)
+    assert all(names) and [*shares] == sorted(shares)
+    assert shares[0] == 0 and abs(shares[-1] - 1) < 1e-9

@@ -1,14 +1,15 @@
-"""The comparison behind `draftproof bench`: the same prompts, written by every side in turn.
+"""The one comparison: the same prompts, written by every side in turn.
 
 Sides take turns prompt by prompt, in an order that rotates; the first round warms up and is not
-counted; one counter counts everyone's tokens. Does not know files of results, or tables.
+counted; one counter counts everyone's tokens. Behind `draftproof bench` and the programs in
+`benchmarks/`, whose sides may be other processes. Does not know files of results, or tables.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -16,11 +17,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from draftproof import analysis, clock
-from draftproof.bench.prompts import Prompt
 from draftproof.bench.sides import How, Side, Written
-from draftproof.runners.base import Target
+from draftproof.prompts import Prompt
 
-CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass at which the cost of a pass is measured
+Tick = Callable[[str, float | None], None]  # told who writes next, and the share that is done
 
 
 @dataclass
@@ -31,6 +31,25 @@ class Answer:
     turns: list[Written] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)  # of the batch it was written in
+
+    @property
+    def tokens(self) -> int:
+        return sum(written.tokens for written in self.turns)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, lowest and highest of the round-by-round ratios."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
+        """Over the rounds that both have: one who was interrupted may have one more."""
+        ratios = [a / b for a, b in zip(above, below, strict=False)]
+        return cls(statistics.median(ratios), min(ratios), max(ratios))
 
 
 @dataclass
@@ -56,73 +75,91 @@ class Result:
         return asdict(replace(self, answers=[]))
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Median, lowest and highest of the round-by-round ratios."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
-        ratios = [a / b for a, b in zip(above, below, strict=True)]
-        return cls(statistics.median(ratios), min(ratios), max(ratios))
-
-
 @dataclass
 class Comparison:
-    """Some sides at one temperature and batch size. `results` come in the order of `sides`."""
+    """Some sides at one temperature and batch size; the first is what others are compared with."""
 
-    sides: list[Side]  # the first one is what the others are compared with
+    sides: list[Side]
     prompts: Sequence[Prompt]
     tokenizer: Any
     how: How
-    batch: int
-    longest: int  # prompt and output that the model can run
-    tick: Callable[[], None]  # called whenever a side has answered a group of prompts
+    tick: Tick
+    batch: int = 1
+    longest: int | None = None  # prompt and output that the model can run
+    model: PreTrainedModel | None = None  # whose passes are counted while it warms up
     skipped: list[str] = field(default_factory=list)  # sides that failed, and why
+    results: dict[str, Result] = field(default_factory=dict)  # by name, in the order of `sides`
 
-    def warm_up(self, model: PreTrainedModel) -> dict[str, Result]:
-        """A round that is not timed: drops the peers that fail, counts the passes of the others."""
-        results = {}
+    def run(self, rounds: int) -> None:
+        """Warms up, then times so many rounds."""
+        self.warm_up()
+        for turn in range(rounds):
+            self.round(turn, rounds)
+
+    def warm_up(self, prompts: int | None = None) -> None:
+        """The first `prompts` (None: all) by each side, not timed; counts passes of `model`."""
+        groups = self._groups(prompts)
+        self._cost: dict[str, float] = {}  # seconds of a side for a group: what a round will take
         for side in list(self.sides):
-            with _passes(model) as passes:
-                try:
-                    answers = [a for group in self._groups() for a in self._answer(side, group)]
-                except Exception as error:  # a peer's fault is not the others'
-                    if not side.peer:
-                        raise
-                    self.skipped.append(f"{side.name}: {type(error).__name__}: {error}")
-                    self.sides.remove(side)
-                    continue
+            began = time.perf_counter()
+            self.tick(f"warming up: {side.name}", None)
+            with _passes(self.model) as passes:
+                answers = [self._try(side, group) for group in groups]
+            if side not in self.sides:
+                continue
+            self._cost[side.name] = (time.perf_counter() - began) / len(groups)
             result = Result(side.name, self.how.temperature, self.batch)
             if self.batch == 1 and passes:
-                result.tokens_per_step = tokens_of(answers) / len(passes)
+                tokens = sum(each.tokens for group in answers for each in group or ())
+                result.tokens_per_step = tokens / len(passes)
             if side.drafted is not None:
                 side.drafted.reset()
-            results[side.name] = result
-        return results
+            self.results[side.name] = result
 
-    def run(self, results: dict[str, Result], turn: int) -> None:
-        """One timed round, whose place in a rotation is `turn`."""
-        seconds = dict.fromkeys(results, 0.0)
-        for result in results.values():
-            result.answers = []
-        for number, group in enumerate(self._groups()):
-            shift = (turn + number) % len(self.sides)
-            for side in [*self.sides[shift:], *self.sides[:shift]]:
-                answers = self._answer(side, group)
-                results[side.name].answers += answers
-                longest = max(answers, key=lambda each: len(each.seconds))
-                seconds[side.name] += sum(longest.seconds)  # of every turn of the group
-        for name, result in results.items():
-            result.tokens_per_s.append(tokens_of(result.answers) / seconds[name])
+    def round(self, turn: int, rounds: int) -> None:
+        """Timed round number `turn` of `rounds`; counts only if it comes to its end."""
+        answers: dict[str, list[Answer]] = {side.name: [] for side in self.sides}
+        seconds = dict.fromkeys(answers, 0.0)
+        groups = self._groups()
+        cost = {side.name: self._cost[side.name] for side in self.sides}
+        done = 0.0
+        for number, group in enumerate(groups):
+            for side in clock.in_turn(list(self.sides), turn + number):
+                share = (turn + done / (sum(cost.values()) * len(groups))) / rounds
+                self.tick(f"round {turn + 1} of {rounds}: {side.name}", min(1.0, share))
+                written = self._try(side, group)
+                done += cost[side.name]
+                if written is not None:
+                    answers[side.name] += written
+                    longest = max(written, key=lambda each: len(each.seconds))
+                    seconds[side.name] += sum(longest.seconds)  # of every turn of the group
+        for side in self.sides:
+            result = self.results[side.name]
+            result.answers = answers[side.name]
+            tokens = sum(each.tokens for each in result.answers)
+            result.tokens_per_s.append(tokens / seconds[side.name])
 
-    def _groups(self) -> list[Sequence[Prompt]]:
-        return [
-            self.prompts[at : at + self.batch] for at in range(0, len(self.prompts), self.batch)
-        ]
+    def finished(self) -> list[Result]:
+        """The results of the sides that have been through a timed round."""
+        return [result for result in self.results.values() if result.tokens_per_s]
+
+    def _groups(self, prompts: int | None = None) -> list[Sequence[Prompt]]:
+        asked = self.prompts[:prompts]
+        return [asked[at : at + self.batch] for at in range(0, len(asked), self.batch)]
+
+    def _try(self, side: Side, group: Sequence[Prompt]) -> list[Answer] | None:
+        """The answers; a peer that fails is out of the comparison, and has none."""
+        if side not in self.sides:
+            return None
+        try:
+            return self._answer(side, group)
+        except Exception as error:  # a peer's fault is not the others'
+            if not side.peer:
+                raise
+            self.skipped.append(f"{side.name}: {type(error).__name__}: {error}")
+            self.sides.remove(side)
+            self.results.pop(side.name, None)
+            return None
 
     def _answer(self, side: Side, group: Sequence[Prompt]) -> list[Answer]:
         """All turns of a group of prompts; only the writing is on the clock."""
@@ -130,35 +167,37 @@ class Comparison:
         for turn in range(max(len(prompt.turns) for prompt in group)):
             active = [each for each in answers if turn < len(each.prompt.turns)]
             ids = [each.prompt.ids(self.tokenizer, each.texts) for each in active]
-            for each, one in zip(active, ids, strict=True):
-                self._check(each.prompt, len(one))
+            for each, prompt in zip(active, ids, strict=True):
+                self._check(each.prompt, len(prompt))
             began = time.perf_counter()
-            written = side.write(ids, self.how)
+            everything = side.write(ids, self.how)
             took = time.perf_counter() - began
-            for each, words in zip(active, written, strict=True):
-                each.turns.append(words)
-                each.texts.append(self.tokenizer.decode(words.token_ids, skip_special_tokens=True))
-                each.seconds.append(took)
-        self.tick()
+            for each, written in zip(active, everything, strict=True):
+                each.turns.append(written)
+                each.texts.append(self.text(written))
+                each.seconds.append(took if written.seconds is None else written.seconds)
         return answers
 
+    def text(self, written: Written) -> str:
+        if written.text is not None:
+            return written.text
+        return str(self.tokenizer.decode(written.token_ids, skip_special_tokens=True))
+
     def _check(self, prompt: Prompt, length: int) -> None:
-        if length + self.how.max_tokens > self.longest:
+        if self.longest is not None and length + self.how.max_tokens > self.longest:
             raise ValueError(
                 f"prompt {prompt.id} has {length} tokens, which with {self.how.max_tokens} more "
                 f"exceed the {self.longest} that the model can run: ask for fewer tokens"
             )
 
 
-def tokens_of(answers: Sequence[Answer]) -> int:
-    """The one counter: tokens up to and with the first end-of-text token."""
-    return sum(len(words.token_ids) for each in answers for words in each.turns)
-
-
 @contextmanager
-def _passes(model: PreTrainedModel) -> Iterator[list[int]]:
+def _passes(model: PreTrainedModel | None) -> Iterator[list[int]]:
     """One entry per pass of `model` meanwhile."""
     seen: list[int] = []
+    if model is None:
+        yield seen
+        return
     hook = model.register_forward_hook(lambda *_: seen.append(1))
     try:
         yield seen
@@ -166,71 +205,63 @@ def _passes(model: PreTrainedModel) -> Iterator[list[int]]:
         hook.remove()
 
 
-def best_assistant(
-    candidates: Sequence[Side], comparison: Comparison, turns: int = 2
-) -> tuple[Side | None, list[str]]:
-    """The fastest of transformers' assisted sides over a few prompts, and who was skipped."""
-    few = Comparison(
-        list(candidates),
-        comparison.prompts[:3],
-        comparison.tokenizer,
-        comparison.how,
-        comparison.batch,
-        comparison.longest,
-        comparison.tick,
+def fastest(
+    candidates: Sequence[Side], comparison: Comparison, prompts: int = 3
+) -> tuple[Side | None, dict[str, float], list[str]]:
+    """Which candidate writes the first few prompts fastest: settings of one method are tried.
+
+    Returns it (None if all failed), the tokens/s of each by name, and who was skipped.
+    """
+    few = replace(
+        comparison,
+        sides=list(candidates),
+        prompts=comparison.prompts[:prompts],
+        skipped=[],
+        results={},
+        tick=lambda text, share: comparison.tick(f"settings, {text}", None),
     )
-    results = {side.name: Result(side.name, comparison.how.temperature, 1) for side in few.sides}
-    try:
-        for turn in range(turns):
-            few.run(results, turn)
-    except Exception as error:
-        return None, [f"transformers assistant: {type(error).__name__}: {error}"]
-    speed = {name: max(result.tokens_per_s) for name, result in results.items()}
-    return max(few.sides, key=lambda side: speed[side.name]), []
+    few.warm_up(1)
+    if few.sides:
+        few.round(0, 1)
+    speed = {result.side: result.tokens_per_s[0] for result in few.finished()}
+    for side in few.sides:
+        if side.drafted is not None:
+            side.drafted.reset()
+    best = max(few.sides, key=lambda side: speed[side.name], default=None)
+    return best, speed, few.skipped
 
 
-def judge(results: Sequence[Result], sides: Sequence[Side], cost: Mapping[int, float]) -> None:
-    """Ratios, differences, and predictions from the measured costs `cost`: tokens -> seconds."""
+def compare(comparison: Comparison) -> None:
+    """Fills in the ratios and differences of what has been measured."""
+    results = comparison.finished()
+    if not results:
+        return
     plain = results[0]
     base = next((each for each in results if each.side == "transformers"), None)
-    sampled = plain.temperature > 0
-    for side, result in zip(sides, results, strict=True):
+    sampled = comparison.how.temperature > 0
+    peers = {side.name: side.peer for side in comparison.sides}
+    for result in results:
         result.of_plain = Spread.of(result.tokens_per_s, plain.tokens_per_s)
         if base is not None:
             result.of_transformers = Spread.of(result.tokens_per_s, base.tokens_per_s)
-        if not (sampled and side.peer):  # transformers draws other noise
+        if not (sampled and peers[result.side]):  # a peer draws other noise
             pairs = zip(result.answers, plain.answers, strict=True)
-            result.differing = sum(_ids(a) != _ids(b) for a, b in pairs)
-        stats = [w.stats for a in result.answers for w in a.turns if w.stats is not None]
+            result.differing = sum(not _same(a, b, comparison) for a, b in pairs)
+        stats = stats_of(result)
         if stats:
             result.tokens_per_step = sum(s.tokens for s in stats) / sum(s.steps for s in stats)
-        drafted = side.drafted
-        if drafted is None or not drafted.depth:
-            continue
-        result.acceptance = analysis.acceptance(stats)
-        per_depth = drafted.seconds / drafted.depth
-        result.draft_ms = 1e3 * per_depth
-        if plain.batch == 1:
-            length = round(drafted.depth / drafted.trees)
-            result.predicted = analysis.predict(
-                result.acceptance.alpha,
-                length,
-                per_depth / cost[1],
-                cost,
-                max(length + 1, round(drafted.nodes / drafted.trees)),
-            )
-            result.why = analysis.explain(
-                result.predicted, result.tokens_per_step or 1.0, result.of_plain.median
-            )
 
 
-def _ids(answer: Answer) -> list[list[int]]:
-    return [words.token_ids for words in answer.turns]
+def stats_of(result: Result) -> list[Any]:
+    """What our own sides counted in the last round, per answer."""
+    return [w.stats for each in result.answers for w in each.turns if w.stats is not None]
 
 
-def pass_seconds(runner: Target, context: int, rounds: int = 15) -> dict[int, float]:
-    """Median seconds of a pass over each number of tokens in `CURVE`, behind `context` tokens."""
-    passes = clock.passes(runner, context)
-    took = clock.interleaved({str(t): passes(t) for t in CURVE}, rounds, warm=3)
-    runner.free(clock.KEY)
-    return {int(tokens): statistics.median(seconds) for tokens, seconds in took.items()}
+def _same(answer: Answer, wanted: Answer, comparison: Comparison) -> bool:
+    """Whether both wrote the same tokens; of a side without ids, the same text and maybe more."""
+    return all(
+        a.token_ids == b.token_ids
+        if a.text is None
+        else a.text.startswith(comparison.text(b).removesuffix("\ufffd"))
+        for a, b in zip(answer.turns, wanted.turns, strict=True)
+    )

@@ -4,8 +4,8 @@ Whether speculation pays must be measured on text that is worth something, with 
 something. A small trained model has the first, a random model of a real shape the second, and
 surgery gives both: further layers, heads and feed-forward units whose output projections are zero.
 They are read and multiplied in every pass and change nothing. Decoding waits for weights, so cost
-is counted in bytes of weights that a pass over one token reads. `python -m
-draftproof.bench.inflation` measures how well that holds.
+is counted in bytes of weights that a pass over one token reads. `python benchmarks/inflation.py`
+measures how well that holds.
 
 Hidden size and vocabulary stay: a wider stream would change the mean in every norm. Knows the
 module names of Llama-like models; changes no model that it is given.
@@ -15,14 +15,10 @@ from __future__ import annotations
 
 import copy
 import math
-import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
-import typer
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -34,9 +30,6 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3ForCausalLM,
 )
-
-from draftproof import bundled, clock
-from draftproof.runners.torch import TorchRunner
 
 MODELS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 QWEN3 = {
@@ -125,7 +118,7 @@ def shape_like(
     """
     if not 0 < share < math.inf:
         raise ValueError(f"share is {share}, but must be finite and > 0")
-    shape, made = _shape(like), copy.deepcopy(config)
+    shape, made = published(like), copy.deepcopy(config)
     dim = _head_dim(config)
     depth = shape.num_hidden_layers * share
     layers = max(config.num_hidden_layers, round(depth), 1)
@@ -155,7 +148,8 @@ def shape_like(
     return made
 
 
-def _shape(like: str | Path | PreTrainedConfig) -> PreTrainedConfig:
+def published(like: str | Path | PreTrainedConfig) -> PreTrainedConfig:
+    """The configuration of a shape by name, id or folder; `ValueError` if it cannot be given."""
     shape = like
     if not isinstance(shape, PreTrainedConfig):
         try:
@@ -245,49 +239,3 @@ def _queries(after: Any, before: Any) -> list[int]:
     copies = _copies(before, group)
     heads = (divmod(i, each) for i in range(before.num_attention_heads))
     return [(key * copies + i // group) * group + i % group for key, i in heads]
-
-
-def pass_ms(
-    models: dict[str, PreTrainedModel], context: int, rows: int, rounds: int
-) -> dict[str, list[float]]:
-    """Milliseconds of passes over `rows` tokens after `context`, the models in turn."""
-    passes = {
-        name: clock.passes(TorchRunner(model, max_batch=1), context)(rows)
-        for name, model in models.items()
-    }
-    seconds = clock.interleaved(passes, rounds, warm=3)
-    return {name: [1e3 * each for each in took] for name, took in seconds.items()}
-
-
-def main(
-    model: str = "",
-    like: str = "Qwen3-0.6B",
-    dtype: str = "bfloat16",
-    context: int = 128,
-    rounds: int = 21,
-) -> None:
-    """Time the model (the bundled target), its inflation, and a random model of the shape."""
-    console = Console()
-    console.print(clock.machine(), highlight=False)
-    small = AutoModelForCausalLM.from_pretrained(
-        model or bundled.folder("target"), dtype=dtype
-    ).eval()
-    models = {"own": small, "inflated": inflate(small, like)}
-    models["shape"] = AutoModelForCausalLM.from_config(_shape(like), dtype=small.dtype).eval()
-    made = models["inflated"].config
-    console.print(
-        f"inflated: {made.num_hidden_layers} layers, {made.num_attention_heads} heads over "
-        f"{made.num_key_value_heads}, {made.intermediate_size} units; "
-        + ", ".join(f"{n} {cost_bytes(m.config, m.dtype) / 1e6:.0f} MB" for n, m in models.items())
-    )
-    table = Table("tokens", *(f"{name} ms" for name in models), "inflated / shape", title=like)
-    for rows in (1, 4, 8, 12):
-        took = pass_ms(models, context, rows, rounds)
-        ratio = clock.median_ratio(took["inflated"], took["shape"])
-        medians = (f"{statistics.median(each):.1f}" for each in took.values())
-        table.add_row(str(rows), *medians, f"{ratio:.2f}")
-    console.print(table)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,25 +1,30 @@
-"""What `draftproof bench` leaves behind: a table, JSON, a picture, Spec-Bench's JSON lines."""
+"""What `draftproof bench` says: tables, the verdict, and the reasons behind it.
+
+Everything is made of what `Report.as_dict` gives, so that a file of results can be shown again.
+"""
 
 from __future__ import annotations
 
-import json
+import shlex
 import statistics
-import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from draftproof.bench.compare import Result
-from draftproof.bench.suite import Report
+from draftproof.methods import needed, takes
 
 HEADINGS = (
     *("T", "batch", "side", "tokens/s", "of plain", "of transformers"),
     *("predicted", "tokens/step", "alpha", "differ"),
 )
+OURS = "draftproof "
+PLAIN = "draftproof none"
+WORTH = 1.03  # a method is named the fastest if it is at least so much faster than plain
+NARROWEST = 76  # columns of a table; below, its rows are stacked
 
 
 def cells(each: dict[str, Any], prompts: int) -> list[str]:
@@ -40,142 +45,155 @@ def cells(each: dict[str, Any], prompts: int) -> list[str]:
     ]
 
 
-def _spread(found: dict[str, float] | None) -> str:
-    return f"{found['median']:.2f}x ({found['low']:.2f}-{found['high']:.2f})" if found else "-"
+def _spread(ratio: dict[str, float] | None) -> str:
+    return f"{ratio['median']:.2f}x ({ratio['low']:.2f}-{ratio['high']:.2f})" if ratio else "-"
 
 
-def table(found: dict[str, Any]) -> Group:
-    """One table per temperature and batch size, from `Report.as_dict`; fits 80 columns."""
-    tables: dict[tuple[float, int], Table] = {}
+def heading(found: dict[str, Any]) -> str:
+    """What was measured, on what: model, runner, precision, threads, processor, prompts."""
+    about, options = found["environment"], found["options"]
+    shape = f", inflated to {options['inflate']}" if options["inflate"] else ""
+    texts = ", ".join(options["prompts"]) or "held-out code"
+    chat = " as chats" if options.get("chat") else ""
+    return (
+        f"{options['model']}{shape}: {about.get('runner', 'torch')} runner, {about['dtype']}, "
+        f"{threads(about)}, {processor(about)}; "
+        f"{found['prompts']} prompt{'s' if found['prompts'] > 1 else ''} of {texts}{chat}, "
+        f"{options['max_tokens']} tokens each"
+    )
+
+
+def threads(about: dict[str, Any]) -> str:
+    return "1 thread" if about["threads"] == 1 else f"{about['threads']} threads"
+
+
+def processor(about: dict[str, Any]) -> str:
+    """Its name; in older files it is only the beginning of the line about the machine."""
+    name: str = about.get("processor") or about["machine"].split(", ")[0]
+    return name
+
+
+def cases(found: dict[str, Any]) -> dict[tuple[float, int], list[dict[str, Any]]]:
+    """The results of each temperature and batch size."""
+    grouped: dict[tuple[float, int], list[dict[str, Any]]] = {}
     for each in found["results"]:
-        case = each["temperature"], each["batch"]
-        if case not in tables:
-            title = f"temperature {case[0]:g}, batch {case[1]}"
-            tables[case] = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-            tables[case].title = title
-            for heading in ("", "tokens/s", "of\nplain", "of trans-\nformers", "pre-\ndicted"):
-                tables[case].add_column(heading, justify="right" if heading else "left")
-            for heading in ("tokens\n/step", "alpha", "differ"):
-                tables[case].add_column(heading, justify="right")
-        row = cells(each, found["prompts"])
-        speed = each["tokens_per_s"]
-        tables[case].add_row(
-            each["side"],
-            f"{statistics.median(speed):.4g} {_around(statistics.median(speed), speed)}",
-            *(_short(each[name]) for name in ("of_plain", "of_transformers")),
-            *row[6:9],
-            "-" if each["differing"] is None else f"{each['differing']}/{found['prompts']}",
-        )
+        grouped.setdefault((each["temperature"], each["batch"]), []).append(each)
+    return grouped
+
+
+def table(found: dict[str, Any], width: int) -> Group:
+    """One table per temperature and batch size; stacked where `width` columns are too few."""
+    draw = _stacked if width < NARROWEST else _table
     legend = "Medians of the rounds ± the farthest one; differ: answers unlike plain's."
-    return Group(*tables.values(), legend)
+    parts: list[RenderableType] = [Text(heading(found))]
+    for (temperature, batch), results in cases(found).items():
+        title = Text(f"\ntemperature {temperature:g}, batch {batch}")
+        parts += [title, draw(results, found["prompts"])]
+    if found.get("incomplete"):
+        parts.append(Text(f"incomplete: {found['incomplete']}", style="bold"))
+    return Group(*parts, Text(legend))
 
 
-def _short(found: dict[str, float] | None) -> str:
-    if found is None:
+def _row(each: dict[str, Any], prompts: int) -> list[str]:
+    row, speed = cells(each, prompts), each["tokens_per_s"]
+    median = statistics.median(speed)
+    return [
+        each["side"].removeprefix(OURS),
+        f"{median:.4g} {_around(median, speed)}",
+        *(_short(each[name]) for name in ("of_plain", "of_transformers")),
+        *row[6:9],
+        "-" if each["differing"] is None else f"{each['differing']}/{prompts}",
+    ]
+
+
+def _table(results: list[dict[str, Any]], prompts: int) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    made.add_column("", no_wrap=True)
+    for name in ("tokens/s", "of\nplain", "of trans-\nformers", "pre-\ndicted"):
+        made.add_column(name, justify="right")
+    for name in ("tokens\n/step", "alpha", "differ"):
+        made.add_column(name, justify="right")
+    for each in results:
+        made.add_row(*_row(each, prompts))
+    return made
+
+
+def _stacked(results: list[dict[str, Any]], prompts: int) -> Text:
+    """A block of lines per side, without what a side has not."""
+    names = ("tokens/s", "of plain", "of transformers", *HEADINGS[6:])
+    lines = []
+    for each in results:
+        side, *values = _row(each, prompts)
+        lines.append(side)
+        pairs = zip(names, values, strict=True)
+        lines += [f"  {name:<16}{value}" for name, value in pairs if value != "-"]
+    return Text("\n".join(lines))
+
+
+def _short(ratio: dict[str, float] | None) -> str:
+    if ratio is None:
         return "-"
-    return f"{found['median']:.2f} {_around(found['median'], (found['low'], found['high']))}"
+    return f"{ratio['median']:.2f} {_around(ratio['median'], (ratio['low'], ratio['high']))}"
 
 
 def _around(median: float, values: Iterable[float]) -> str:
     return f"±{max(abs(value / median - 1) for value in values):.0%}"
 
 
+def verdict(found: dict[str, Any]) -> str:
+    """One line: which method is fastest on these prompts, and the command that uses it.
+
+    Over several temperatures and batch sizes: by the geometric mean of the ratios to plain.
+    """
+    ratios: dict[str, list[float]] = {}
+    for each in found["results"]:
+        if each["side"].startswith(OURS) and each["side"] != PLAIN and each["of_plain"]:
+            ratios.setdefault(each["side"], []).append(each["of_plain"]["median"])
+    if not ratios:
+        return "Nothing that drafts was compared: add --method all."
+    speed = {side: statistics.geometric_mean(each) for side, each in ratios.items()}
+    best = max(speed, key=speed.__getitem__)
+    method = best.removeprefix(OURS)
+    if speed[best] < WORTH:
+        command = _command(found["options"], "none")
+        return (
+            f"Plain decoding is best here ({method}, the fastest that drafts, takes it to "
+            f"{speed[best]:.2f}x): {command}"
+        )
+    command = _command(found["options"], method)
+    return f"Fastest here: {method}, {speed[best]:.2f}x plain decoding: {command}"
+
+
+def _command(options: dict[str, Any], method: str) -> str:
+    """`draftproof generate` as it was measured here."""
+    words = ["draftproof", "generate", options["model"]]
+    if method != "none":
+        words += ["--method", method]
+        sources = {kind: options.get(kind) for kind in ("draft", "heads")}
+        for kind in sorted(needed([method], sources)):
+            words += [f"--{kind}", str(sources[kind])]
+        for key, value in options["draft_options"].items():
+            if not takes(method, key):
+                continue
+            words += [f"--{key.replace('_', '-')}", str(value)]
+    for key in ("runner", "dtype"):
+        if options.get(key, "auto") != "auto":
+            words += [f"--{key}", options[key]]
+    if options.get("chat"):
+        words.append("--chat")
+    return shlex.join([*words, "PROMPT"])
+
+
 def notes(found: dict[str, Any]) -> Iterable[str]:
-    """Sentences under the table: why predictions differ, and who is missing."""
+    """The reasons: what passes cost, and where prediction and measurement part."""
     one = found["pass_seconds"]["1"]
     curve = ", ".join(f"{t}: {s / one:.2f}" for t, s in found["pass_seconds"].items())
     yield f"A pass over one token takes {1e3 * one:.2f} ms; over more, in units of that: {curve}."
     for each in found["results"]:
         if each["why"]:
             yield f"{each['side']}, T={each['temperature']:g}: {each['why']}"
-    yield from (f"skipped: {text}" for text in found["skipped"])
 
 
-def write(report: Report, folder: Path, formats: Iterable[str] = ()) -> list[Path]:
-    """JSON, a picture if matplotlib is there, and what `formats` asks for; the paths written.
-
-    Raises `ValueError` where a file cannot be written.
-    """
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        written = [folder / f"{stamp}.json"]
-        found = report.as_dict()
-        written[0].write_text(json.dumps(found, indent=1) + "\n")
-        if "spec-bench" in formats:
-            for each in filter(tells_steps, report.results):
-                name = each.side.replace(" ", "-").translate({40: None, 41: None})
-                path = folder / f"{stamp}-{name}-T{each.temperature:g}-batch{each.batch}.jsonl"
-                path.write_text("".join(json.dumps(line) + "\n" for line in spec_bench(each)))
-                written.append(path)
-        picture = folder / f"{stamp}.png"
-        if draw(found, picture):
-            written.append(picture)
-    except OSError as error:
-        raise ValueError(f"cannot write results to {folder}: {error.strerror}") from error
-    return written
-
-
-def tells_steps(result: Result) -> bool:
-    """Whether the side says what every step wrote; transformers' assistants do not."""
-    return all(words.per_step is not None for each in result.answers for words in each.turns)
-
-
-def spec_bench(result: Result) -> Iterable[dict[str, Any]]:
-    """Lines as Spec-Bench's evaluation writes and reads them (hemingkx/Spec-Bench)."""
-    for number, answer in enumerate(result.answers):
-        steps = [words.per_step or [] for words in answer.turns]
-        yield {
-            "question_id": answer.prompt.id,
-            "category": answer.prompt.category,
-            "answer_id": f"{result.side}-{number}",
-            "model_id": result.side,
-            "choices": [
-                {
-                    "index": 0,
-                    "turns": answer.texts,
-                    "decoding_steps": [len(each) for each in steps],
-                    "new_tokens": [len(words.token_ids) for words in answer.turns],
-                    "wall_time": answer.seconds,
-                    "accept_lengths": [size for each in steps for size in each],
-                }
-            ],
-            "tstamp": time.time(),
-        }
-
-
-def draw(found: dict[str, Any], path: Path) -> bool:
-    """Bars of tokens/s and tokens per step, acceptance by position; False without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    cases = sorted({(each["temperature"], each["batch"]) for each in found["results"]})
-    figure = Figure(figsize=(11, 3.2 * len(cases)), layout="constrained")
-    for row, case in enumerate(cases):
-        mine = [e for e in found["results"] if (e["temperature"], e["batch"]) == case]
-        names = [e["side"] for e in mine]
-        colours = ["tab:green" if n.startswith("draftproof") else "tab:gray" for n in names]
-        speed, steps, accepted = (
-            figure.add_subplot(len(cases), 3, 3 * row + column) for column in (1, 2, 3)
-        )
-        medians = [statistics.median(e["tokens_per_s"]) for e in mine]
-        below = [m - min(e["tokens_per_s"]) for m, e in zip(medians, mine, strict=True)]
-        above = [max(e["tokens_per_s"]) - m for m, e in zip(medians, mine, strict=True)]
-        speed.barh(names, medians, xerr=[below, above], color=colours, capsize=3)
-        speed.set_title(f"tokens/s, T={case[0]:g}, batch {case[1]}")
-        steps.barh(names, [e["tokens_per_step"] or 0 for e in mine], color=colours)
-        steps.set_title("tokens per step")
-        steps.set_yticklabels([])
-        for axis in (speed, steps):
-            axis.invert_yaxis()
-        for each in mine:
-            if each["acceptance"] is not None:
-                shares = each["acceptance"]["cumulative"]
-                accepted.plot(range(1, len(shares) + 1), shares, marker="o", label=each["side"])
-        accepted.set_title("accepted up to this position")
-        accepted.set_ylim(0, 1)
-        if accepted.lines:
-            accepted.legend(fontsize="small")
-    figure.savefig(path, dpi=110)
-    return True
+def skipped(found: dict[str, Any]) -> Iterable[str]:
+    """Who is missing, and why."""
+    return (f"skipped: {text}" for text in found["skipped"])

@@ -38,11 +38,20 @@ class Written:
     token_ids: list[int]
     per_step: list[int] | None = None  # tokens of each pass of the target, where a side tells
     stats: Stats | None = None
+    # Of a side in another process:
+    seconds: float | None = None  # by its own clock
+    text: str | None = None  # where it gives no token ids
+    reported: int | None = None  # tokens by its own account, where it gives no ids
+
+    @property
+    def tokens(self) -> int:
+        """The one counter of a comparison."""
+        return len(self.token_ids) if self.reported is None else self.reported
 
 
 @dataclass
 class Side:
-    """One way of writing."""
+    """One way of writing; may run in another process, and then has its own clock."""
 
     name: str
     write: Callable[[Sequence[list[int]], How], list[Written]]

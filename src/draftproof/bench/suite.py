@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ import torch
 from transformers import PreTrainedModel
 
 from draftproof import clock
-from draftproof.bench import prompts as prompt_files
-from draftproof.bench.compare import Comparison, Result, best_assistant, judge, pass_seconds
+from draftproof import prompts as prompt_files
+from draftproof.bench.compare import Comparison, Result, Tick, compare, fastest
 from draftproof.bench.inflation import inflate
+from draftproof.bench.predict import predict
 from draftproof.bench.sides import How, assisted, ours, transformers
 from draftproof.bundled import located
 from draftproof.llm import LLM
-from draftproof.methods import GIVEN, check_given, named
+from draftproof.methods import listed, named
 from draftproof.runners import choice, loading
 from draftproof.text import load_tokenizer
 
@@ -36,8 +37,10 @@ class Options:
     heads: str | None = None
     methods: Sequence[str] = ("none",)  # none is always there; a+b are merged into one tree
     against: Sequence[str] = ()
-    prompts: Sequence[Path] = ()  # none: beginnings of held-out standard-library modules
+    prompts: Sequence[str] = ()  # files or `prompts.NAMES`; none: the held-out ones
     num_prompts: int | None = None  # of each file; 10 of the held-out ones
+    chat: bool = False  # every prompt through the chat template
+    system: str | None = None  # what the template is told before a conversation
     max_tokens: int = 128
     temperatures: Sequence[float] = (0.0,)
     batches: Sequence[int] = (1,)
@@ -51,6 +54,7 @@ class Options:
     draft_options: dict[str, Any] = field(default_factory=dict)  # of methods that have them
     assistant_lengths: Sequence[int] = (3, 5, 8)
     inflate: str | None = None  # give target and draft the cost of this shape
+    revision: str | None = None
     trust_remote_code: bool = False
 
 
@@ -64,11 +68,12 @@ class Report:
     prompts: int
     results: list[Result] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    incomplete: str = ""  # where it was interrupted
 
     def as_dict(self) -> dict[str, Any]:
         """Fit for JSON; texts and tokens left out."""
         options = asdict(self.options)
-        options["prompts"] = [path.name for path in self.options.prompts]
+        options["prompts"] = [Path(name).name for name in self.options.prompts]
         return {
             "options": options,
             "environment": self.environment,
@@ -76,6 +81,7 @@ class Report:
             "prompts": self.prompts,
             "results": [result.as_dict() for result in self.results],
             "skipped": self.skipped,
+            "incomplete": self.incomplete,
         }
 
 
@@ -88,83 +94,82 @@ def check(options: Options) -> None:
         raise ValueError(f"num_prompts is {options.num_prompts}, but must be 1 or more")
     if not options.batches or min(options.batches) < 1:
         raise ValueError("a batch size must be 1 or more")
-    for method in options.methods:
-        parts = method.split("+")
-        check_given(parts, _sources(options, options.draft))
-        for part in parts:
-            if part not in GIVEN:
-                named(part)
+    for name in options.against:
+        if name not in PEERS:
+            raise ValueError(f"--against {name} is unknown: use {', '.join(PEERS)}, or '' for none")
+    if options.system is not None and not options.chat:
+        raise ValueError("a system message needs the chat template: add --chat")
+    listed(options.methods, _sources(options, options.draft))
 
 
-def run(options: Options, progress: Callable[[str, float], None]) -> Report:
-    """All comparisons; `progress` is told what runs and how much of everything is done."""
+def run(options: Options, progress: Tick) -> Report:
+    """All comparisons; `progress` is told what runs, and the share that is done (None: not known).
+
+    An interrupt after the first timed round gives what is finished, marked incomplete.
+    """
     check(options)
-    progress("loading", 0.0)
+    progress("loading", None)
     model, plain, assistant = load(options)
     if plain.tokenizer is None:
         raise ValueError("a comparison reads text, and this model came without a tokenizer")
-    prompts = prompt_files.read(options.prompts, options.num_prompts, plain.tokenizer)
+    prompts = _prompts(options, plain.tokenizer)
     llms = {"none": plain}
     for method in options.methods:
         if method not in llms:
-            drafter = [_drafter(part, options, assistant) for part in method.split("+")]
+            drafter = _drafter(method, options, assistant)
             llms[method] = LLM(plain, speculate=drafter, max_batch=max(options.batches))
-    progress("measuring passes", 0.0)
-    cost = pass_seconds(plain.runner, 128)
+    progress("measuring passes", None)
+    cost = clock.pass_seconds(plain.runner, 128)
     report = Report(options, environment(model, plain), cost, len(prompts))
-    report.skipped += [
-        f"{name}: not known here (known: {', '.join(PEERS)})"
-        for name in options.against
-        if name not in PEERS
-    ]
     mine = [ours(name, llm) for name, llm in llms.items()]
     cases = [(t, b) for t in options.temperatures for b in options.batches]
     for number, (temperature, batch) in enumerate(cases):
-        how = How(temperature, options.max_tokens, options.seed, options.ignore_eos)
-        ticks = Ticks(progress, number, len(cases), f"T={temperature:g}, batch {batch}")
+        where = f"T={temperature:g}, batch {batch}"
         comparison = Comparison(
             list(mine),
             prompts,
             plain.tokenizer,
-            how,
+            How(temperature, options.max_tokens, options.seed, options.ignore_eos),
+            _within(progress, where, number, len(cases)),
             batch,
             plain.max_length,
-            ticks,
+            model,
         )
-        if "transformers" in options.against:
-            _add_transformers(comparison, model, plain.end_ids, assistant, options, ticks)
-        groups = -(-len(prompts) // batch)
-        ticks.expect(groups * len(comparison.sides) * (options.rounds + 1))
-        results = comparison.warm_up(model)
-        for turn in range(options.rounds):
-            comparison.run(results, turn)
-        judge(list(results.values()), comparison.sides, cost)
-        report.results += results.values()
-        report.skipped += [
-            f"{text} (T={temperature:g}, batch {batch})" for text in comparison.skipped
-        ]
+        try:
+            if "transformers" in options.against:
+                _add_transformers(comparison, model, plain.end_ids, assistant, options)
+            comparison.run(options.rounds)
+        except KeyboardInterrupt:
+            if not (report.results or comparison.finished()):
+                raise
+            rounds = max((len(each.tokens_per_s) for each in comparison.finished()), default=0)
+            report.incomplete = f"interrupted after {rounds} of {options.rounds} rounds at {where}"
+        compare(comparison)
+        predict(comparison, cost)
+        report.results += comparison.finished()
+        report.skipped += [f"{text} ({where})" for text in comparison.skipped]
+        if report.incomplete:
+            break
     report.environment["load_after"] = clock.load()
     return report
 
 
-@dataclass
-class Ticks:
-    """Turns the answers of one case into a share of everything."""
+def _prompts(options: Options, tokenizer: Any) -> list[prompt_files.Prompt]:
+    found = prompt_files.read(options.prompts, options.num_prompts, tokenizer, options.chat)
+    if options.system is None:
+        return found
+    system = ("system", options.system)
+    return [replace(prompt, opening=(system, *prompt.opening)) for prompt in found]
 
-    progress: Callable[[str, float], None]
-    case: int
-    cases: int
-    text: str
-    expected: int = 0
-    seen: int = 0
 
-    def expect(self, answers: int) -> None:
-        self.expected, self.seen = answers, 0
+def _within(progress: Tick, where: str, case: int, cases: int) -> Tick:
+    """The share of one case becomes a share of all; none until the first has been warm."""
 
-    def __call__(self) -> None:
-        self.seen += 1
-        share = min(1.0, self.seen / self.expected) if self.expected else 0.0
-        self.progress(self.text, (self.case + share) / self.cases)
+    def tick(text: str, share: float | None) -> None:
+        done = None if share is None and not case else (case + (share or 0.0)) / cases
+        progress(f"{where}, {text}" if cases > 1 else text, done)
+
+    return tick
 
 
 def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None]:
@@ -178,8 +183,12 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
         "device": where,
         "trust_remote_code": options.trust_remote_code,
     }
+    named_by = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
     model = loading.load(
-        source, dtype=torch.bfloat16 if int8 else loading.pick_dtype(options.dtype), **common
+        source,
+        dtype=torch.bfloat16 if int8 else loading.pick_dtype(options.dtype),
+        revision=options.revision,
+        **common,
     )
     assistant: Any = None
     if options.draft is not None:
@@ -191,7 +200,7 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
     natively = options.runner == "auto" and choice.suits(model)
     plain = LLM(
         model,
-        tokenizer=load_tokenizer(source, None, {"trust_remote_code": options.trust_remote_code}),
+        tokenizer=load_tokenizer(source, None, named_by),
         runner="native" if natively else options.runner,
         dtype="int8" if int8 else "auto",
         threads=options.threads,
@@ -202,9 +211,9 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
     return model, plain, assistant
 
 
-def _drafter(part: str, options: Options, assistant: PreTrainedModel | None) -> Any:
+def _drafter(name: str, options: Options, assistant: PreTrainedModel | None) -> Any:
     # No memory of earlier outputs: every round writes the same ones again.
-    return named(part, _sources(options, assistant), **options.draft_options, corpus=0)
+    return named(name, _sources(options, assistant), **options.draft_options, corpus=0)
 
 
 def _sources(options: Options, draft: Any) -> dict[str, Any]:
@@ -218,7 +227,6 @@ def _add_transformers(
     ends: Sequence[int],
     assistant: PreTrainedModel | None,
     options: Options,
-    ticks: Ticks,
 ) -> None:
     """transformers' own loop, prompt lookup, and its assistant at the best of several lengths."""
     comparison.sides.append(transformers("", model, ends))
@@ -228,11 +236,10 @@ def _add_transformers(
     lookup = transformers("lookup", model, ends, batches=False, prompt_lookup_num_tokens=10)
     comparison.sides.append(lookup)
     if assistant is not None:
-        candidates = [
-            assisted(model, assistant, ends, n) for n in (None, *options.assistant_lengths)
-        ]
-        ticks.expect(0)
-        best, skipped = best_assistant(candidates, comparison)
+        lengths = (None, *options.assistant_lengths)
+        best, _, skipped = fastest(
+            [assisted(model, assistant, ends, n) for n in lengths], comparison
+        )
         comparison.skipped += skipped
         comparison.sides += [best] if best is not None else []
 
@@ -241,6 +248,7 @@ def environment(model: PreTrainedModel, plain: LLM) -> dict[str, Any]:
     """The machine, the versions and the model, as they were."""
     return {
         "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "processor": clock.processor(),
         "machine": clock.machine(),
         "load_before": clock.load(),
         "threads": torch.get_num_threads(),

@@ -4,6 +4,7 @@ A target, its draft and its heads; `prompts` for them, and the `corpus` that the
 """
 
 from pathlib import Path
+from typing import Any
 
 MODELS = Path(__file__).parent / "models"
 TARGET, DRAFT = MODELS / "target", MODELS / "draft"
@@ -21,6 +22,6 @@ def folder(name: str) -> Path:
     return found
 
 
-def located(model: str, part: str) -> str:
+def located(model: Any, part: str) -> Any:
     """The folder of the bundled `part` where a user wrote `bundled`; else `model` as it is."""
-    return str(folder(part)) if model == BUNDLED else model
+    return str(folder(part)) if isinstance(model, str) and model == BUNDLED else model

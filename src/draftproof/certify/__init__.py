@@ -52,24 +52,30 @@ __all__ = [
     "Case",
     "Certificate",
     "certify",
-    "total",
 ]
 
-Tick = Callable[[str, int], None]  # what is being done, and how many of `total` it was
+Tick = Callable[[str, float], None]  # what runs now, and the share of all that is done
 
 
-def total(
-    methods: int, prompts: Sequence[list[int]], rules: Sequence[str], runs: int, contexts: int
-) -> int:
-    """What `certify` counts up to, by its callback."""
-    count = len(_several(prompts))
-    identity = count * (len(SETTINGS) + 2 * methods * len(SETTINGS) * ("coupled" in rules))
-    if "rejection" not in rules:
-        return identity
-    sampling = sum(map(draws, SETTINGS.values()))
-    greedy = len(SETTINGS) - sampling
-    identity += count * methods * (2 * greedy + sampling)
-    return identity + methods * min(contexts, count) * len(law.SETTINGS) * runs
+class Parts:
+    """How much of a certificate is done, in parts that take about as long as one another."""
+
+    def __init__(self, count: int, tick: Tick) -> None:
+        self.now = ""  # the part that runs
+        self._count, self._begun, self._tick = count, 0, tick
+
+    def begin(self, name: str, of: int) -> Callable[[int], None]:
+        """A part of so many pieces; returns what is told of pieces that are done."""
+        before, pieces = self._begun, 0
+        self.now, self._begun = name, before + 1
+
+        def done(more: int) -> None:
+            nonlocal pieces
+            pieces += more
+            self._tick(name, (before + pieces / of) / self._count)
+
+        done(0)
+        return done
 
 
 def certify(
@@ -82,46 +88,66 @@ def certify(
     seed: int = 0,
     runs: int = 1000,
     contexts: int = CONTEXTS,
-    tick: Tick = lambda what, count: None,
+    tick: Tick = lambda what, share: None,
 ) -> Certificate:
     """Certify `methods` (name -> what makes what `LLM(speculate=)` takes) on `llm`'s weights.
 
     prompts: token ids; each is written alone and all in one batch, by at most `max_tokens` tokens,
     fewer for some, so that blocks are cut. runs: per test of law, at `contexts` contexts.
+    An interrupt ends it: the certificate holds what was finished, and says that it is incomplete.
     """
     rules = [*dict.fromkeys(rules)]
     _check(methods, prompts, rules, max_tokens=max_tokens, runs=runs, contexts=contexts)
-    prompts = _several(prompts)
+    prompts, runner = _several(prompts), llm.runner
     cases = [Case(name, rule) for rule in rules for name in methods]
-    bound: Bound | None = None
-    settings, listed = dict[str, list[SamplingParams]](), list[Context]()
-    share = partial(LLM, llm, max_length=llm.max_length)
+    drawn = [case for case in cases if case.drawn]
+    parts = Parts((1 + len(cases)) * len(SETTINGS) + len(drawn) * len(law.SETTINGS), tick)
+    certificate = Certificate(runner.name, runner.precision, seed, prompts, cases=cases)
+    try:
+        listed = _compare(llm, methods, certificate, max_tokens, parts)
+        seeds, count = range(seed, seed + runs), min(contexts, len(prompts))
+        # What a context shares with the run before it is read from there.
+        options: dict[str, Any] = {"max_batch": law.BATCH, "prefix_cache": True}
+        for case in drawn:
+            speculate = methods[case.method]()
+            with LLM(
+                llm, speculate=speculate, rule=case.rule, max_length=llm.max_length, **options
+            ) as engine:
+                _test(case, engine, listed, count, seeds, certificate.bound, parts)
+    except KeyboardInterrupt:
+        if not any(case.outcomes for case in cases):
+            raise
+        certificate.interrupted = parts.now
+    return certificate
+
+
+def _compare(
+    llm: LLM,
+    methods: Mapping[str, Callable[[], Any]],
+    certificate: Certificate,
+    max_tokens: int,
+    parts: Parts,
+) -> list[Context]:
+    """Every case under every setting against plain decoding; returns contexts to test laws at."""
+    prompts, share = certificate.prompts, partial(LLM, llm, max_length=llm.max_length)
+    listed = list[Context]()
     with ExitStack() as opened:
         plain = opened.enter_context(share(max_batch=1))  # whatever `llm` itself drafts with
         # One for all rules: a method may hold a draft, which is loaded as often as it is made.
         engines = {
-            name: opened.enter_context(share(speculate=made(), max_batch=len(prompts)))
-            for name, made in methods.items()
+            name: opened.enter_context(share(speculate=make(), max_batch=len(prompts)))
+            for name, make in methods.items()
         }
-        for setting, refs in _plain(plain, prompts, max_tokens, seed, tick):
-            if bound is None:
-                bound = calibrate(plain, refs, _wider(llm))
+        for setting, refs in _plain(plain, prompts, max_tokens, certificate.seed, parts):
+            if not certificate.settings:
+                certificate.bound = calibrate(plain, refs, _wider(llm))
             if setting in SAID:
                 listed += candidates(refs, llm.max_length, plain=not listed)
-            settings[setting] = [ref.params for ref in refs]
-            for case in cases:
+            certificate.settings[setting] = [ref.params for ref in refs]
+            for case in certificate.cases:
                 engines[case.method].engine.rule = named(case.rule)
-                _examine(case, setting, plain, engines[case.method], refs, bound, tick)
-    assert bound is not None
-    # What a context shares with the run before it is read from there.
-    options: dict[str, Any] = {"max_batch": law.BATCH, "prefix_cache": True, "rule": "rejection"}
-    count, seeds = min(contexts, len(prompts)), range(seed, seed + runs)
-    for case in cases:
-        if case.rule == "rejection":
-            with share(speculate=methods[case.method](), **options) as engine:
-                _test(case, engine, listed, count, seeds, bound, tick)
-    runner = llm.runner
-    return Certificate(runner.name, runner.precision, seed, prompts, settings, bound, cases)
+                _examine(case, setting, plain, engines[case.method], refs, certificate.bound, parts)
+    return listed
 
 
 def _check(
@@ -149,7 +175,7 @@ def _several(prompts: Sequence[list[int]]) -> list[list[int]]:
 
 
 def _plain(
-    llm: LLM, prompts: Sequence[list[int]], max_tokens: int, seed: int, tick: Tick
+    llm: LLM, prompts: Sequence[list[int]], max_tokens: int, seed: int, parts: Parts
 ) -> Iterator[tuple[str, list[Reference]]]:
     """Plain decoding under every setting, with ends at different places of a block."""
     greedy: list[Reference] = []
@@ -160,12 +186,13 @@ def _plain(
         ]
         if setting == ENDED:
             each = [_ending(one, ref) for one, ref in zip(each, greedy, strict=True)]
-        made = references(llm, prompts, each, partial(tick, f"plain, {setting}", 1))
-        if all(ref.reason == "stop" and len(ref.tokens) < EARLY for ref in made):
+        done = parts.begin(f"plain, {setting}", len(prompts))
+        refs = references(llm, prompts, each, partial(done, 1))
+        if all(ref.reason == "stop" and len(ref.tokens) < EARLY for ref in refs):
             each = [replace(one, ignore_eos=True, stop_token_ids=()) for one in each]
-            made = references(llm, prompts, each, lambda: None)
-        greedy = greedy or made
-        yield setting, made
+            refs = references(llm, prompts, each, lambda: None)
+        greedy = greedy or refs
+        yield setting, refs
 
 
 def _examine(
@@ -173,19 +200,20 @@ def _examine(
     setting: str,
     llm: LLM,
     engine: LLM,
-    made: list[Reference],
+    refs: list[Reference],
     bound: Bound,
-    tick: Tick,
+    parts: Parts,
 ) -> None:
     """Every prompt alone, then all in one batch; draws of its own in one batch only."""
-    what, outcome = f"{case.method}, {case.rule}, {setting}", Outcome()
-    drawn = case.rule == "rejection" and draws(SETTINGS[setting])
+    outcome = Outcome()
+    drawn = case.drawn and draws(SETTINGS[setting])
     look: Callable[[LLM, Sequence[Reference], Bound], Outcome]
     look = partial(sampled.examine, llm) if drawn else examine
-    for group in [made] if drawn else [*([ref] for ref in made), made]:
-        tick(what, 0)
+    groups = [refs] if drawn else [*([ref] for ref in refs), refs]
+    done = parts.begin(f"{case.method}, {case.rule}, {setting}", sum(map(len, groups)))
+    for group in groups:
         outcome.add(look(engine, group, bound))
-        tick(what, len(group))
+        done(len(group))
     case.outcomes[setting] = outcome
 
 
@@ -196,13 +224,11 @@ def _test(
     count: int,
     seeds: range,
     bound: Bound,
-    tick: Tick,
+    parts: Parts,
 ) -> None:
     """The law under every setting behind `count` of the contexts."""
     for setting in law.SETTINGS:
-        what = f"{case.method}, law, {setting}"
-        tick(what, 0)
-        done = partial(tick, what)
+        done = parts.begin(f"{case.method}, law, {setting}", count * len(seeds))
         case.laws.extend(tests(engine, listed, setting, count, seeds, bound.value, done))
 
 

@@ -12,6 +12,7 @@ from draftproof.certify.identity import Bound, Finding, Outcome
 from draftproof.sampling import SamplingParams
 
 IDENTICAL, DEFECT, NEAR_TIES, NOT_EXERCISED = 0, 1, 3, 4  # exit codes
+INCOMPLETE = 130  # as a shell tells of an interrupt
 ENDED = "greedy, a stop token"
 SETTINGS: dict[str, SamplingParams] = {
     "greedy": SamplingParams(),
@@ -71,6 +72,20 @@ class Case:
         return sum(one.drafted for one in kind)
 
     @property
+    def unfinished(self) -> str | None:
+        """What was not compared yet, if anything."""
+        settings = len(self.outcomes), len(SETTINGS)
+        laws = len({test.setting for test in self.laws}), len(law.SETTINGS) * self.drawn
+        kinds = {"settings": settings, "laws": laws}
+        left = [f"{done} of {all} {kind}" for kind, (done, all) in kinds.items() if done < all]
+        return " and ".join(left) or None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether its sampling draws by itself, so that its law is tested."""
+        return self.rule == "rejection"
+
+    @property
     def onesided(self) -> str | None:
         """What its drafts never showed, though there were some."""
         drafted = sum(test.drafted for test in self.laws)
@@ -83,7 +98,7 @@ class Case:
         return f"no draft of {self} was {' or '.join(never)}" if never else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Certificate:
     """What was compared, and what was found."""
 
@@ -91,9 +106,10 @@ class Certificate:
     precision: str
     seed: int
     prompts: list[list[int]]
-    settings: dict[str, list[SamplingParams]]  # one per prompt
-    bound: Bound
-    cases: list[Case]
+    settings: dict[str, list[SamplingParams]] = field(default_factory=dict)  # one per prompt
+    bound: Bound = Bound(0.0, 0.0, None, 0.0)  # until it is measured: before anything is compared
+    cases: list[Case] = field(default_factory=list)
+    interrupted: str | None = None  # the part that an interrupt ended; what was finished counts
 
     @property
     def laws(self) -> list[tuple[Case, law.Test]]:
@@ -125,16 +141,22 @@ class Certificate:
         return [test for _, test in self.laws if self.idle(test) is None]
 
     @property
+    def finished(self) -> list[Case]:
+        """Those that an interrupt left whole."""
+        whole = self.interrupted is None
+        return [case for case in self.cases if whole or case.unfinished is None]
+
+    @property
     def not_exercised(self) -> list[str]:
         """Methods that passed by silence, and where."""
-        found = []
-        for case in self.cases:
+        silent = []
+        for case in self.finished:
             causes = [] if case.idle is None else [case.idle]
             if case.laws and all(self.idle(test) is not None for test in case.laws):
                 causes.append(f"none of {len(case.laws)} tests of law")
             if causes:
-                found.append(f"{case} ({'; '.join(causes)})")
-        return found
+                silent.append(f"{case} ({'; '.join(causes)})")
+        return silent
 
     @property
     def failed_laws(self) -> list[tuple[Case, law.Test]]:
@@ -156,7 +178,9 @@ class Certificate:
 
     @property
     def code(self) -> int:
-        """0: identical; 1: a defect; 4: not exercised; 3: near-ties only."""
+        """0: identical; 1: a defect; 4: not exercised; 3: near-ties only; 130: incomplete."""
+        if self.interrupted is not None:
+            return INCOMPLETE
         if self.defects or self.failed_laws:
             return DEFECT
         if self.not_exercised:
@@ -171,17 +195,19 @@ class Certificate:
         if self.laws:
             over += f" and {_of(len(self.counted), len(self.laws))} tests of law"
         idle = ", ".join(self.not_exercised)
-        found = f"nothing differs {over}"
+        finding = f"nothing differs {over}"
         if self.near_ties:
-            found = f"{self.near_ties} tokens differ by rounding alone {over}"
-        if self.code == DEFECT:
-            found = f"{len(self.defects)} differences"
+            finding = f"{self.near_ties} tokens differ by rounding alone {over}"
+        if self.defects or self.failed_laws:
+            finding = f"{len(self.defects)} differences"
             if self.failed_laws:
-                found += f" and {len(self.failed_laws)} failed tests of law"
-            parts = [f"{found} {over}", *([f"not exercised: {idle}"] if idle else [])]
+                finding += f" and {len(self.failed_laws)} failed tests of law"
+            parts = [f"{finding} {over}", *([f"not exercised: {idle}"] if idle else [])]
         else:
-            parts = [*([idle] if idle else []), found]
-            parts += filter(None, (case.onesided for case in self.cases))
+            parts = [*([idle] if idle else []), finding]
+            parts += filter(None, (case.onesided for case in self.finished))
+        if self.interrupted is not None:
+            parts.insert(0, f"interrupted in {self.interrupted}")
         return f"{VERDICTS[self.code]}: {'; '.join(parts)}"
 
 
@@ -190,6 +216,7 @@ VERDICTS = {
     DEFECT: "DEFECT",
     NEAR_TIES: "NEAR-TIES",
     NOT_EXERCISED: "NOT EXERCISED",
+    INCOMPLETE: "INCOMPLETE",
 }
 
 

@@ -65,7 +65,7 @@ def visible(bins: int, runs: int, alpha: float) -> float:
         return math.inf
     free = bins - 1
 
-    def found(noncentrality: float) -> float:
+    def power(noncentrality: float) -> float:
         """The chance of more than `border` under the noncentral law, a mixture over Poisson."""
         mean = noncentrality / 2
         j = torch.arange(int(mean + 12 * math.sqrt(mean) + 30), dtype=torch.float64)
@@ -73,7 +73,7 @@ def visible(bins: int, runs: int, alpha: float) -> float:
         return float((weights * _above(free + 2 * j, border)).sum())
 
     border = _solved(lambda x: -float(_above(free, x)), -alpha)
-    return math.sqrt(_solved(found, POWER) / runs) / 2
+    return math.sqrt(_solved(power, POWER) / runs) / 2
 
 
 def _above(free: Tensor | int, x: float) -> Tensor:

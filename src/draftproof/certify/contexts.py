@@ -29,26 +29,26 @@ class Context:
     ids: list[int]
 
 
-def candidates(made: Sequence[Reference], room: int, *, plain: bool) -> list[Context]:
+def candidates(refs: Sequence[Reference], room: int, *, plain: bool) -> list[Context]:
     """Contexts of texts, from the place where the target was least sure; that one first.
 
     plain: as they were written, and before those that say it again. room: tokens that context and
     run may have together.
     """
     longest = max(1, min(LONGEST, room - law.TOKENS - law.AHEAD))
-    found = []
-    for ref in made:
+    ranking = []
+    for ref in refs:
         sure = [float(row.float().topk(4).values.softmax(-1).amax()) for row in ref.rows]
         text, first = [*ref.prompt, *ref.tokens], len(ref.prompt)
         if plain:
             at = min(range(len(sure)), key=sure.__getitem__)
-            found.append((0, sure[at], ref.number, text[: first + at][-longest:]))
+            ranking.append((0, sure[at], ref.number, text[: first + at][-longest:]))
         late = [i for i in range(len(sure)) if first + i >= SHORTEST] or [len(sure) - 1]
         at = first + min(late, key=sure.__getitem__)
         part = max(1, longest // 3)
         said = text[max(0, at - part) : at + part] + text[max(0, at - part) : at]
-        found.append((1, sure[at - first], ref.number, said[-longest:]))
-    return [Context(number, ids) for *_, number, ids in sorted(found)]
+        ranking.append((1, sure[at - first], ref.number, said[-longest:]))
+    return [Context(number, ids) for *_, number, ids in sorted(ranking)]
 
 
 def tests(
@@ -65,33 +65,33 @@ def tests(
     They are of different prompts. Where a method drafts nothing, or fails, the trial is the test.
     """
     best: dict[int, tuple[tuple[float, int], Context, law.Test]] = {}
-    trial = range(seeds.stop, seeds.stop + min(TRIAL, len(seeds)))
+    trial_seeds = range(seeds.stop, seeds.stop + min(TRIAL, len(seeds)))
     good = set[int]()
     for context in listed:
         if context.number in good:
             continue
-        tried = law.test(llm, context.number, context.ids, setting, trial, off)
-        worth = _worth(tried, len(seeds))
+        trial = law.test(llm, context.number, context.ids, setting, trial_seeds, off)
+        worth = _worth(trial, len(seeds))
         if context.number not in best or worth > best[context.number][0]:
-            best[context.number] = (worth, context, tried)
-        if worth[0] >= min(ENOUGH, len(trial) // 4):
+            best[context.number] = (worth, context, trial)
+        if worth[0] >= min(ENOUGH, len(trial_seeds) // 4):
             good.add(context.number)
         if len(good) == count:
             break
-    made = []
-    for _, context, tried in sorted(best.values(), key=lambda one: one[0], reverse=True)[:count]:
-        if tried.drafted and tried.cause is None and not tried.impossible:
-            made.append(law.test(llm, context.number, context.ids, setting, seeds, off, done))
+    results = []
+    for _, context, trial in sorted(best.values(), key=lambda one: one[0], reverse=True)[:count]:
+        if trial.drafted and trial.cause is None and not trial.impossible:
+            results.append(law.test(llm, context.number, context.ids, setting, seeds, off, done))
         else:
-            made.append(tried)
+            results.append(trial)
             done(len(seeds))
-    return made
+    return results
 
 
-def _worth(tried: law.Test, runs: int) -> tuple[float, int]:
+def _worth(trial: law.Test, runs: int) -> tuple[float, int]:
     """How much a test of so many runs would say; what fails says most."""
-    if tried.cause is not None or tried.impossible:
+    if trial.cause is not None or trial.impossible:
         return float("inf"), 0
-    if runs * (1 - tried.surest) < LEAST:
-        return -1.0, tried.drafted
-    return float(min(tried.accepted, tried.rejected)), tried.accepted + tried.rejected
+    if runs * (1 - trial.surest) < LEAST:
+        return -1.0, trial.drafted
+    return float(min(trial.accepted, trial.rejected)), trial.accepted + trial.rejected

@@ -116,27 +116,27 @@ def references(
     done: Callable[[], None],
 ) -> list[Reference]:
     """Plain decoding, one prompt after another. Raises `ValueError` where nothing can be picked."""
-    made = []
+    refs = []
     for number, (ids, each) in enumerate(zip(prompts, params, strict=True)):
         request = write(llm, [(ids, each, [])], examined=True)[0]
         if request.finish_reason == "error":
             raise ValueError(f"plain decoding fails on prompt {number}: {request.error}")
-        made.append(
+        refs.append(
             Reference(number, ids, each, request.output, request.finish_reason, request.rows or [])
         )
         done()
-    return made
+    return refs
 
 
-def calibrate(llm: LLM, made: Sequence[Reference], wider: Any = None) -> Bound:
+def calibrate(llm: LLM, refs: Sequence[Reference], wider: Any = None) -> Bound:
     """The bound for this model on this machine.
 
     Plain rows against passes over blocks with a fresh cache, and against `wider`, a transformers
     model with the same weights in a wider precision, if there is one.
     """
     runner, blocks, rounding = llm.runner, 0.0, None
-    largest = max(float(row[row.isfinite()].abs().max()) for ref in made for row in ref.rows)
-    for ref in made:
+    largest = max(float(row[row.isfinite()].abs().max()) for ref in refs for row in ref.rows)
+    for ref in refs:
         ids = [*ref.prompt, *ref.tokens[:-1]]
         at = len(ref.prompt) - 1
         for begin in range(at, len(ids), BLOCK):
@@ -154,7 +154,7 @@ def calibrate(llm: LLM, made: Sequence[Reference], wider: Any = None) -> Bound:
             rounding = max(rounding or 0.0, *off)
     if runner.batch_invariant:
         return Bound(0.0, blocks, rounding, 0.0)
-    cap = CAP * torch.finfo(made[0].rows[0].dtype).eps * largest
+    cap = CAP * torch.finfo(refs[0].rows[0].dtype).eps * largest
     return Bound(min(cap, SLACK * max(blocks, rounding or 0.0)), blocks, rounding, cap)
 
 
@@ -164,15 +164,15 @@ def difference(row: Tensor, other: Tensor) -> float:
     return float(off.nan_to_num(nan=float("inf"), posinf=float("inf")))
 
 
-def examine(llm: LLM, made: Sequence[Reference], bound: Bound) -> Outcome:
+def examine(llm: LLM, refs: Sequence[Reference], bound: Bound) -> Outcome:
     """The method of `llm` on all prompts in one batch; alone where there is one."""
     outcome = Outcome()
-    pending = [(ref, 0) for ref in made]
+    pending = [(ref, 0) for ref in refs]
     served = None
     while pending:
         work = [(ref.prompt, ref.params, ref.tokens[:start]) for ref, start in pending]
         requests = write(llm, work, examined=True, outcome=outcome)
-        if served is None and not made[0].params.temperature:
+        if served is None and not refs[0].params.temperature:
             # What users get: nobody looks at logits, and greedy decoding may make none.
             served = write(llm, work, examined=False)
             _compare_served(pending, requests, served, outcome)
@@ -197,17 +197,22 @@ def write(
     """
     requests = []
     for prompt, params, written in work:
-        (request,) = llm.submit(prompt, params)
+        (request,) = llm.prepare(prompt, params)
         request.resume(written)
         request.rows = [] if examined else None
         requests.append(request)
-    while not all(request.finished for request in requests):
-        before = sum(request.stats.drafted for request in requests)
-        asked = sum(not (one.finished or one.plain) and one.room > 1 for one in requests)
-        llm.engine.step()
+    before, asked = 0, _asked(requests)
+    for _ in llm.engine.run(requests):
+        drafted = sum(request.stats.drafted for request in requests)
         if outcome is not None:
-            outcome.divide(sum(one.stats.drafted for one in requests) - before, asked)
+            outcome.divide(drafted - before, asked)
+        before, asked = drafted, _asked(requests)
     return requests
+
+
+def _asked(requests: Sequence[Request]) -> int:
+    """How many will have use for drafts in the next step."""
+    return sum(not (one.finished or one.plain) and one.room > 1 for one in requests)
 
 
 def complaints(request: Request) -> list[str]:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from torch import Tensor
 
@@ -47,12 +46,12 @@ class Law:
     shares: dict[Outcome, float] = field(default_factory=dict)
     bands: dict[Outcome, set[int]] = field(default_factory=dict)
 
-    def outcome(self, written: Sequence[int]) -> Outcome:
+    def outcome(self, tokens: Sequence[int]) -> Outcome:
         """What these tokens count as."""
-        for at, token in enumerate(written):
-            if token in self.bands.get(tuple(written[:at]), ()):
-                return (*written[:at], NEAR)
-        return tuple(written)
+        for at, token in enumerate(tokens):
+            if token in self.bands.get(tuple(tokens[:at]), ()):
+                return (*tokens[:at], NEAR)
+        return tuple(tokens)
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def exact(llm: LLM, ids: Sequence[int], params: SamplingParams, off: float) -> L
     token among the top_k: those that it could be end the path as one outcome.
     """
     history = History(ids, llm.end_ids if params.min_tokens else ())
-    tokens, parents, frontier, found = [ids[-1]], [-1], [(0, 1.0)], Law()
+    tokens, parents, frontier, joint = [ids[-1]], [-1], [(0, 1.0)], Law()
     for depth in range(TOKENS):
         tree = TokenTree(tokens, parents)
         (output,) = llm.runner.forward([Work(KEY, ids[:-1], tree)])
@@ -114,19 +113,19 @@ def exact(llm: LLM, ids: Sequence[int], params: SamplingParams, off: float) -> L
             each = law(rows[node], params, history, path)
             near = band(adjust(rows[node], params, history, path), each, params, off)
             if near:
-                found.bands[path] = near
-                found.shares[(*path, NEAR)] = p * float(each[sorted(near)].sum())
+                joint.bands[path] = near
+                joint.shares[(*path, NEAR)] = p * float(each[sorted(near)].sum())
             for token in each.nonzero()[:, 0].tolist():
                 share = p * float(each[token])
                 if token in near:
                     continue
                 if depth == TOKENS - 1:
-                    found.shares[(*path, token)] = share
+                    joint.shares[(*path, token)] = share
                     continue
                 following.append((len(tokens), share))
                 tokens, parents = [*tokens, token], [*parents, node]
         frontier = following
-    return found
+    return joint
 
 
 def band(row: Tensor, kept: Tensor, params: SamplingParams, off: float) -> set[int]:
@@ -161,8 +160,8 @@ def test(
     counts: Counter[Outcome] = Counter()
     params, drafted, accepted, rejected, cause = SETTINGS[setting], 0, 0, 0, None
     want = exact(llm, ids, params, off)
-    with closing(_runs(llm, ids, params, seeds)) as written:
-        for request, refused in written:
+    with closing(_runs(llm, ids, params, seeds)) as news:
+        for request, refused in news:
             if cause := next(iter(complaints(request)), None):
                 break
             drafted += request.stats.drafted
@@ -170,16 +169,16 @@ def test(
             rejected += refused
             counts[want.outcome(request.output[:TOKENS])] += 1
             done(1)
-    made = counts.total()
-    done(len(seeds) - made)
+    tested = counts.total()
+    done(len(seeds) - tested)
     impossible = sum(n for outcome, n in counts.items() if not want.shares.get(outcome))
-    bins, p = (0, 0.0) if cause else chi_square(want.shares, counts, made)
+    bins, p = (0, 0.0) if cause else chi_square(want.shares, counts, tested)
     return Test(
         setting,
         number,
         ids,
         (seeds[0], seeds[-1] + 1),
-        made,
+        tested,
         bins,
         p,
         max(want.shares.values()),
@@ -199,23 +198,17 @@ def _runs(
     With each: how many of these tokens replaced what a draft had.
     """
     params = replace(params, max_tokens=TOKENS + AHEAD, ignore_eos=True)
-    waiting, running = iter(seeds), dict[Request, int]()
-    try:
-        while True:
-            for seed in islice(waiting, llm.engine.scheduler.max_batch - len(running)):
-                running |= {one: 0 for one in llm.submit(ids, replace(params, seed=seed))}
-            if not running:
-                return
-            llm.engine.step()
-            for request in [*running]:
-                if len(request.output) <= TOKENS:  # else what ends this step is not tested
-                    running[request] = _refused(request.stats)
-                if request.finished or len(request.output) >= TOKENS:
-                    llm.engine.abort(request)
-                    yield request, running.pop(request)
-    finally:
-        for request in running:
-            llm.engine.abort(request)
+    requests = [one for seed in seeds for one in llm.prepare(ids, replace(params, seed=seed))]
+    refused = dict.fromkeys(requests, 0)  # of those that were not handed out
+    with closing(llm.engine.run(requests)) as news:
+        for request in news:
+            if request not in refused:
+                continue
+            if len(request.output) <= TOKENS:  # else what ends this step is not tested
+                refused[request] = _refused(request.stats)
+            if request.finished or len(request.output) >= TOKENS:
+                llm.engine.abort(request)
+                yield request, refused.pop(request)
 
 
 def _refused(stats: Stats) -> int:

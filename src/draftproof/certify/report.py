@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,21 +16,30 @@ from draftproof.certify import Case, Certificate, chi_square, law
 SHOWN = 5  # defects that are told of
 
 
+def heading(certificate: Certificate, model: str, machine: str, prompts: Sequence[str]) -> str:
+    """One line on what was certified. machine: threads, processor. prompts: their sources."""
+    count = len(certificate.prompts)
+    return (
+        f"{model}: {certificate.runner} runner in {certificate.precision}, {machine}; "
+        f"{count} prompts of {', '.join(prompts)}, seed {certificate.seed}"
+    )
+
+
 def table(certificate: Certificate) -> Table:
     """One row per method and rule."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
-    made.add_column("method")
-    made.add_column("rule")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    grid.add_column("method")
+    grid.add_column("rule")
     for name in ("posi-\ntions", "tokens/\nstep", "accepted", "logits\ndiffer", "near-\nties"):
-        made.add_column(name, justify="right")
-    made.add_column("defects", justify="right")
+        grid.add_column(name, justify="right")
+    grid.add_column("defects", justify="right")
     for name in ("law:\ndrafts", "least\np"):
-        made.add_column(name, justify="right")
+        grid.add_column(name, justify="right")
     for case in certificate.cases:
         whole = case.whole
         share = f"{whole.accepted / whole.drafted:.0%}" if whole.drafted else "none"
         counted = [test.p for test in case.laws if certificate.idle(test) is None]
-        made.add_row(
+        grid.add_row(
             case.method,
             case.rule,
             f"{whole.positions:,}",
@@ -41,7 +51,7 @@ def table(certificate: Certificate) -> Table:
             _drafts(case),
             f"{min(counted):.2g}" if counted else "-",
         )
-    return made
+    return grid
 
 
 def _drafts(case: Case) -> str:
@@ -83,9 +93,11 @@ def laws(certificate: Certificate) -> str:
 
 
 def idle(certificate: Certificate) -> list[str]:
-    """A line for each method on settings and tests of law that say nothing of drafts."""
+    """A line for each method on what says nothing of drafts, and on what an interrupt left."""
     lines = []
     for case in certificate.cases:
+        if certificate.interrupted is not None and case.unfinished is not None:
+            lines.append(f"{case.method}, {case.rule}: only {case.unfinished} are finished")
         silent = [name for name, outcome in case.outcomes.items() if not outcome.drafted]
         if silent:
             lines.append(
@@ -128,6 +140,7 @@ def as_dict(certificate: Certificate, model: str) -> dict[str, Any]:
         "prompts": len(certificate.prompts),
         "verdict": certificate.verdict,
         "code": certificate.code,
+        "interrupted": certificate.interrupted,
         "bound": asdict(certificate.bound),
         "not_exercised": certificate.not_exercised,
         "law": {"false_alarm": law.FALSE_ALARM, "tests": certificate.tests},

@@ -30,28 +30,28 @@ from draftproof.sampling import History, NoCandidate, SamplingParams, law
 from draftproof.tree import TokenTree
 
 
-def examine(plain: LLM, llm: LLM, made: Sequence[Reference], bound: Bound) -> Outcome:
+def examine(plain: LLM, llm: LLM, refs: Sequence[Reference], bound: Bound) -> Outcome:
     """The method of `llm` on all prompts in one batch, by the passes of `plain`."""
     outcome = Outcome()
-    work = [(ref.prompt, ref.params, list[int]()) for ref in made]
+    work = [(ref.prompt, ref.params, list[int]()) for ref in refs]
     requests = write(llm, work, examined=True, outcome=outcome)
-    for ref, request in zip(made, requests, strict=True):
+    for ref, request in zip(refs, requests, strict=True):
         if len(outcome.defects) < ENOUGH:
             _compare(plain, ref.number, request, bound, outcome)
     return outcome
 
 
-def replay(llm: LLM, prompt: Sequence[int], written: Sequence[int]) -> list[Tensor]:
+def replay(llm: LLM, prompt: Sequence[int], output: Sequence[int]) -> list[Tensor]:
     """The rows (V,) of plain decoding's passes over what is written already, one per token."""
-    runner, ids, rows = llm.runner, [*prompt, *written], list[Tensor]()
+    runner, ids, rows = llm.runner, [*prompt, *output], list[Tensor]()
     last, budget = len(prompt) - 1, llm.engine.scheduler.prompt_budget
     while last - runner.cached(KEY) > budget:  # the engine reads long prompts in slices
         done = runner.cached(KEY)
         runner.forward([Work(KEY, ids[done : done + budget], None)])
     for at in range(last, len(ids) - 1):
         work = Work(KEY, ids[runner.cached(KEY) : at], TokenTree.chain(ids[at : at + 1]))
-        (output,) = runner.forward([work])
-        rows.append(output.logits[0].clone())
+        (result,) = runner.forward([work])
+        rows.append(result.logits[0].clone())
         runner.keep(KEY, [0])
     runner.free(KEY)
     return rows

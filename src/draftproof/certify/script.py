@@ -32,12 +32,12 @@ params = [dp.SamplingParams(**one) for one in settings]
 bound = identity.Bound({bound!r}, 0.0, None, 0.0)  # how far logits may be off
 
 drafting = dp.LLM(llm, speculate=speculate, rule={rule!r}, max_batch=len(prompts))
-made = identity.references(llm, prompts, params, lambda: None)  # plainly, one by one
-ways = [(f"prompt {{ref.number}} alone", [ref]) for ref in made] + [("all in one batch", made)]
+refs = identity.references(llm, prompts, params, lambda: None)  # plainly, one by one
+ways = [(f"prompt {{ref.number}} alone", [ref]) for ref in refs] + [("all in one batch", refs)]
 for way, group in ways:
-    found = {examine}drafting, group, bound)
-    print(way, "DIFFERENT" if found.defects else "nothing differs")
-    for one in found.defects:
+    outcome = {examine}drafting, group, bound)
+    print(way, "DIFFERENT" if outcome.defects else "nothing differs")
+    for one in outcome.defects:
         print("  prompt", one.number, "token", one.position, one.cause)
         print("    plain", one.plain, "here", one.other, "logits off by", one.difference)
 """

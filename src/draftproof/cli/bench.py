@@ -1,4 +1,4 @@
-"""`draftproof bench`: from arguments to a comparison, its table and its files."""
+"""`draftproof bench`: from arguments to a comparison, its table, the verdict and files."""
 
 from __future__ import annotations
 
@@ -7,41 +7,34 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from draftproof.bench import files, suite
 from draftproof.bench import report as reports
-from draftproof.bench import suite
-from draftproof.bundled import BUNDLED
 from draftproof.cli import options
-from draftproof.cli.options import LOADING, option
-from draftproof.methods import chosen, given_options
+from draftproof.cli.options import DRAFTING, LOADING, option
+from draftproof.cli.progress import Running
+from draftproof.methods import given_options, listed
 
 FORMATS = ("spec-bench",)
-WHO, WHAT, RESULTS = "Who is compared", "What is written", "Results"
+WHAT, RESULTS = "What is written", "Results"
+INTERRUPTED = 130  # the exit code of what an interrupt has ended
 
 
 def bench(
     model: options.Model,
+    method: options.Method = None,
     draft: options.Draft = None,
     heads: options.Heads = None,
-    methods: Annotated[
-        str | None,
-        option(
-            WHO,
-            "Names as of --method, several joined by +; none, ngram and the draft unless given.",
-        ),
-    ] = None,
-    against: Annotated[str, option(WHO, "Peers (default transformers), or nothing.")] = (
-        "transformers"
-    ),
     num_draft_tokens: options.NumDraftTokens = None,
     min_confidence: options.MinConfidence = None,
     branch: options.Branch = None,
-    prompts: Annotated[
-        list[Path] | None,
-        option(WHAT, "JSON lines (`prompt` or `turns`) or a text; repeatable. Else held-out code."),
-    ] = None,
-    num_prompts: Annotated[int | None, option(WHAT, "The first so many of each file.")] = None,
+    against: Annotated[str, option(DRAFTING, "Peers (default transformers), or nothing.")] = (
+        "transformers"
+    ),
+    prompts: options.Prompts = None,
+    num_prompts: options.NumPrompts = None,
+    chat: options.Chat = False,
+    system: options.System = None,
     max_tokens: Annotated[int, option(WHAT, "Tokens per answer; 128 unless given.")] = 128,
     temperature: Annotated[list[float] | None, option(WHAT, "0 unless given; repeatable.")] = None,
     batch: Annotated[list[int] | None, option(WHAT, "Prompts at once; repeatable.")] = None,
@@ -56,7 +49,11 @@ def bench(
     dtype: options.Dtype = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
+    revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    explain: Annotated[
+        bool, option(RESULTS, "Why: what passes cost, what was predicted.", "--explain")
+    ] = False,
     out: Annotated[Path, option(RESULTS, "Folder for JSON and picture.")] = Path("bench-results"),
     export: Annotated[
         list[str] | None, option(RESULTS, "Also write: spec-bench.", metavar="FORMAT")
@@ -66,22 +63,17 @@ def bench(
     for name in export or ():
         if name not in FORMATS:
             raise ValueError(f"export {name!r} is unknown: use {', '.join(FORMATS)}")
-    sources = {"draft": draft, "heads": heads}
-    listed = _listed(methods or ",".join(chosen(["none", "ngram"], sources)))
-    given = given_options(
-        [part for each in listed for part in each.split("+")],
-        num_draft_tokens=num_draft_tokens,
-        min_confidence=min_confidence,
-        branch=branch,
-    )
+    names = listed(method or ["none", "ngram"], {"draft": draft, "heads": heads})
     wanted = suite.Options(
         model=model,
         draft=draft,
         heads=heads,
-        methods=listed,
-        against=_listed(against),
+        methods=names,
+        against=[part.strip() for part in against.split(",") if part.strip()],
         prompts=prompts or (),
         num_prompts=num_prompts,
+        chat=chat,
+        system=system,
         max_tokens=max_tokens,
         temperatures=temperature or (0.0,),
         batches=batch or (1,),
@@ -89,30 +81,31 @@ def bench(
         seed=seed,
         ignore_eos=ignore_eos,
         runner=runner,
-        dtype=dtype or ("float32" if model == BUNDLED else "auto"),
+        dtype=dtype or "auto",
         device=device,
         threads=threads,
-        draft_options=given,
+        draft_options=given_options(
+            names,
+            num_draft_tokens=num_draft_tokens,
+            min_confidence=min_confidence,
+            branch=branch,
+        ),
         inflate=inflate,
+        revision=revision,
         trust_remote_code=trust_remote_code,
     )
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("loading", total=1.0)
-        found = suite.run(
-            wanted, lambda text, done: bar.update(task, description=text, completed=done)
-        )
-    console = Console()
-    told = found.as_dict()
-    console.print(reports.table(told))
-    for note in reports.notes(told):
-        console.print(note, highlight=False, markup=False)
-    written = reports.write(found, out, export or ())
+    with Running() as running:
+        report = suite.run(wanted, running)
+    found, console = report.as_dict(), Console(highlight=False, markup=False)
+    console.print(reports.table(found, console.width))
+    console.print(reports.verdict(found), style="bold", soft_wrap=True)
+    for line in reports.skipped(found):
+        console.print(line)
+    if explain:
+        for line in reports.notes(found):
+            console.print(line)
+    written = files.write(report, out, export or ())
     if not any(path.suffix == ".png" for path in written):
         print("no picture: pip install 'draftproof[bench]' brings matplotlib", file=sys.stderr)
-    console.print("written:", ", ".join(map(str, written)), highlight=False, markup=False)
-    return 0
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    console.print("written:", ", ".join(map(str, written)))
+    return INTERRUPTED if report.incomplete else 0

@@ -5,33 +5,26 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from draftproof import certify as certificates
-from draftproof.bench import prompts as texts
+from draftproof import clock
+from draftproof import prompts as texts
 from draftproof.bundled import BUNDLED, located
 from draftproof.certify import report, script
 from draftproof.cli import options
 from draftproof.cli.generate import given_sources
-from draftproof.cli.options import DRAFTING, option
+from draftproof.cli.options import DRAFTING, LOADING, option
+from draftproof.cli.progress import Running
 from draftproof.demo import precision
 from draftproof.llm import LLM
-from draftproof.methods import (
-    GIVEN,
-    METHODS,
-    Sources,
-    check_given,
-    chosen,
-    given_options,
-    named,
-    possible,
-)
+from draftproof.methods import ALL, Sources, given_options, listed, named
 
 WHAT, RESULTS = "What is written", "Results"
 
@@ -43,6 +36,8 @@ def certify(
         option(
             DRAFTING,
             "Certify it; A+B merges; repeatable. All that can run unless given.",
+            "--method",
+            "--methods",
             metavar="NAME",
         ),
     ] = None,
@@ -53,10 +48,15 @@ def certify(
         list[str] | None, option(DRAFTING, "coupled or rejection; both unless given.")
     ] = None,
     prompts: Annotated[
-        list[Path] | None,
-        option(WHAT, "JSON lines (`prompt` or `turns`) or a text; repeatable. Else held-out code."),
+        list[str] | None,
+        option(
+            WHAT,
+            "JSON lines, a text, `bundled` or `held-out`; repeatable. Held-out code unless given.",
+            metavar="FILE",
+        ),
     ] = None,
     num_prompts: Annotated[int, option(WHAT, "The first so many of each file; 6.")] = 6,
+    chat: Annotated[bool, option(WHAT, "Prompts go through the chat template.", "--chat")] = False,
     max_tokens: Annotated[int, option(WHAT, "Tokens per answer; 48 unless given.")] = 48,
     runs: Annotated[int, option(WHAT, "Runs of each test of law; 1000.")] = 1000,
     seed: Annotated[int, option(WHAT, "Of the sampling.")] = 0,
@@ -64,13 +64,15 @@ def certify(
     dtype: options.Dtype = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
+    revision: Annotated[str | None, option(LOADING, "Branch, tag or commit on the hub.")] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     as_json: Annotated[bool, option(RESULTS, "One JSON object, at the end.", "--json")] = False,
     out: Annotated[Path, option(RESULTS, "Folder for a script that shows a defect.")] = Path(),
 ) -> int:
     """Prove on your model that drafting changes nothing.
 
-    Exit codes: 0 identical, 1 a defect, 3 near-ties, 4 not exercised (nothing was drafted).
+    Exit codes: 0 identical, 1 a defect, 3 near-ties, 4 not exercised (nothing was drafted),
+    130 interrupted: what was finished is shown.
     """
     for name, value in (("num-prompts", num_prompts), ("max-tokens", max_tokens), ("runs", runs)):
         if value < 1:
@@ -79,91 +81,75 @@ def certify(
     for name in rules:
         if name not in certificates.RULES:
             raise ValueError(f"rule {name!r} is unknown: use {', '.join(certificates.RULES)}")
+    if revision is not None and (model == BUNDLED or Path(model).is_dir()):
+        raise ValueError(f"revision {revision!r} is for models of the hub, and {model!r} is none")
     methods, how = _methods(method or [], given_sources(draft, heads), num_draft_tokens)
     target = located(model, "target")
-    kind = precision(dtype, runner, device) if model == BUNDLED else dtype or "auto"
     loading: dict[str, Any] = {
         "runner": runner,
-        "dtype": kind,
+        "dtype": precision(dtype, runner, device) if model == BUNDLED else dtype or "auto",
         "device": device,
         "threads": threads,
+        "revision": revision,
         "trust_remote_code": trust_remote_code,
     }
-    console, columns = Console(stderr=True), (TextColumn("{task.description}"), BarColumn())
-    with (
-        LLM(target, **loading) as llm,
-        Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar,
-    ):
-        ids = _prompts(llm, prompts or [], num_prompts, max_tokens)
-        total = certificates.total(len(methods), ids, rules, runs, certificates.CONTEXTS)
-        task = bar.add_task("loading", total=total)
-        found = certificates.certify(
-            llm,
-            methods,
-            ids,
-            rules=rules,
-            max_tokens=max_tokens,
-            seed=seed,
-            runs=runs,
-            tick=lambda text, count: bar.update(task, description=text, advance=count),
-        )
-    written = _written(script.text(found, target, loading, how), out)
+    sources = prompts or [texts.HELD_OUT]
+    with Running() as running:
+        running("loading", None)
+        with LLM(target, **loading) as llm:
+            certificate = certificates.certify(
+                llm,
+                methods,
+                _ids(llm, texts.read(sources, num_prompts, llm.tokenizer, chat), max_tokens),
+                rules=rules,
+                max_tokens=max_tokens,
+                seed=seed,
+                runs=runs,
+                tick=running,
+            )
+    path = _save(script.text(certificate, target, loading, how), out)
     if as_json:
-        print(json.dumps(report.as_dict(found, model) | {"script": written}), flush=True)
+        print(json.dumps(report.as_dict(certificate, model) | {"script": path}), flush=True)
     else:
+        used = threads or torch.get_num_threads()
+        machine = f"{used} {'thread' if used == 1 else 'threads'}, {clock.processor()}"
         shown = Console(highlight=False, markup=False)
-        shown.print(report.table(found))
-        lines = [report.bound(found), report.laws(found), *report.idle(found)]
-        for line in filter(None, [*lines, *report.defects(found)]):
+        shown.print(report.heading(certificate, model, machine, sources))
+        shown.print(report.table(certificate))
+        lines = [report.bound(certificate), report.laws(certificate), *report.idle(certificate)]
+        for line in filter(None, [*lines, *report.defects(certificate)]):
             shown.print(line)
-        if written:
-            shown.print(f"written: {written}")
-        shown.print(found.verdict)
-    return found.code
+        if path:
+            shown.print(f"written: {path}")
+        shown.print(certificate.verdict)
+    return certificate.code
 
 
 def _methods(
     names: list[str], sources: Sources, tokens: int | None
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
     """What makes each method, and the text of it in a script; parts of a name are merged."""
-    listed = {name: name.split("+") for name in names or possible(sources)[1:]}
+    methods = listed(names or [ALL], sources)
+    if "none" in methods:
+        raise ValueError("method 'none' drafts nothing that could be certified: name another one")
     sources = {kind: source for kind, source in sources.items() if source is not None}
-    parts = [part for several in listed.values() for part in several]
-    for part in parts:
-        if part == "none" or not (part in METHODS or part in GIVEN):
-            known = ", ".join([*METHODS, *GIVEN][1:])
-            raise ValueError(
-                f"method {part!r} cannot be certified: use {known}, or several joined by +"
-            )
-    for name in chosen(parts, sources):  # a draft that no method takes drafts by itself
-        if name not in parts:
-            listed[name] = [name]
-    parts = [part for several in listed.values() for part in several]
-    check_given(parts, sources)
-    given = given_options(parts, num_draft_tokens=tokens)
-    made: dict[str, Callable[[], Any]] = {}
-    how: dict[str, str] = {}
-    for name, several in listed.items():
-        made[name] = partial(_merged, several, sources, given)
-        texts = [f"methods.named({part!r}, {sources!r}, **{given!r})" for part in several]
-        how[name] = f"[{', '.join(texts)}]"
-    return made, how
+    given = given_options(methods, num_draft_tokens=tokens)
+    makers: dict[str, Callable[[], Any]] = {
+        name: partial(named, name, sources, **given) for name in methods
+    }
+    how = {name: f"methods.named({name!r}, {sources!r}, **{given!r})" for name in methods}
+    return makers, how
 
 
-def _merged(parts: list[str], sources: Sources, given: dict[str, int]) -> list[Any]:
-    return [named(part, sources, **given) for part in parts]
-
-
-def _prompts(llm: LLM, files: list[Path], count: int, max_tokens: int) -> list[list[int]]:
+def _ids(llm: LLM, prompts: Sequence[texts.Prompt], max_tokens: int) -> list[list[int]]:
     """Token ids of the prompts, each cut so that the answer has room."""
-    listed = texts.read(files, count, llm.tokenizer)
     room = llm.max_length - max_tokens
     if room < 1:
         raise ValueError(f"{max_tokens} tokens do not fit in max_length {llm.max_length}")
-    return [prompt.ids(llm.tokenizer, ())[-room:] for prompt in listed]
+    return [prompt.ids(llm.tokenizer, ())[-room:] for prompt in prompts]
 
 
-def _written(text: str | None, folder: Path) -> str | None:
+def _save(text: str | None, folder: Path) -> str | None:
     if text is None:
         return None
     path = folder / time.strftime("draftproof-defect-%Y%m%d-%H%M%S.py")

@@ -12,17 +12,17 @@ import platform
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from rich.console import Console
 from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 import draftproof
 from draftproof import bundled, clock, native
-from draftproof.methods import GIVEN, METHODS
+from draftproof.cli import options
+from draftproof.methods import METHODS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors' names
@@ -35,7 +35,7 @@ OPTIONAL = {
 
 
 def info(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Tell versions, devices, and what is available or why not."""
     found = facts()
@@ -74,7 +74,7 @@ def facts() -> dict[str, Any]:
             "mps": _state("not supported (no test machine)"),
         },
         "runners": {"torch": _state(), "native": _native()},
-        "methods": [*METHODS, *GIVEN],
+        "methods": [*METHODS],
         "optional": {
             name: {"version": _version(name), "adds": adds} for name, adds in OPTIONAL.items()
         },

@@ -124,3 +124,14 @@ def _finite(logprobs: list[dict[int, float]] | None) -> list[dict[int, float | N
     if logprobs is None:
         return None
     return [{i: p if math.isfinite(p) else None for i, p in row.items()} for row in logprobs]
+
+
+def speed(stats: Stats) -> str:
+    """One line on how fast an answer was written."""
+    seconds, first_s = _seconds(stats)
+    parts = [f"{stats.tokens} tokens", f"{stats.tokens / seconds:.1f} tokens/s"]
+    if first_s is not None:
+        parts.append(f"first after {first_s:.2f} s")
+    if stats.drafted:
+        parts.append(f"{stats.tokens_per_step:.2f} tokens/step")
+    return ", ".join(parts)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from draftproof import LLM, SamplingParams, bundled
-from draftproof.methods import asked, named
+from draftproof.methods import named, needed
 
 PLAIN = "plain"
 WARM_UP_TOKENS = 24
@@ -182,7 +182,7 @@ def runners(
     methods: Sequence[str], params: SamplingParams, prompt: str, **options: Any
 ) -> Iterator[dict[str, LLM]]:
     """A warm LLM for plain decoding and one per method; all of them share the bundled target."""
-    given = {kind: bundled.folder(kind) for kind in asked(methods, {})}
+    given = {kind: bundled.folder(kind) for kind in needed(methods, {})}
     llms = {PLAIN: LLM(str(bundled.folder("target")), **options)}
     for method in dict.fromkeys(methods):
         llms[method] = LLM(llms[PLAIN], speculate=named(method, given))

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from draftproof.bundled import located
 from draftproof.heads.module import AGAIN, Heads, shaped
 
 FORMAT = "draftproof-medusa"
@@ -72,7 +73,7 @@ def export_vllm(folder: str | Path, heads: Heads, lm_head: Tensor | None = None)
 
 def exit_of(folder: str | Path) -> int | None:
     """After how many of the target's layers the heads there are read; None: after all of them."""
-    file = Path(folder) / "config.json"
+    file = Path(located(folder, "heads")) / "config.json"
     try:
         return _read(file).get("exit") if file.is_file() else None
     except ValueError as error:
@@ -116,9 +117,10 @@ def _write(folder: str | Path, name: str, tensors: dict[str, Tensor], config: An
 def load(path: str | Path) -> Heads:
     """Heads from a folder in any of the three layouts, or from a `medusa_lm_head.pt` alone.
 
+    path: "bundled" are those of the bundled model.
     Raises `ValueError`, naming the place, the cause and the way out.
     """
-    path = Path(path)
+    path = Path(located(path, "heads"))
     try:
         for file in (path, *(path / name for name in ORIGINAL_FILES)):
             if file.is_file():

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from draftproof.bundled import located
 from draftproof.drafting import bush
 from draftproof.drafting.base import alone
 from draftproof.drafting.beside import Beside
@@ -66,7 +67,7 @@ class DraftModel(Growing):
         self._last: dict[int, TokenTree] = {}  # to learn from, where shapes are fitted
 
     def bind(self, target: Target, load: Load) -> None:
-        self.beside = Beside(load(target, self.model, self.quantize), target)
+        self.beside = Beside(load(target, located(self.model, "draft"), self.quantize), target)
         self.vocabulary = target.vocabulary
         if self.fitted:
             self.fit = Fit(Costs.measured(target, self.beside.runner, NODES), NODES, DEPTH)

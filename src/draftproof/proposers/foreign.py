@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from draftproof import sampling
+from draftproof.bundled import located
 from draftproof.drafting.growing import Growing, Growth, stop
 from draftproof.drafting.script import BROKEN, Script
 from draftproof.drafting.translated import Translated
@@ -51,7 +52,7 @@ class ForeignDraft(Growing):
         return self.survived / self.written if self.written else 1.0
 
     def bind(self, target: Target, load: Load) -> None:
-        self.runner, self.size = load(target, self.model), target.vocabulary
+        self.runner, self.size = load(target, located(self.model, "draft")), target.vocabulary
         self.beside = Translated(self.runner, self.own, self.other, self.bos, self.lookbehind)
         shared = {self.other.piece(i): i for i in range(self.size)}
         own = reversed(range(self.runner.vocabulary))  # "e" comes late, the byte of an e early

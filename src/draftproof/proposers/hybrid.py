@@ -17,20 +17,34 @@ UNKNOWN = 0.5  # chance of a token, given its parent, of a part that tells no sc
 class Hybrid(Drafter):
     """What any of its parts proposes. Its trees carry no laws: one-hot is exact.
 
-    max_nodes: tokens of a tree, node 0 included; of more, those of the largest scores are kept,
-    each with all that stands before it. None: all.
+    parts: proposers, or names of methods that need nothing, such as "ngram". max_nodes: tokens of
+    a tree, node 0 included; of more, those of the largest scores are kept, each with all that
+    stands before it. None: all.
     """
 
-    def __init__(self, parts: Sequence[Proposer], max_nodes: int | None = None) -> None:
+    def __init__(self, parts: Sequence[Proposer | str], max_nodes: int | None = None) -> None:
         if not parts:
             raise ValueError("a hybrid needs at least one part")
         if max_nodes is not None and max_nodes < 2:
             raise ValueError(f"max_nodes={max_nodes} leaves nothing to draft: use 2 or more")
-        self.parts, self.max_nodes = [adopt(part) for part in parts], max_nodes
+        self.max_nodes = max_nodes
+        self.given: Sequence[Proposer | str] = parts
+        self._use([part for part in parts if not isinstance(part, str)])
+
+    def merge(self, parts: Sequence[Proposer]) -> None:
+        """Merge the trees of these: what was given, with proposers in place of names."""
+        self.given = parts
+        self._use(parts)
+
+    def _use(self, parts: Sequence[Proposer]) -> None:
+        self.parts = [adopt(part) for part in parts]
         self.taps = tuple(sorted({tap for part in self.parts for tap in part.taps}))
         self.wants_best = any(part.wants_best for part in self.parts)
 
     def bind(self, target: Target, load: Load) -> None:
+        for part in self.given:
+            if isinstance(part, str):  # inside of another proposer, where nobody looks for names
+                raise ValueError(f"a hybrid in another method takes no names: replace {part!r}")
         for part in self.parts:
             part.bind(target, load)
 

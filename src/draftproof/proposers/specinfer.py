@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from draftproof.bundled import located
 from draftproof.drafting.base import Drafter
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.bush import Ranks, grown, stacked
@@ -45,7 +46,9 @@ class SpecInfer(Drafter):
             raise ValueError("an expansion holds the children of a leaf by depth, each 1 or more")
 
     def bind(self, target: Target, load: Load) -> None:
-        self.drafts = [Beside(load(target, model), target) for model in self.models]
+        self.drafts = [
+            Beside(load(target, located(model, "draft")), target) for model in self.models
+        ]
         self.vocabulary = target.vocabulary
 
     def read_along(self, requests: Sequence[Writing]) -> None:

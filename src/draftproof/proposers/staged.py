@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from draftproof.bundled import located
 from draftproof.drafting.base import Proposer, adopt
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.growing import Growing, Growth, stop
@@ -44,7 +45,7 @@ class Staged(Growing):
         self._stages: dict[int, Stage] = {}
 
     def bind(self, target: Target, load: Load) -> None:
-        self.beside = Beside(load(target, self.model), target)
+        self.beside = Beside(load(target, located(self.model, "draft")), target)
         self.drafter.bind(self.beside.runner, load)
         self.vocabulary = target.vocabulary
         self._stages.clear()

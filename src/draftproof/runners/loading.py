@@ -18,6 +18,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+OTHER_NAMES |= {"float": "float32", "fp64": "float64", "double": "float64"}
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -42,9 +44,10 @@ def pick_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     if dtype == "auto":
         return None
     if isinstance(dtype, str):
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype {dtype!r} is unknown: use auto, {', '.join(DTYPES)}")
-        return DTYPES[dtype]
+        name = OTHER_NAMES.get(dtype, dtype)
+        if name not in DTYPES:
+            raise ValueError(f"dtype {dtype!r} is unknown: use auto, int8, {', '.join(DTYPES)}")
+        return DTYPES[name]
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype {dtype} is not supported: use one of {', '.join(DTYPES)}")
     return dtype

@@ -11,15 +11,20 @@ import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+
+from draftproof.foreign_names import explaining
+from draftproof.sampling.defaults import ignored_of, options_of
 
 
+@explaining("SamplingParams")
 @dataclass(frozen=True)
 class SamplingParams:
     """How one request samples, stops and reports; names and ranges as in vLLM.
 
-    `top_k` 0 or -1 is off. `stop` becomes a tuple of strings. Raises `ValueError` when a value is
-    out of range or of the wrong kind.
+    `top_k` 0 or -1 is off. `max_tokens` None writes until the context is full. `stop` becomes a
+    tuple of strings; None is none. Raises `ValueError` when a value is out of range or of the
+    wrong kind.
     """
 
     temperature: float = 0.0
@@ -32,8 +37,8 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     bad_token_ids: Sequence[int] = ()
     min_tokens: int = 0
-    max_tokens: int = 256
-    stop: str | Sequence[str] = ()
+    max_tokens: int | None = 256
+    stop: str | Sequence[str] | None = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     seed: int | None = None
@@ -44,9 +49,9 @@ class SamplingParams:
         clean: dict[str, Any] = {}
         for name, (kind, low, high, allowed) in _RANGES.items():
             value = getattr(self, name)
-            if value is not None or name not in ("seed", "logprobs"):
+            if value is not None or name not in ("max_tokens", "seed", "logprobs"):
                 clean[name] = _number(name, value, kind, low, high, allowed)
-        if clean["min_tokens"] > clean["max_tokens"]:
+        if clean["min_tokens"] > clean.get("max_tokens", sys.maxsize):
             raise ValueError(
                 f"min_tokens is {self.min_tokens}, but must be <= max_tokens, {self.max_tokens}"
             )
@@ -62,6 +67,7 @@ class SamplingParams:
             ]
             clean[name] = dict(zip(_ids(name, self.logit_bias), biases, strict=True))
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        stop = () if stop is None else stop
         if not (
             isinstance(stop, Sequence) and all(isinstance(text, str) and text for text in stop)
         ):
@@ -72,6 +78,25 @@ class SamplingParams:
         for name, value in clean.items():
             object.__setattr__(self, name, value)
 
+    @classmethod
+    def from_model(cls, llm: Any, **changes: Any) -> Self:
+        """What the model's own generation config asks for, with `changes`.
+
+        llm: an `LLM`, or a transformers model. Greedy unless the config says `do_sample`. Its
+        end-of-text tokens end every output anyway. `ignored_of_model` has what is not followed.
+        """
+        return cls(**{**options_of(_generation_config(llm)), **changes})
+
+    @staticmethod
+    def ignored_of_model(llm: Any) -> dict[str, Any]:
+        """What `from_model` does not follow: names and values of the model's generation config."""
+        return ignored_of(_generation_config(llm))
+
+    @property
+    def longest(self) -> int:
+        """`max_tokens` as a number."""
+        return sys.maxsize if self.max_tokens is None else self.max_tokens
+
     @functools.cached_property
     def adjusts(self) -> bool:
         """Whether `adjust` can change a row: only then does a node's history matter."""
@@ -80,6 +105,11 @@ class SamplingParams:
     @functools.cached_property
     def penalises(self) -> bool:
         return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
+
+
+def _generation_config(llm: Any) -> Any:
+    model = llm.runner.model if hasattr(llm, "runner") else llm
+    return getattr(model, "generation_config", None)  # a wrapped model may have none
 
 
 _TINY, _HUGE = 5e-324, sys.float_info.max  # the least float above 0, the largest finite one
@@ -93,7 +123,7 @@ _RANGES: dict[str, tuple[type, float, float, str]] = {
     "presence_penalty": (float, -2, 2, "in [-2, 2]"),
     "frequency_penalty": (float, -2, 2, "in [-2, 2]"),
     "min_tokens": (int, 0, math.inf, ">= 0"),
-    "max_tokens": (int, 0, math.inf, ">= 0"),
+    "max_tokens": (int, 0, math.inf, ">= 0, or None for all that fits"),
     "seed": (int, 0, 2**64 - 1, "in [0, 2**64) or None"),
     "logprobs": (int, 0, 20, "in [0, 20] or None"),
     "n": (int, 1, math.inf, ">= 1"),

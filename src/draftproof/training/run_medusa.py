@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from draftproof.bench.compare import pass_seconds
+from draftproof.clock import pass_seconds
 from draftproof.heads import files
 from draftproof.heads.module import Heads
 from draftproof.proposers.medusa import Medusa as Proposer

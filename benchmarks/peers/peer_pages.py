@@ -1,4 +1,4 @@
-"""docs/cpu_peers.md from result files: `python benchmarks/peer_pages.py docs/cpu_peers`.
+"""docs/cpu_peers.md from result files: `python benchmarks/peers/peer_pages.py docs/cpu_peers`.
 
 Every figure of the page comes from a JSON file that `cpu_peers.py` wrote; the page names it.
 """
@@ -11,20 +11,21 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from peer_parts import Case, Found
 from peer_report import tables
-from rich.table import Table
 
 HEAD = """# The native CPU runner beside its peers
 
-Generated from the files beside it by `python benchmarks/peer_pages.py docs/cpu_peers`; edit nothing
-here. Every section is one run of `benchmarks/cpu_peers.py` (`make bench-peers` makes the peers'
-environment): the same weights, precision, threads and prompts, each side in a process of its own
-that sleeps while another is measured, sides in turn, medians of the rounds. A pass gives the logits
-of all its tokens, behind 128 tokens of context. `x`: that pass in passes over one token. `length`:
-the draft length at which a side was fastest on the first two prompts. `differ`: prompts on which a
-side's text is not draftproof's plain one (in bf16 engines round differently, so near-ties fall
-differently). What the machine can do at best is measured in the same run by the same kernels.
+Generated from the files beside it by `python benchmarks/peers/peer_pages.py docs/cpu_peers`; edit
+nothing here. Every section is one run of `cpu_peers.py` beside that (`make bench-peers` makes the
+peers' environment): the same weights, precision, threads and prompts, each side in a process of its
+own that sleeps while another is measured, sides in turn, medians of the rounds. A pass gives the
+logits of all its tokens, behind 128 tokens of context. `x`: that pass in passes over one token.
+`length`: the draft length at which a side was fastest on two prompts. `differ`: prompts on
+which a side's text is not draftproof's plain one (in bf16 engines round differently, so near-ties
+fall differently). What the machine can do at best is measured in the same run by the same kernels.
 """
 
 

@@ -1,4 +1,4 @@
-"""What the bundled pair has learnt: `python -m draftproof.bench.bundled`.
+"""What the bundled pair has learnt: `python benchmarks/bundled_pair.py`.
 
 On held-out modules: acceptance of a chain at three temperatures, and how many greedy completions
 are valid Python. Its speed is measured by `draftproof bench bundled --draft bundled`.
@@ -20,7 +20,7 @@ from rich.table import Table
 
 import draftproof as dp
 from draftproof import analysis, bundled, clock
-from draftproof.bench.prompts import held_out
+from draftproof.prompts import held_out
 
 
 def parses(text: str) -> bool:

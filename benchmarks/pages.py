@@ -1,4 +1,4 @@
-"""docs/benchmarks.md from result files: `python -m draftproof.bench.pages docs/benchmarks`.
+"""docs/benchmarks.md from result files: `python benchmarks/pages.py docs/benchmarks`.
 
 Every figure of the page comes from a JSON file that `draftproof bench` wrote; the page names it.
 """
@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from draftproof.bench.report import HEADINGS, cells, notes
+from draftproof.bench.report import HEADINGS, cells, notes, skipped
 
 HEAD = """# Benchmarks
 
-Generated from the files beside it by `python -m draftproof.bench.pages docs/benchmarks`; edit
+Generated from the files beside it by `python benchmarks/pages.py docs/benchmarks`; edit
 nothing here. Every table is one run of `draftproof bench`: same weights, precision, prompts and
 threads on all sides, sides in turn prompt by prompt, medians of the rounds with the lowest and the
 highest. `predicted`: what the formulae expect of the measured acceptance and costs.
@@ -40,34 +40,35 @@ def _section(name: str, found: dict[str, Any]) -> str:
         f"| {' | '.join(HEADINGS)} |",
         "|---" * len(HEADINGS) + "|",
         *(f"| {' | '.join(cells(each, found['prompts']))} |" for each in found["results"]),
-        *(f"\n- {note}" for note in notes(found)),
+        *(f"\n- {note}" for note in [*notes(found), *skipped(found)]),
         f"\n![{name}](benchmarks/{name}.png)\n",
     ]
     return "\n".join(lines)
 
 
 def _command(options: dict[str, Any]) -> str:
-    """The command that runs this again."""
+    """The command that runs this again; older files lack the newer options."""
+    values = {
+        **{key: options.get(key) for key in ("draft", "heads")},
+        "methods": ",".join(options["methods"]),
+        "against": ",".join(options["against"]),
+        **{key: options.get(key) for key in ("prompts", "num_prompts", "inflate", "system")},
+        **{key: options.get(key) for key in ("max_tokens", "rounds")},
+        "temperature": options["temperatures"],
+        "batch": options["batches"],
+        "dtype": options["dtype"],
+        "runner": None if options.get("runner") == "auto" else options.get("runner"),
+        **options["draft_options"],
+        **{key: options.get(key) or None for key in ("chat", "ignore_eos")},
+    }
     words = ["draftproof", "bench", options["model"]]
-    if options["draft"]:
-        words += ["--draft", options["draft"]]
-    words += ["--methods", ",".join(options["methods"])]
-    words += ["--against", ",".join(options["against"])]
-    for path in options["prompts"]:
-        words += ["--prompts", path]
-    for key in ("num_prompts", "inflate"):
-        if options[key]:
-            words += [f"--{key.replace('_', '-')}", str(options[key])]
-    words += ["--max-tokens", str(options["max_tokens"]), "--rounds", str(options["rounds"])]
-    for name, values in (("temperature", "temperatures"), ("batch", "batches")):
-        for value in options[values]:
-            words += [f"--{name}", f"{value:g}"]
-    words += ["--dtype", options["dtype"]]
-    if options.get("runner", "auto") != "auto":
-        words += ["--runner", options["runner"]]
-    for key, value in options["draft_options"].items():
-        words += [f"--{key.replace('_', '-')}", str(value)]
-    return shlex.join([*words, *(["--ignore-eos"] if options["ignore_eos"] else [])])
+    for key, value in values.items():
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None:
+                words.append(f"--{key.replace('_', '-')}")
+                if each is not True:
+                    words.append(f"{each:g}" if isinstance(each, float) else str(each))
+    return shlex.join(words)
 
 
 def main() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
-from worker_loop import NotOffered, Options, serve, some_ids, timed, written
 
 from draftproof.bench import sides
 from draftproof.bench.sides import How, Side
+from worker_loop import NotOffered, Options, serve, some_ids, timed, written
 
 
 class Transformers:

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy
+
 from worker_loop import NotOffered, Options, serve, some_ids, timed, written
 
 MATCH = 3  # tokens that must match in prompt lookup; the program's own 12 would find nothing here

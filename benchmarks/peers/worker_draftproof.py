@@ -6,10 +6,9 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from worker_loop import Options, serve, some_ids, timed, written
-
 from draftproof import LLM, DraftModel, NGram, SamplingParams, clock
 from draftproof.drafting.base import Proposer
+from worker_loop import Options, serve, some_ids, timed, written
 
 DTYPES = {"bf16": "bfloat16", "int8": "int8"}
 

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from peer_parts import REFERENCE, Case, Found
 from rich import box
 from rich.table import Table
+
+from peer_parts import REFERENCE, Case, Found
 
 COLOURS = ("tab:green", "tab:gray", "tab:blue", "tab:orange")
 
@@ -68,9 +69,9 @@ def _writing(cases: Iterable[Case], prompts: int) -> Table:
     headings = "", "method", "length", "tokens/s", "low - high", "of ours", "differ"
     table = _table("writing", *headings)
     table.columns[4].no_wrap = True
-    ours = {case.method: case.rates() for case in cases if case.side == REFERENCE}
+    ours = {case.method: case.tokens_per_s for case in cases if case.side == REFERENCE}
     for case in cases:
-        rates = case.rates()
+        rates = case.tokens_per_s
         of_ours = "-"
         if case.method in ours:
             pairs = zip(rates, ours[case.method], strict=True)
@@ -91,9 +92,8 @@ def write(found: Found, about: Mapping[str, Any], folder: Path, stem: str) -> li
     """The JSON file, and the pictures if matplotlib is there; the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / f"{stem}.json"]
-    cases = [{**asdict(case), "tokens_per_s": case.rates()} for case in found.cases]
     costs = {name: pass_medians(sizes) for name, sizes in found.passes.items()}
-    content = {**about, **asdict(found), "cases": cases, "pass_medians": costs}
+    content = {**about, **asdict(found), "pass_medians": costs}
     written[0].write_text(json.dumps(content, indent=1) + "\n")
     try:
         from matplotlib.figure import Figure
@@ -135,7 +135,7 @@ def _draw_writing(figure: Any, cases: list[Case], title: str) -> None:
     colours = dict(zip(sides, COLOURS, strict=False))
     names, medians, below, above = [], [], [], []
     for case in cases:
-        rates = case.rates()
+        rates = case.tokens_per_s
         method = "plain" if case.method == "none" else f"{case.method} ({case.length})"
         names.append(f"{case.side} {method}")
         medians.append(statistics.median(rates))

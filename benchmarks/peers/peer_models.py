@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peer_sides import HERE, Failed
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from draftproof import bundled
 from draftproof.bench.inflation import SHAPES, inflate
 from draftproof.bench.suite import DRAFT_SHARE
+from peer_sides import HERE, Failed
 
 INFLATED_LIKE = "Qwen3-0.6B"
 POSITIONS = 4096  # of random weights

@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 import openvino
 import openvino_genai
+
 from worker_loop import NotOffered, Options, serve, some_ids, timed, written
 
 MAX_NGRAM = 3  # tokens that must match in prompt lookup; 3 is also what its samples take

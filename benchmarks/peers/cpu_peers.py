@@ -1,4 +1,4 @@
-"""draftproof's native runner beside its peers on the CPU: `python benchmarks/cpu_peers.py --help`.
+"""draftproof's native runner beside its peers on the CPU; `--help` lists what can be chosen.
 
 transformers, OpenVINO and llama.cpp on the same weights, threads and prompts, in one run, each in a
 process of its own that sleeps while another is measured. `setup_peers.sh` makes the peers'
@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from peer_models import Models, gguf_file, openvino_folder, prepare
-from peer_parts import METHODS, Bench, Written
-from peer_report import tables, write
-from peer_sides import Failed, Side, Start, strangers
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from transformers import AutoTokenizer
 
 from draftproof import clock
-from draftproof.bench import prompts as prompt_files
+from draftproof import prompts as prompt_files
+from draftproof.bench.compare import Comparison
+from draftproof.bench.sides import How
+from peer_models import Models, gguf_file, openvino_folder, prepare
+from peer_parts import METHODS, Bench
+from peer_report import tables, write
+from peer_sides import Failed, Process, Start, strangers
 
 PARTS = ("passes", "plain", "speculative", "prompts")
 PASSES = (1, 2, 4, 6, 8, 12, 16, 24, 32)
@@ -87,15 +89,15 @@ def _starts(models: Models, options: Options, peers: Path) -> dict[str, Callable
 
 def _open(
     models: Models, options: Options, peers: Path, tell: Callable[[str], None]
-) -> tuple[dict[str, Side], dict[str, str]]:
+) -> tuple[dict[str, Process], dict[str, str]]:
     """The sides that started, and why the others did not."""
-    sides: dict[str, Side] = {}
+    sides: dict[str, Process] = {}
     skipped: dict[str, str] = {}
     starts = _starts(models, options, peers)
     for name in options.sides:
         tell(f"starting {name}")
         try:
-            sides[name] = Side(starts[name](), options.threads, options.timeout)
+            sides[name] = Process(starts[name](), options.threads, options.timeout)
         except Failed as error:
             skipped[name] = str(error)
     return sides, skipped
@@ -107,20 +109,20 @@ def _measure(bench: Bench, options: Options, models: Models) -> None:
         bench.passes(options.passes, BEHIND)
     if "plain" in options.parts or "speculative" in options.parts:
         tokenizer = AutoTokenizer.from_pretrained(models.target)
-        held = prompt_files.held_out(tokenizer, options.prompts)
-        listed = [Written(prompt.ids(tokenizer, []), prompt.turns[0]) for prompt in held]
+        comparison = Comparison(
+            sides=[],
+            prompts=prompt_files.held_out(tokenizer, options.prompts),
+            tokenizer=tokenizer,
+            how=How(options.temperature, options.max_tokens, seed=0, ignore_eos=True),
+            tick=lambda text, share: bench.tick(text),
+        )
         lengths = options.lengths if "speculative" in options.parts else ()
         if lengths and models.draft is None:
             reason = f"{options.target} has random weights: no draft, and no text to speculate on"
             bench.found.skipped["speculative"] = reason
             lengths = ()
-        plain = "plain" in options.parts
-
-        def decode(ids: list[int]) -> str:
-            return str(tokenizer.decode(ids))
-
-        if plain or lengths:
-            bench.writing(listed, options.max_tokens, plain, lengths, decode)
+        if "plain" in options.parts or lengths:
+            bench.writing(comparison, "plain" in options.parts, lengths)
     if "prompts" in options.parts:
         bench.prompts((512, min(2048, models.context - 148)))
 
@@ -149,7 +151,7 @@ def main(
     parts: Annotated[str, typer.Option(help="what is measured")] = ",".join(PARTS),
     sides: Annotated[str, typer.Option(help="who is compared")] = ",".join(SIDES),
     rounds: Annotated[int, typer.Option(min=1)] = 5,
-    prompts: Annotated[int, typer.Option(min=1, help="held-out prompts")] = 5,
+    num_prompts: Annotated[int, typer.Option(min=1, help="held-out prompts")] = 5,
     max_tokens: Annotated[int, typer.Option(min=1)] = 128,
     lengths: Annotated[str, typer.Option(help="draft lengths tried")] = "2,3,5,8,12",
     passes: Annotated[str, typer.Option(help="tokens of the passes")] = ",".join(map(str, PASSES)),
@@ -165,7 +167,7 @@ def main(
         parts=_words(parts, PARTS, "part"),
         sides=_words(sides, SIDES, "side"),
         rounds=rounds,
-        prompts=prompts,
+        prompts=num_prompts,
         max_tokens=max_tokens,
         lengths=_numbers(lengths),
         passes=_numbers(passes),
@@ -189,7 +191,7 @@ def main(
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         running, skipped = _open(models, options, peers_folder.absolute(), tell)
-        bench = Bench(running, options.rounds, not options.temperature, tell)
+        bench = Bench(running, options.rounds, tell)
         bench.found.skipped |= skipped
         try:
             _measure(bench, options, models)
@@ -202,7 +204,7 @@ def main(
         "machine": clock.machine(),
         "minutes": round((time.monotonic() - began) / 60, 1),
         "versions": {name: side.versions for name, side in running.items()},
-        "command": " ".join(["python", "benchmarks/cpu_peers.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "benchmarks/peers/cpu_peers.py", *sys.argv[1:]]),
     }
     console.print(
         f"{date}, {environment['machine']} after, load {environment['load_before']} before, "

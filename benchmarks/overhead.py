@@ -1,4 +1,4 @@
-"""What the engine costs beyond the model: `python -m draftproof.bench.overhead`.
+"""What the engine costs beyond the model: `python benchmarks/overhead.py`.
 
 Steps: the engine's time per step over a runner that computes nothing and a drafter that knows the
 answer, so that every node is accepted: the dearest step there is. Native: a step of the bundled

@@ -66,7 +66,7 @@ class Start:
 
 
 @dataclass
-class Side:
+class Process:
     """A running worker; sleeps whenever it is not asked."""
 
     start: Start

@@ -1,0 +1,112 @@
+"""The picture of a comparison: readable at half size and in grey.
+
+Sides are told apart by marker and dash as well as by shade; legends lie outside of the curves.
+"""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from draftproof.bench.report import OURS, cases, processor, threads
+
+OWN, OTHER = "#2a7f3f", "#b0b0b0"  # of bars; dark and light in grey too
+STYLES = (  # marker, dash, shade
+    *(("o", "-", "#000000"), ("s", "--", "#b2182b"), ("^", "-.", "#2166ac")),
+    *(("D", ":", "#1b7837"), ("v", (0, (5, 1)), "#762a83"), ("X", (0, (1, 3)), "#bf812d")),
+    *(("P", (0, (3, 1, 1, 1)), "#525252"), ("*", (0, (7, 3)), "#35978f")),
+)
+
+
+def draw(found: dict[str, Any], path: Path) -> bool:
+    """Bars of tokens/s and tokens per step, acceptance by position; False without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    grouped = cases(found)
+    sides = max(map(len, grouped.values()), default=1)
+    height = 1.7 + 0.42 * max(sides, 6)
+    figure = Figure(figsize=(13, 0.6 + height * len(grouped)), layout="constrained")
+    figure.suptitle("\n".join(textwrap.wrap(_title(found), 90)), fontsize=13)
+    rows = figure.subplots(len(grouped), 3, squeeze=False, width_ratios=(4, 3, 4))
+    for (speed, steps, accepted), (case, results) in zip(rows, grouped.items(), strict=True):
+        where = f"T={case[0]:g}, batch {case[1]}"
+        _bars(speed, f"tokens/s, {where}", results, "tokens_per_s")
+        _bars(steps, "tokens per step", results, "tokens_per_step")
+        steps.set_yticklabels([])
+        _curves(accepted, results)
+    figure.savefig(path, dpi=110)
+    return True
+
+
+def _title(found: dict[str, Any]) -> str:
+    about, options = found["environment"], found["options"]
+    shape = f" as {options['inflate']}" if options["inflate"] else ""
+    return (
+        f"{Path(options['model']).name}{shape}: {about.get('runner', 'torch')}, {about['dtype']}, "
+        f"{threads(about)}, {processor(about)}"
+    )
+
+
+def _bars(axis: Any, title: str, results: list[dict[str, Any]], field: str) -> None:
+    """A bar per side with its figure; whiskers to the lowest and the highest round."""
+    rounds = [
+        each[field] if isinstance(each[field], list) else [each[field] or 0.0] for each in results
+    ]
+    values = [statistics.median(each) for each in rounds]
+    ends = [max(each) for each in rounds]
+    bars = axis.barh(
+        [each["side"] for each in results],
+        values,
+        color=[OWN if each["side"].startswith(OURS) else OTHER for each in results],
+        edgecolor="black",
+        linewidth=0.6,
+    )
+    below = [value - min(each) for value, each in zip(values, rounds, strict=True)]
+    above = [end - value for value, end in zip(values, ends, strict=True)]
+    if any(below + above):
+        whiskers = {"fmt": "none", "color": "black", "capsize": 3}
+        axis.errorbar(values, range(len(values)), xerr=[below, above], **whiskers)
+    for bar, value, end in zip(bars, values, ends, strict=True):
+        text = "not told" if not value else f"{value:.4g}" if value >= 10 else f"{value:.2f}"
+        middle = bar.get_y() + bar.get_height() / 2
+        beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "fontsize": 10}
+        axis.annotate(text, (end, middle), **beside)
+    axis.set_xlim(0, 1.25 * max([*ends, 1e-9]))
+    axis.tick_params(labelsize=11)
+    axis.set_title(title, fontsize=12)
+    axis.invert_yaxis()
+
+
+def _curves(axis: Any, results: list[dict[str, Any]]) -> None:
+    """Share of the drafts accepted up to each position."""
+    from matplotlib.ticker import MaxNLocator
+
+    drafting = [each for each in results if each["acceptance"] is not None]
+    for number, each in enumerate(drafting):
+        shares = each["acceptance"]["cumulative"]
+        marker, dash, shade = STYLES[number % len(STYLES)]
+        axis.plot(
+            range(1, len(shares) + 1),
+            shares,
+            marker=marker,
+            linestyle=dash,
+            color=shade,
+            # Under what is drawn later a larger, hollow marker shows.
+            markersize=9 - min(number, 5),
+            fillstyle="none" if number % 2 == 0 else "full",
+            linewidth=1.8,
+            label=each["side"].removeprefix(OURS),
+        )
+    axis.set_title("share accepted up to a position", fontsize=12)
+    axis.set_ylim(0, 1.03)
+    axis.tick_params(labelsize=11)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if drafting:
+        axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=11, handlelength=4)
+    else:
+        axis.text(0.5, 0.5, "nothing was drafted", ha="center", transform=axis.transAxes)
+        axis.set_xticks([])

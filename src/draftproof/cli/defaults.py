@@ -1,0 +1,35 @@
+"""What a model's `generation_config` says of sampling, as options of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from draftproof import LLM
+
+TAKEN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def of_model(llm: LLM) -> dict[str, Any]:
+    """Values for `SamplingParams`; none of drawing where the model's authors chose not to draw."""
+    config = llm.runner.model.generation_config
+    if config is None:
+        return {}
+    said = config.to_diff_dict()
+    values = {name: said[name] for name in TAKEN if said.get(name) is not None}
+    if said.get("do_sample"):
+        return {"temperature": 1.0} | values
+    return {name: value for name, value in values.items() if name == "repetition_penalty"}
+
+
+def notes(values: dict[str, Any], given: Collection[str], taken: bool) -> list[str]:
+    """What to say of the model's values, if anything; those of `given` are the user's own.
+
+    taken: whether the others are taken.
+    """
+    listed = ", ".join(f"{k}={value:g}" for k, value in values.items() if k not in given)
+    if not listed:
+        return []
+    if taken:
+        return [f"(as the model's generation_config says: {listed})"]
+    return [f"(not taken of the model's generation_config: {listed}; --model-defaults takes it)"]

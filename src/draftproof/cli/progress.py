@@ -1,0 +1,73 @@
+"""What runs and how long it still takes: a bar on a terminal, elsewhere one line a minute."""
+
+from __future__ import annotations
+
+import sys
+import time
+from threading import Event, Thread
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+EVERY_S = 60.0  # between two lines where there is no terminal
+SOON = 0.02  # a share below which no estimate means anything
+
+
+class Running:
+    """Call it with what runs now and the share that is done, None as long as it is not known.
+
+    An estimate is shown once some share is done at a pace that was measured: what is left at it.
+    """
+
+    def __init__(self, every_s: float = EVERY_S) -> None:
+        console = Console(stderr=True)
+        self._every_s = every_s
+        self._line = ""
+        self._began: tuple[float, float] | None = None  # when a share was first known, and which
+        self._shown = console.is_terminal
+        columns = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[left]}")
+        self._bar = Progress(*columns, console=console, transient=True, disable=not self._shown)
+        self._task = self._bar.add_task("", total=None, left="")
+        self._ended = Event()
+        self._teller = Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> Running:
+        self._bar.start()
+        if not self._shown:
+            self._teller.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._bar.stop()
+
+    def __call__(self, text: str, share: float | None) -> None:
+        if share is not None and self._began is None:
+            self._began = time.monotonic(), share
+        left = self._left(share)
+        total = None if share is None else 1.0
+        self._bar.update(
+            self._task, description=text, total=total, completed=share or 0.0, left=left
+        )
+        self._line = f"{text}, {share:.0%} done{', ' + left if left else ''}" if share else text
+
+    def _left(self, share: float | None) -> str:
+        if share is None or self._began is None:
+            return ""
+        began, first = self._began
+        if share - first < SOON:
+            return ""
+        seconds = (time.monotonic() - began) * (1 - share) / (share - first)
+        return (
+            f"about {seconds:.0f} s left" if seconds < 100 else f"about {seconds / 60:.0f} min left"
+        )
+
+    def _tell(self) -> None:
+        while not self._ended.wait(self._every_s):
+            print(self._line, file=sys.stderr, flush=True)

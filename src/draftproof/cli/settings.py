@@ -1,0 +1,57 @@
+"""Sampling parameters as a user changes them in words: `top_p 0.9`, `seed none`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from draftproof.sampling import SamplingParams
+
+KINDS: dict[str, Callable[[str], Any]] = {
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "min_p": float,
+    "repetition_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+    "max_tokens": int,
+    "min_tokens": int,
+    "seed": int,
+    "stop": str,
+}
+NOTHING: dict[str, Any] = {"seed": None, "stop": ()}  # what "none" is for those that know it
+
+
+def changed(params: SamplingParams, words: str) -> SamplingParams:
+    """With one value replaced: "NAME VALUE" or "NAME=VALUE". Raises `ValueError`."""
+    name, _, value = words.replace("=", " ", 1).partition(" ")
+    name, value = name.lower().replace("-", "_"), value.strip()
+    if name not in KINDS:
+        close = get_close_matches(name, KINDS, 1)
+        hint = f"did you mean {close[0]}? There are" if close else "there are"
+        raise ValueError(f"nothing is called {name!r}: {hint} {', '.join(KINDS)}")
+    if not value:
+        raise ValueError(f"{name} needs a value: /set {name} {getattr(params, name)}")
+    if name in NOTHING and value.lower() == "none":
+        return replace(params, **{name: NOTHING[name]})
+    try:
+        read = KINDS[name](value)
+    except ValueError:
+        raise ValueError(f"{name} is a number, and {value!r} is none") from None
+    return replace(params, **{name: read})
+
+
+def listing(params: SamplingParams) -> str:
+    """One line: the values that matter, by name."""
+    default = SamplingParams()
+    shown = {name: getattr(params, name) for name in KINDS}
+    always = ("temperature", "max_tokens")
+    parts = [
+        f"{name} {', '.join(map(repr, value)) if name == 'stop' else value}"
+        for name, value in shown.items()
+        if name in always or value != getattr(default, name)
+    ]
+    return ", ".join(parts)

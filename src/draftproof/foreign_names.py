@@ -1,0 +1,171 @@
+"""Names that transformers, vLLM and llama.cpp have for things, and what does the same here.
+
+Only words for errors: nothing is translated behind a user's back.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+ONE_DEVICE = "there is none, a model runs on one device: drop it"
+NO_BEAMS = "beam search is not supported: drop it, or sample several with n="
+LLM = {
+    "assistant_model": "use speculate=dp.DraftModel(...)",
+    "attn_implementation": "load the model with it yourself, and pass the model",
+    "chat_template": "set it on a tokenizer, and pass tokenizer=",
+    "data_parallel_size": ONE_DEVICE,
+    "device_map": "use device=",
+    "draft_model": "use speculate=dp.DraftModel(...)",
+    "enable_prefix_caching": "use prefix_cache=True",
+    "enforce_eager": "nothing is compiled here: drop it",
+    "generation_config": "use dp.SamplingParams.from_model(llm)",
+    "gpu_memory_utilization": "caches take what requests need: use max_batch= and max_length=",
+    "load_in_4bit": 'there is no 4-bit precision: use dtype="int8"',
+    "load_in_8bit": 'use dtype="int8"',
+    "max_model_len": "use max_length=",
+    "max_num_seqs": "use max_batch=",
+    "max_seq_len": "use max_length=",
+    "model_path": "the model is the first argument: dp.LLM(model)",
+    "n_batch": "use max_batch=, the number of requests that run at once",
+    "n_ctx": "use max_length=",
+    "n_gpu_layers": 'use device="cuda", for the whole model',
+    "n_threads": "use threads=",
+    "num_speculative_tokens": "use speculate=dp.DraftModel(..., num_draft_tokens=...)",
+    "pipeline_parallel_size": ONE_DEVICE,
+    "prompt_lookup_num_tokens": 'use speculate="ngram"',
+    "quantization": 'use dtype="int8"',
+    "quantization_config": 'use dtype="int8"',
+    "seed": "each request has its own: use dp.SamplingParams(seed=...)",
+    "speculative_config": 'use speculate="ngram", or speculate=dp.DraftModel(...)',
+    "speculative_model": "use speculate=dp.DraftModel(...)",
+    "swap_space": "nothing is swapped out here: drop it",
+    "tensor_parallel_size": ONE_DEVICE,
+    "torch_dtype": "use dtype=",
+    "verbose": "nothing is printed here: drop it",
+}
+SAMPLING = {
+    "allowed_token_ids": "ban the others with bad_token_ids=",
+    "bad_words": "use bad_token_ids=, with token ids",
+    "bad_words_ids": "use bad_token_ids=, for single tokens",
+    "beam_width": NO_BEAMS,
+    "best_of": "use n=, and choose among the completions yourself",
+    "do_sample": "temperature= says it: above 0 samples, 0 is greedy",
+    "early_stopping": NO_BEAMS,
+    "eos_token_id": "use stop_token_ids=; those of the model end every output anyway",
+    "grammar": "outputs cannot be bound to a grammar here: drop it",
+    "guided_decoding": "outputs cannot be bound to a grammar here: drop it",
+    "include_stop_str_in_output": "the text always ends before a stop string: drop it",
+    "length_penalty": NO_BEAMS,
+    "logits_processor": "use it in transformers, with custom_generate=dp.custom_generate(...)",
+    "logits_processors": "use them in transformers, with custom_generate=dp.custom_generate(...)",
+    "max_completion_tokens": "use max_tokens=",
+    "max_length": "use max_tokens=, of the output; LLM(max_length=) bounds prompt and output",
+    "max_new_tokens": "use max_tokens=",
+    "min_new_tokens": "use min_tokens=",
+    "mirostat_mode": "mirostat is not supported: use temperature=, top_p= or min_p=",
+    "n_predict": "use max_tokens=",
+    "no_repeat_ngram_size": "use repetition_penalty=, or custom_generate in transformers",
+    "num_beams": NO_BEAMS,
+    "num_return_sequences": "use n=",
+    "prompt_logprobs": "only logprobs= of the output are told: drop it",
+    "repeat_penalty": "use repetition_penalty=",
+    "response_format": "outputs cannot be bound to a format here: drop it",
+    "skip_special_tokens": "the text is always without special tokens; all are in token_ids",
+    "stop_sequences": "use stop=",
+    "stop_strings": "use stop=",
+    "stream": "use llm.stream(prompt)",
+    "streamer": "use llm.stream(prompt)",
+    "structured_outputs": "outputs cannot be bound to a grammar here: drop it",
+    "temp": "use temperature=",
+    "typical_p": "use top_p= or min_p=, or custom_generate in transformers",
+    "use_beam_search": NO_BEAMS,
+}
+_OURS = (
+    "temperature top_k top_p min_p repetition_penalty presence_penalty frequency_penalty "
+    "logit_bias bad_token_ids min_tokens max_tokens stop stop_token_ids ignore_eos seed logprobs n"
+)
+CALLS = {  # of `LLM.generate` and its like
+    **{n: f"give dp.SamplingParams({n}=...) as the second argument" for n in _OURS.split()},
+    **{
+        n: f"it goes into dp.SamplingParams, the second argument: {way}"
+        for n, way in SAMPLING.items()
+    },
+    "add_generation_prompt": "llm.chat always asks for an answer: drop it",
+    "input_ids": "token ids are the first argument: llm.generate(ids)",
+    "lora_request": "load the model with its adapter yourself, and pass the model to dp.LLM",
+    "prompt_token_ids": "token ids are the first argument: llm.generate(ids)",
+    "sampling_params": "use params=, or the second argument",
+    "stream": "use llm.stream(prompt)",
+    "use_tqdm": "nothing is printed here: drop it",
+}
+KEYWORDS = {"LLM": LLM, "SamplingParams": SAMPLING}
+ATTRIBUTES = {
+    "Completion": {
+        "choices": "generate returns one Completion for each: use its .text",
+        "cumulative_logprob": "ask for logprobs=0, and add up those in .logprobs",
+        "generated_text": "use .text",
+        "outputs": "generate returns one Completion for each: use its .text and .token_ids",
+        "prompt": "use .prompt_token_ids",
+        "prompt_logprobs": "only .logprobs of the output are told",
+        "sequences": "use .prompt_token_ids and .token_ids",
+        "stop_reason": "use .finish_reason",
+        "usage": "use .prompt_token_ids, .token_ids and .stats",
+    },
+    "LLM": {
+        "beam_search": NO_BEAMS,
+        "config": "use .runner.model.config",
+        "create_chat_completion": "use .chat(messages)",
+        "create_completion": "use .generate(prompt)",
+        "decode": "use .tokenizer.decode(ids)",
+        "detokenize": "use .tokenizer.decode(ids)",
+        "device": "use .runner.model.device",
+        "embed": "embeddings are not supported",
+        "encode": "use .tokenizer(text)",
+        "get_tokenizer": "use .tokenizer",
+        "llm_engine": "use .engine",
+        "model": "use .runner.model",
+        "tokenize": "use .tokenizer(text)",
+    },
+}
+
+
+def explains(place: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A callable whose `TypeError` about another library's keyword says what to use instead."""
+    known = KEYWORDS.get(place, CALLS)
+
+    def decorate(call: Callable[P, R]) -> Callable[P, R]:
+        own = inspect.signature(call).parameters
+
+        @functools.wraps(call)
+        def checked(*args: P.args, **options: P.kwargs) -> R:
+            for name in options:
+                if name not in own and name in known:
+                    raise TypeError(f"{place} has no {name}: {known[name]}")
+            return call(*args, **options)
+
+        return checked
+
+    return decorate
+
+
+def explaining(place: str) -> Callable[[type[T]], type[T]]:
+    """A class that is made like this; see `explains`."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        kind.__init__ = explains(place)(kind.__init__)  # type: ignore[method-assign]
+        return kind
+
+    return decorate
+
+
+def no_attribute(place: str, name: str) -> AttributeError:
+    """What to raise where an attribute is asked for that only another library has."""
+    way = ATTRIBUTES[place].get(name)
+    return AttributeError(f"{place} has no attribute {name!r}" + (f": {way}" if way else ""))

@@ -1,0 +1,184 @@
+"""Prompts and parameters become requests; refusals in one sentence, before anything runs.
+
+Knows a model by its tokenizer and a few numbers: nothing is loaded, and nothing runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import secrets
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
+
+from draftproof.request import Request
+from draftproof.sampling import SamplingParams
+from draftproof.text import TextStream, chat_ids
+from draftproof.verify import Typical
+from draftproof.writing import Rule
+
+Prompt = str | Sequence[int]
+Message = dict[str, Any]
+
+
+class Intake:
+    """Makes the requests for one model.
+
+    tokenizer: None takes token ids only. vocabulary: ids that the model has rows for. max_length:
+    of prompt and output. end_ids: tokens that end an output. Any number of threads may use it.
+    """
+
+    def __init__(
+        self, tokenizer: Any, vocabulary: int, max_length: int, end_ids: Sequence[int] = ()
+    ) -> None:
+        self.tokenizer, self.vocabulary = tokenizer, vocabulary
+        self.max_length, self.end_ids = max_length, end_ids
+        self._keys = itertools.count()  # its next() is atomic
+
+    def requests(
+        self, prompt: Any, params: SamplingParams, rule: str | Typical | Rule = "coupled"
+    ) -> list[Request]:
+        """One for each completion of a prompt: text, token ids, or a list of messages."""
+        ids = self.ids(prompt)
+        if params.stop and self.tokenizer is None:
+            raise ValueError("stop strings need a tokenizer: pass tokenizer= or use stop_token_ids")
+        self._check("logit_bias", params.logit_bias or ())
+        self._check("bad_token_ids", params.bad_token_ids)
+        self._check("stop_token_ids", params.stop_token_ids)
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        keys = [next(self._keys) for _ in range(params.n)]
+        return [
+            Request(
+                key,
+                ids,
+                params,
+                seed=seed,
+                rule=rule,
+                end_ids=self.end_ids,
+                max_length=self.max_length,
+                text=self.tokenizer and TextStream(self.tokenizer, ids, params.stop or ()),
+                index=index,
+                siblings=keys if len(keys) > 1 else (),
+            )
+            for index, key in enumerate(keys)
+        ]
+
+    def ids(self, prompt: Any) -> list[int]:
+        """Token ids of a prompt, which the model has and which leave room for one more."""
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ValueError("this model came without a tokenizer: prompt with token ids")
+            # A begin token alone would do, but an empty text is a mistake far more often.
+            ids = [int(i) for i in self.tokenizer(prompt)["input_ids"]] if prompt else []
+        elif is_conversation(prompt):
+            ids = chat_ids(self.tokenizer, messages_of(prompt))
+        else:
+            ids = integers(prompt)
+        self._check("the prompt", ids)  # a tokenizer may have more than the model has rows
+        if not ids:
+            raise ValueError("the prompt is empty: give at least one token")
+        if len(ids) > self.max_length - 1:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens and at most {self.max_length - 1} fit "
+                f"(max_length {self.max_length}): shorten it"
+            )
+        return ids
+
+    def chat_ids(self, conversation: Any) -> list[int]:
+        """Token ids of a conversation: messages, or text, which is a user's message."""
+        return chat_ids(self.tokenizer, messages_of(conversation))
+
+    def _check(self, what: str, ids: Iterable[int]) -> None:
+        for token in ids:
+            if not 0 <= token < self.vocabulary:
+                raise ValueError(
+                    f"{what} holds token id {token}, and the vocabulary ends at "
+                    f"{self.vocabulary - 1}"
+                )
+
+
+def prompts_of(prompts: Any) -> list[Any]:
+    """One prompt or several, as a list of prompts."""
+    if isinstance(prompts, str):
+        return [prompts]
+    refuse_bytes(prompts)
+    if not isinstance(prompts, Sequence) and not hasattr(prompts, "tolist"):
+        raise ValueError(f"prompts are text, token ids or a list of either, not {type(prompts)}")
+    listed = list(prompts.tolist() if hasattr(prompts, "tolist") else prompts)
+    if listed and isinstance(listed[0], Integral):
+        return [listed]
+    if any(map(is_conversation, [listed, *listed])):
+        raise ValueError("generate takes text or token ids, not messages: use llm.chat(messages)")
+    return listed
+
+
+def conversations_of(messages: Any) -> list[Any]:
+    """One conversation or several, as a list of conversations."""
+    if isinstance(messages, str | dict):
+        return [messages]
+    refuse_bytes(messages)
+    if not isinstance(messages, Sequence):
+        raise ValueError(f"chat takes text or a list of messages, not {type(messages)}")
+    several = bool(messages) and not any(isinstance(message, dict) for message in messages)
+    return list(messages) if several else [messages]
+
+
+def messages_of(conversation: Any) -> list[Message]:
+    """The messages of a conversation: each with a role and a content; text is a user's."""
+    if isinstance(conversation, str):
+        conversation = [{"role": "user", "content": conversation}]
+    messages = [conversation] if isinstance(conversation, dict) else conversation
+    refuse_bytes(messages)
+    if not isinstance(messages, Sequence) or not messages:
+        raise ValueError("a conversation is a list of messages, at least one, or text")
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, dict):
+            raise ValueError(f"message {number} is a {type(message).__name__}, not a dict")
+        for name in ("role", "content"):
+            if not message.get(name) and not (name == "content" and _speaks_otherwise(message)):
+                raise ValueError(
+                    f"message {number} has no {name}: "
+                    'write {"role": "user", "content": "..."} or the like'
+                )
+    return list(messages)
+
+
+def is_conversation(prompt: Any) -> bool:
+    """Whether it is a list of messages, and not a prompt."""
+    return isinstance(prompt, list | tuple) and bool(prompt) and isinstance(prompt[0], dict)
+
+
+def integers(prompt: Any) -> list[int]:
+    """The token ids of a prompt that is not text."""
+    refuse_bytes(prompt)
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        raise ValueError("a prompt is text or a list of integer token ids") from None
+
+
+def refuse_bytes(prompt: Any) -> None:
+    """Each byte would be taken for a token id."""
+    if isinstance(prompt, bytes | bytearray | memoryview):
+        raise ValueError("bytes are no prompt: decode them to text, prompt.decode()")
+
+
+def params_of(params: Any, count: int) -> list[SamplingParams]:
+    """Sampling parameters for each of `count` prompts."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
+        raise ValueError(
+            "params are SamplingParams, one for all prompts or a list with one for each"
+        )
+    if len(params) != count:
+        raise ValueError(
+            f"{len(params)} sampling parameters for {count} prompts: give one, or as many"
+        )
+    return list(params)
+
+
+def _speaks_otherwise(message: Message) -> bool:
+    """An empty content is one, and a message that calls tools needs none."""
+    return message.get("content") == "" or bool(message.get("tool_calls"))

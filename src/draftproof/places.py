@@ -1,0 +1,77 @@
+"""Where a model is said to lie: what is no model is told apart, with what to give instead.
+
+Looks at names and the first bytes of files; loads nothing and asks no hub.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+GIVE = "a model is a hub id, or a folder as transformers' save_pretrained writes it"
+CONVERT = (
+    "GGUF files are not read: give the hub id of the model that it was made from, or convert it "
+    "with transformers' from_pretrained(folder, gguf_file=name) and save_pretrained"
+)
+HUBS = ("https://huggingface.co/", "http://huggingface.co/", "huggingface.co/", "hf.co/")
+
+
+def check(model: Any) -> None:
+    """Refuse what cannot be a model by name or folder; `ValueError` says what it is instead.
+
+    A loaded model, and a name that only the hub can know, pass.
+    """
+    if not isinstance(model, str | Path):
+        return
+    path = Path(model)
+    if path.is_file():
+        raise ValueError(_of_file(path))
+    reason = _of_folder(path) if path.is_dir() else _of_name(str(model))
+    if reason is not None:
+        raise ValueError(reason)
+
+
+def _of_file(path: Path) -> str:
+    folder = path.absolute().parent
+    whole = (folder / "config.json").is_file()
+    if _is_gguf(path):
+        return f"{path} is a GGUF file: {CONVERT}"
+    if whole:
+        return f"{path} is one file of a model: give its folder, {folder}"
+    if path.suffix in WEIGHTS:
+        return f"{path} holds weights without a config.json beside them: {GIVE}"
+    return f"{path} is a file and no model: {GIVE}"
+
+
+def _of_folder(path: Path) -> str | None:
+    if (path / "config.json").is_file():
+        return None
+    if any(_is_gguf(file) for file in sorted(path.glob("*.gguf"))):
+        return f"{path} has a GGUF file and no config.json: {CONVERT}"
+    if (path / "adapter_config.json").is_file():
+        return f"{path} holds an adapter: merge it into its model with peft's merge_and_unload"
+    for pattern in ("*/config.json", "snapshots/*/config.json"):
+        for inner in sorted(path.glob(pattern)):
+            return f"{path} has no config.json, but {inner.parent} in it has one: give that folder"
+    return None
+
+
+def _of_name(name: str) -> str | None:
+    for hub in HUBS:
+        if name.startswith(hub):
+            parts = name.removeprefix(hub).strip("/").split("/")
+            return f"{name!r} is an address: write {'/'.join(parts[:2])}"
+    if name.startswith((".", "/", "~")) or name.endswith((".gguf", *WEIGHTS)):
+        return f"there is no file or folder {name!r}: {GIVE}"
+    if ":" in name:
+        return f"{name!r} looks like a name of Ollama's: {GIVE}, such as Qwen/Qwen3-0.6B"
+    return None
+
+
+def _is_gguf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False

@@ -1,0 +1,194 @@
+"""Prompts from files and from what is bundled; the one format that every command reads.
+
+JSON lines (`.jsonl`, also `.gz`; `.json` with one list), each with one of
+
+    prompt    text to continue; with `completion`, the answer that belongs to it
+    text      text to continue
+    turns     a user's messages, answered one after the other (MT-bench, Spec-Bench)
+    messages  a conversation; the answer to its last user message is the `completion`
+
+Any other file is text, a prompt per paragraph (blank lines part them). Does not know models.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from draftproof.bundled import BUNDLED, corpus
+from draftproof.bundled.prompts import PROMPTS
+from draftproof.text import chat_ids
+
+HELD_OUT = "held-out"  # beginnings of modules that the bundled models were not trained on
+NAMES = (BUNDLED, HELD_OUT)
+FIELDS = ("messages", "turns", "prompt", "text")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue, or a conversation that is answered turn by turn."""
+
+    id: str
+    turns: tuple[str, ...]
+    chat: bool = False  # goes through the chat template, where the model has one
+    category: str = "all"
+    completion: str | None = None  # the answer that the file gives
+    opening: tuple[tuple[str, str], ...] = ()  # (role, content) of messages before the first turn
+
+    def ids(self, tokenizer: Any, answers: Sequence[str]) -> list[int]:
+        """Token ids before the next answer; `answers` are those to the turns before it.
+
+        Raises `ValueError` for a conversation that only a chat template can put into text.
+        """
+        turns = self.turns[: len(answers) + 1]
+        if not (self.opening or (self.chat and has_template(tokenizer))):
+            parts = [part for pair in zip(turns, answers, strict=False) for part in pair]
+            return [int(i) for i in tokenizer("".join([*parts, turns[-1]]))["input_ids"]]
+        messages = [*self.opening, ("user", turns[0])]
+        for answer, turn in zip(answers, turns[1:], strict=True):
+            messages += [("assistant", answer), ("user", turn)]
+        return chat_ids(tokenizer, [{"role": role, "content": text} for role, text in messages])
+
+
+def has_template(tokenizer: Any) -> bool:
+    """Whether the tokenizer puts conversations into text."""
+    return bool(getattr(tokenizer, "chat_template", None))
+
+
+def read(
+    sources: Sequence[str | Path], count: int | None, tokenizer: Any, chat: bool = False
+) -> list[Prompt]:
+    """The first `count` prompts of each source (None: all); without sources, 10 held-out ones.
+
+    sources: files, or names in `NAMES`. chat: every prompt goes through the chat template.
+    Raises `ValueError` for a file that cannot be read, and for `chat` without a template.
+    """
+    if chat and not has_template(tokenizer):
+        raise ValueError("this model has no chat template: leave out --chat")
+    prompts: list[Prompt] = []
+    for source in sources or [HELD_OUT]:
+        if str(source) == HELD_OUT:
+            prompts += [replace(each, chat=chat) for each in held_out(tokenizer, count or 10)]
+        else:
+            prompts += load(source, chat)[:count]
+    return prompts
+
+
+def load(source: str | Path, chat: bool) -> list[Prompt]:
+    """The prompts of a file, or the `bundled` ones; `chat`: as a user's messages.
+
+    `turns` and `messages` are conversations anyway. Raises `ValueError` naming file and line.
+    """
+    if str(source) == BUNDLED:
+        return [Prompt(f"bundled {n}", (text,), chat) for n, text in enumerate(PROMPTS, 1)]
+    path = Path(source)
+    text = _text(path)
+    if not text.strip():
+        raise ValueError(f"{path} is empty: give at least one prompt")
+    if ".json" in path.suffixes:
+        entries = _json(str(path), text)
+        if not isinstance(entries, list):
+            raise ValueError(f"{path} is no list: give a list of objects, or JSON lines")
+        return [_prompt(f"{path}, entry {n}", n, each, chat) for n, each in enumerate(entries, 1)]
+    if ".jsonl" in path.suffixes:
+        lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+        where = f"{path}, line"
+        return [_prompt(f"{where} {n}", n, _json(f"{where} {n}", line), chat) for n, line in lines]
+    paragraphs = [part.strip("\r\n") for part in re.split(r"\n[^\S\n]*\n", text) if part.strip()]
+    return [Prompt(f"{path.name}:{n}", (part,), chat) for n, part in enumerate(paragraphs, 1)]
+
+
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except FileNotFoundError as error:
+        known = " or ".join(NAMES)
+        raise ValueError(
+            f"cannot read the prompts {path}: no such file; give a file, or {known}"
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"cannot read the prompts {path}: {reason}") from error
+
+
+def _json(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON: {error.msg}") from error
+
+
+def _prompt(where: str, number: int, entry: Any, chat: bool) -> Prompt:
+    kinds = [field for field in FIELDS if isinstance(entry, dict) and entry.get(field) is not None]
+    if not kinds:
+        raise ValueError(f"{where} has neither of the fields {', '.join(FIELDS)}")
+    kind, given = kinds[0], entry[kinds[0]]
+    completion = entry.get("completion")
+    opening: tuple[tuple[str, str], ...] = ()
+    if kind == "messages":
+        opening, turns, completion = _conversation(where, given)
+    else:
+        turns = given if kind == "turns" else [given]
+    if not (isinstance(turns, list) and turns and all(t and isinstance(t, str) for t in turns)):
+        raise ValueError(
+            f"{where}: `prompt` and `text` must be text, `turns` a list of texts, none empty"
+        )
+    if not isinstance(completion, str | None):
+        raise ValueError(f"{where}: `completion` must be text")
+    name = str(entry.get("question_id", entry.get("task_id", number)))
+    conversation = chat or kind in ("messages", "turns")
+    category = str(entry.get("category", "all"))
+    return Prompt(name, tuple(turns), conversation, category, completion, opening)
+
+
+def _conversation(
+    where: str, given: Any
+) -> tuple[tuple[tuple[str, str], ...], list[str], str | None]:
+    """What comes before the last user message, that message, and the answer to it."""
+    messages: list[tuple[str, str]] = []
+    for number, each in enumerate(given if isinstance(given, list) else [given], 1):
+        role, content = (
+            (each.get("role"), each.get("content")) if isinstance(each, dict) else (None, None)
+        )
+        if not (isinstance(role, str) and isinstance(content, str)):
+            raise ValueError(f"{where}: message {number} must have texts `role` and `content`")
+        messages.append((role, content))
+    last = max((at for at, (role, _) in enumerate(messages) if role == "user"), default=None)
+    if last is None:
+        raise ValueError(f"{where}: `messages` has no message of a user")
+    answer = messages[last + 1][1] if len(messages) > last + 1 else None
+    return tuple(messages[:last]), [messages[last][1]], answer
+
+
+def held_out(tokenizer: Any, count: int, length: int = 128) -> list[Prompt]:
+    """`count` beginnings from held-out modules of the running Python's standard library.
+
+    Each is 12 lines from the beginning of a top-level statement on, so that it parses with what
+    follows it, cut at `length` tokens; those under 24 tokens are left out.
+    """
+    sources = corpus.modules(only_held_out=True)
+    names: dict[str, str] = {}  # text -> id
+    for turn in range(100):
+        for path, source in sources:
+            lines = source.splitlines(keepends=True)
+            at = (7 + 61 * turn) % max(1, len(lines))
+            while at and not lines[at][:1].isalpha():
+                at -= 1
+            ids = tokenizer("".join(lines[at : at + 12]))["input_ids"][:length]
+            text = tokenizer.decode(ids, skip_special_tokens=True).removesuffix("\ufffd")
+            if len(ids) >= 24:
+                names.setdefault(text, f"{path}:{at + 1}")
+            if len(names) == count:
+                break
+        if len(names) == count:
+            break
+    return [Prompt(name, (text,)) for text, name in names.items()]

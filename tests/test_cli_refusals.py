@@ -1,0 +1,104 @@
+"""The command line: one sentence and exit code 2 for whatever is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import T5Config
+
+import tiny
+from draftproof.sampling import NoCandidate
+
+BAD_INPUT: list[tuple[str, str]] = [
+    ("", "Missing argument"),
+    ("T p --nonsense", "--nonsense"),
+    ("T p --top-k many", "--top-k"),
+    ("T p more", "more"),
+    ("no-such-model p", "no-such-model"),
+    ("EMPTY p", "config.json"),
+    ("NO_WEIGHTS p", "no weights"),
+    ("T5 p", "encoder-decoder"),
+    ("T p --draft no-such-draft", "no-such-draft"),
+    ("T p --method magic", "magic"),
+    ("T p --method draft", "--draft"),
+    ("T p --method none --draft D", "contradicts"),
+    ("T p --method none --method ngram", "contradicts"),
+    ("T p --branch 2", "--draft"),
+    ("T p --method ngram --min-confidence 0.5", "--draft"),
+    ("T p --num-draft-tokens 3", "--method"),
+    ("T p --draft D --num-draft-tokens 0", "num_draft_tokens"),
+    ("T p --draft D --min-confidence 2", "min_confidence"),
+    ("T p --rule luck", "luck"),
+    ("T p --prompt-file x", "both"),
+    ("T --prompt-file no/such/file", "no/such/file"),
+    ("T --prompt-file BINARY", "UTF-8"),
+    ("T --prompt-file EMPTY", "EMPTY"),
+    ("T", "empty"),  # standard input holds nothing
+    ("T LONG", "256"),
+    ("T p --temperature -1", "temperature"),
+    ("T p --temperature nan", "temperature"),
+    ("T p --top-p 0", "top_p"),
+    ("T p --min-tokens 9 --max-tokens 8", "min_tokens"),
+    ("T p --max-tokens -1", "max_tokens"),
+    ("T p -n 0", "n is 0"),
+    ("T p --logit-bias 5", "ID=VALUE"),
+    ("T p --logit-bias 5=1 --logit-bias 5=2", "twice"),
+    ("T p --logit-bias 9999=1", "9999"),
+    ("T p --bad-token-id 8192", "8192"),
+    ("T p --logprobs 2", "--json"),
+    ("T p --chat", "template"),
+    ("T p --dtype int3", "int3"),
+    ("T p --device toaster", "toaster"),
+    ("T p --device mps", "mps"),
+    ("T p --max-length 1", "max_length"),
+    ("T p --max-length 9999", "9999"),
+    ("T p --threads 0", "threads"),
+    ("T p --revision main", "revision"),
+    ("bundled p --revision main", "revision"),
+]
+
+
+@pytest.mark.parametrize(("line", "names"), BAD_INPUT)
+def test_bad_input_is_one_sentence(run: Any, tmp_path: Path, line: str, names: str) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, config in (("no_weights", tiny.CONFIGS["llama"]()), ("t5", T5Config())):
+        config.save_pretrained(tmp_path / name)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    words = [
+        str(tmp_path / word.lower()) if word in ("EMPTY", "NO_WEIGHTS", "T5", "BINARY") else word
+        for word in line.split()
+    ]
+    words = ["x " * 300 if word == "LONG" else word for word in words]
+    code, out, err = run("generate", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err
+    assert names.lower() in err.lower()
+
+
+def test_unknown_commands_and_a_terminal_without_a_prompt(run: Any) -> None:
+    for words in (("dance",), ("generate", "T")):
+        code, out, err = run(*words, tty=True)
+        assert (code, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_no_candidate_left_ends_with_an_error(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*_: Any) -> int:
+        raise NoCandidate("no token can be picked, the logits are NaN")
+
+    monkeypatch.setattr("draftproof.sampling.pick", nothing)
+    assert run("generate", "T", "def main():") == (
+        2,
+        "\n",
+        "error: no token can be picked, the logits are NaN\n",
+    )
+
+
+def test_too_little_memory_is_one_sentence(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Any, work: Any, taps: Any = ()) -> Any:
+        raise MemoryError("keys take 9 bytes and 8 are free:\nlower max_length")
+
+    monkeypatch.setattr("draftproof.runners.torch.TorchRunner.forward", full)
+    code, _, err = run("generate", "T", "def main():")
+    assert (code, err) == (2, "error: keys take 9 bytes and 8 are free: lower max_length\n")

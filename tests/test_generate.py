@@ -1,0 +1,142 @@
+"""`draftproof generate`: prompts, chat models, their defaults, and what it notes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer, GenerationConfig
+
+import tiny
+from commands import SIZES, TOKENIZER
+from draftproof import methods
+from draftproof.cli import generate as module
+from draftproof.proposers.foreign import ForeignDraft
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}> {{ m.content }}{% endfor %}"
+
+
+@pytest.fixture
+def chatty(tmp_path: Path) -> Path:
+    """A model with a chat template and a generation_config."""
+    model = tiny.model(**SIZES)
+    model.generation_config = GenerationConfig(
+        do_sample=True, temperature=0.6, top_p=0.9, eos_token_id=0
+    )
+    model.save_pretrained(tmp_path / "chatty")
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(tmp_path / "chatty")
+    return tmp_path / "chatty"
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "prompt"),
+    [
+        (["what is it?"], b"import os\n", "import os\nwhat is it?"),
+        (["what is it?"], b"import os", "import os\nwhat is it?"),
+        (["what is it?"], b"", "what is it?"),
+        (["-"], b"import os", "import os"),
+        ([], b"import os", "import os"),
+        (["--prompt-file", "-"], b"import os", "import os"),
+        (["--prompt-file", "FILE"], b"a\n", "a\nfrom a file"),
+    ],
+)
+def test_standard_input(
+    run: Any, tmp_path: Path, words: list[str], stdin: bytes, prompt: str
+) -> None:
+    file = tmp_path / "prompt"
+    file.write_text("from a file")
+    words = [str(file) if word == "FILE" else word for word in words]
+    result = run("generate", "T", *words, "--json", "--max-tokens", "1", stdin=stdin)
+    assert result.code == 0 and json.loads(result.out)["prompt"] == prompt
+
+
+def test_a_terminal_is_not_read_beside_a_prompt(run: Any) -> None:
+    words = ("generate", "T", "what?", "--json", "--max-tokens", "1")
+    result = run(*words, stdin=b"not read", tty=True)
+    assert json.loads(result.out)["prompt"] == "what?"
+
+
+def test_a_system_prompt_is_a_conversation(run: Any, chatty: Path) -> None:
+    result = run(
+        "generate", str(chatty), "hello", "--system", "be short", "--json", "--max-tokens", "1"
+    )
+    ids = json.loads(result.out)["prompt_token_ids"]
+    text = AutoTokenizer.from_pretrained(TOKENIZER).decode(ids)
+    assert "<system> be short<user> hello" in text
+
+
+def test_a_chat_model_that_writes_nothing(run: Any, chatty: Path) -> None:
+    silent = tiny.model(**SIZES)
+    silent.generation_config.eos_token_id = list(range(8192))
+    silent.save_pretrained(chatty)
+    hint = "(nothing was written: the model has a chat template, add --chat)\n"
+    assert run("generate", str(chatty), "hello") == (0, "\n", hint)
+    assert run("generate", str(chatty), "hello", "--chat") == (0, "\n", "")
+    assert run("generate", "T", "hello", "--max-tokens", "0").err == ""
+
+
+def test_what_cut_a_text(run: Any) -> None:
+    assert run("generate", "T", "x", "--max-tokens", "3").err == "(cut: --max-tokens 3)\n"
+    assert run("generate", "T", "x", "--max-length", "9").err == "(cut: the context is full)\n"
+    assert run("generate", "T", "x", "--max-tokens", "3", "--json").err == ""
+
+
+SAYS = "temperature=0.6, top_p=0.9"
+
+
+@pytest.mark.parametrize(
+    ("options", "temperature", "line"),
+    [
+        ([], 0.0, f"(not taken of the model's generation_config: {SAYS}; --model-defaults "),
+        (["--model-defaults"], 0.6, f"(as the model's generation_config says: {SAYS})"),
+        (["--model-defaults", "--temperature", "0.2"], 0.2, "says: top_p=0.9)"),
+        (["--temperature", "1", "--top-p", "0.5"], 1.0, ""),
+    ],
+)
+def test_the_models_own_defaults(
+    run: Any,
+    chatty: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    temperature: float,
+    line: str,
+) -> None:
+    seen = []
+    real = module.LLM.submit
+
+    def spy(self: Any, prompt: Any, params: Any) -> Any:
+        seen.append(params)
+        return real(self, prompt, params)
+
+    monkeypatch.setattr(module.LLM, "submit", spy)
+    result = run("generate", str(chatty), "hello", "--max-tokens", "2", *options)
+    assert result.code == 0 and seen[0].temperature == temperature
+    assert line in result.err if line else "generation_config" not in result.err
+
+
+def test_a_model_without_defaults_says_nothing(run: Any) -> None:
+    assert run("generate", "T", "x", "--max-tokens", "0").err == ""
+
+
+def test_a_draft_with_any_tokenizer(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    real = methods.merged
+
+    def spy(*given: Any, **options: Any) -> Any:
+        seen.append(real(*given, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(methods, "merged", spy)
+    common = ("generate", "T", "def main():", "--max-tokens", "16")
+    plain = run(*common)
+    assert run(*common, "--draft", "D", "--any-tokenizer", "--num-draft-tokens", "3") == plain
+    assert run(*common, "--draft", "D", "--any-tokenizer", "--method", "ngram") == plain
+    assert isinstance(seen[1], ForeignDraft)
+    refused = run(*common, "--any-tokenizer")
+    assert refused.code == 2 and "add --draft MODEL" in refused.err
+    refused = run(*common, "--method", "foreign", "--draft", "D")
+    assert refused.code == 2 and "add --draft MODEL --any-tokenizer" in refused.err

@@ -1,0 +1,155 @@
+"""Methods by name: lists, merged ones, what they are given, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import draftproof as dp
+import tiny
+from draftproof import methods
+from draftproof.heads import files
+from draftproof.heads.module import Heads
+
+NOTHING: dict[str, Any] = {"draft": None, "heads": None}
+DRAFT: dict[str, Any] = {"draft": "D", "heads": None}
+FREE = ["ngram", "suffix", "lookahead", "early-exit"]
+
+
+@pytest.mark.parametrize(
+    ("values", "sources", "names"),
+    [
+        ([], NOTHING, []),
+        ([], DRAFT, ["draft"]),
+        (["none"], NOTHING, ["none"]),
+        (["ngram,suffix"], NOTHING, ["ngram", "suffix"]),
+        (["ngram", "suffix"], NOTHING, ["ngram", "suffix"]),
+        (["suffix + ngram", "none"], NOTHING, ["suffix+ngram", "none"]),
+        (["ngram+suffix,suffix", "suffix+ngram"], NOTHING, ["ngram+suffix", "suffix"]),
+        (["ngram+ngram"], NOTHING, ["ngram"]),
+        (["ngram,"], NOTHING, ["ngram"]),
+        (["all"], NOTHING, FREE),
+        (["none,all"], DRAFT, ["none", *FREE, "draft", "staged", "specinfer"]),
+        (["all", "ngram+draft"], DRAFT, [*FREE, "draft", "staged", "specinfer", "ngram+draft"]),
+        (["ngram"], DRAFT, ["ngram", "draft"]),
+        (["ngram+staged"], DRAFT, ["ngram+staged"]),
+    ],
+)
+def test_lists(values: list[str], sources: dict[str, Any], names: list[str]) -> None:
+    assert methods.listed(values, sources) == names
+    assert methods.listed(names, sources) == names
+
+
+def test_a_source_may_stay_idle() -> None:
+    assert methods.listed(["ngram"], DRAFT, idle=True) == ["ngram"]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("ngarm", "method 'ngarm' is unknown: did you mean ngram?"),
+        ("N_Gram", "did you mean ngram?"),
+        ("ngram+SuffixAutomaton", "did you mean suffix?"),
+        ("early_exit", "did you mean early-exit?"),
+        ("xyz", "method 'xyz' is unknown: use none, ngram, suffix, lookahead"),
+        ("ngram+", "method '' is unknown"),
+        ("ngram+all", "method 'all' is unknown"),
+        ("", "no method is named"),
+        (" , ", "no method is named"),
+        ("ngram+none", "method none contradicts ngram"),
+        ("draft", "method draft needs a model: add --draft MODEL"),
+        ("ngram+medusa", "method medusa needs heads: add --heads FOLDER"),
+    ],
+)
+def test_what_is_refused(value: str, says: str) -> None:
+    with pytest.raises(ValueError) as error:
+        methods.listed([value], NOTHING)
+    assert says in str(error.value)
+
+
+def test_merged_ones() -> None:
+    made = methods.named("ngram+draft", DRAFT, num_draft_tokens=3, branch=2)
+    assert isinstance(made, dp.Hybrid)
+    look_up, draft = made.parts
+    assert isinstance(look_up, dp.NGram) and look_up.num_draft_tokens == 3
+    assert isinstance(draft, dp.DraftModel)
+    assert methods.merged([], NOTHING) is None and methods.merged(["none"], NOTHING) is None
+    assert isinstance(methods.merged(["ngram"], NOTHING), dp.NGram)
+    assert isinstance(methods.merged(["ngram,suffix"], NOTHING), dp.Hybrid)
+    with pytest.raises(ValueError, match="method none contradicts ngram"):
+        methods.merged(["none", "ngram"], NOTHING)
+    with pytest.raises(ValueError, match="--branch is no option of ngram.suffix"):
+        methods.merged(["ngram+suffix"], NOTHING, branch=2)
+
+
+PAIR = ["NGram", "SuffixAutomaton"]
+
+
+@pytest.mark.parametrize(
+    "speculate",
+    [
+        "ngram+suffix",
+        ["ngram", "suffix"],
+        ["ngram", dp.SuffixAutomaton(), None],
+        dp.Hybrid(["ngram", "suffix"]),
+        dp.Hybrid([dp.NGram(), "suffix"], max_nodes=9),
+    ],
+)
+def test_names_in_python(speculate: Any) -> None:
+    plain = tiny.model("llama")
+    prompt, params = [7, 8, 9, 7, 8, 9, 7, 8], dp.SamplingParams(max_tokens=12)
+    (want,) = dp.LLM(plain).generate([prompt], params)
+    for _ in range(2):  # what was given is as good a second time
+        with dp.LLM(plain, speculate=speculate) as llm:
+            (got,) = llm.generate([prompt], params)
+        assert got.token_ids == want.token_ids and got.stats.drafted
+        made = methods.resolve(speculate)
+        assert isinstance(made, dp.Hybrid)
+        assert [type(part).__name__ for part in made.parts] == PAIR
+
+
+@pytest.mark.parametrize(
+    ("speculate", "says"),
+    [
+        (dp.NGram, r"speculate=NGram is a class: write speculate=dp.NGram\(\)"),
+        (dp.DraftModel, r"write speculate=dp.DraftModel\('name or folder'\)"),
+        ([dp.NGram(), dp.Medusa], r"write speculate=dp.Medusa\('folder of heads'\)"),
+        (dp.Hybrid, r"write speculate=Hybrid\(...\)"),
+        (dp.Hybrid(["ngram", "sufix"]), "did you mean suffix?"),
+        (dp.Hybrid(["draft"]), r"needs a model: speculate=dp.DraftModel\('name or folder'\)"),
+        ("ngram,suffix", "method 'ngram,suffix' is unknown"),
+        (7, "speculate takes None, a method's name, a proposer or a list"),
+    ],
+)
+def test_what_python_refuses(speculate: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        methods.resolve(speculate)
+
+
+def test_names_inside_of_another_method() -> None:
+    model = tiny.model("llama")
+    staged = dp.Staged(model, dp.Hybrid(["ngram", "suffix"]))
+    with pytest.raises(ValueError, match="takes no names: replace 'ngram'"):
+        dp.LLM(model, speculate=staged)
+
+
+def test_what_methods_ask_for(tmp_path: Path) -> None:
+    head = Heads(torch.zeros(1, 1, 48, 48), vocab_size=tiny.VOCABULARY, exit=2)
+    files.save(tmp_path, head)
+    exits = {"draft": None, "heads": tmp_path}
+    assert methods.needed(["ngram+draft", "staged"], {}) == {"draft"}
+    assert methods.needed(["early-exit"], NOTHING) == set()
+    assert methods.needed(["early-exit+ngram"], exits) == {"heads"}
+    assert methods.listed(["all"], exits) == FREE
+
+
+def test_every_method_says_how_it_is_written() -> None:
+    for name, method in methods.METHODS.items():
+        if method.needs is None:
+            made = eval(method.python, {"dp": dp})
+            assert type(made) is type(methods.named(name))
+        else:
+            assert getattr(dp, method.python.removeprefix("dp.").partition("(")[0])

@@ -1,0 +1,64 @@
+"""A model's own generation config as sampling parameters, and what of it is not followed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import GenerationConfig
+
+import draftproof as dp
+from spelling import model, tokenizer
+
+
+class Configured:
+    """What `from_model` looks at: a model with a generation config."""
+
+    def __init__(self, **config: Any) -> None:
+        self.generation_config = GenerationConfig(**config)
+
+
+def test_an_empty_config_changes_nothing() -> None:
+    assert dp.SamplingParams.from_model(Configured()) == dp.SamplingParams()
+    assert dp.SamplingParams.ignored_of_model(Configured()) == {}
+    assert dp.SamplingParams.from_model(object()) == dp.SamplingParams()
+
+
+def test_a_config_that_samples() -> None:
+    config = Configured(
+        do_sample=True, temperature=0.6, top_k=20, top_p=0.9, min_p=0.05, repetition_penalty=1.1
+    )
+    want = dp.SamplingParams(
+        temperature=0.6, top_k=20, top_p=0.9, min_p=0.05, repetition_penalty=1.1, seed=3
+    )
+    assert dp.SamplingParams.from_model(config, seed=3) == want
+    assert dp.SamplingParams.ignored_of_model(config) == {}
+    assert dp.SamplingParams.from_model(Configured(do_sample=True)).temperature == 1.0
+
+
+@pytest.mark.parametrize("sampled", [False, None])
+def test_a_config_that_does_not_sample_is_greedy(sampled: bool | None) -> None:
+    config = Configured(do_sample=sampled, temperature=0.6, top_p=0.9, repetition_penalty=1.1)
+    want = dp.SamplingParams(temperature=0.0, repetition_penalty=1.1)
+    assert dp.SamplingParams.from_model(config) == want
+    assert dp.SamplingParams.ignored_of_model(config) == {"temperature": 0.6, "top_p": 0.9}
+
+
+def test_what_bounds_and_ends_an_output() -> None:
+    config = Configured(
+        max_new_tokens=40, min_new_tokens=4, stop_strings=["###"], suppress_tokens=[7, 9]
+    )
+    want = dp.SamplingParams(max_tokens=40, min_tokens=4, stop="###", bad_token_ids=(7, 9))
+    assert dp.SamplingParams.from_model(config) == want
+    assert dp.SamplingParams.from_model(config, max_tokens=9).max_tokens == 9
+
+
+def test_what_has_no_equal_here_is_named() -> None:
+    config = Configured(do_sample=True, typical_p=0.9, no_repeat_ngram_size=3, num_beams=1)
+    ignored = dp.SamplingParams.ignored_of_model(config)
+    assert ignored == {"typical_p": 0.9, "no_repeat_ngram_size": 3}
+
+
+def test_of_an_llm() -> None:
+    with dp.LLM(model(), tokenizer=tokenizer()) as llm:
+        assert dp.SamplingParams.from_model(llm) == dp.SamplingParams.from_model(model())

@@ -1,0 +1,81 @@
+"""What README.md and docs/ show runs, and what they link to is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def fences(page: str, language: str) -> list[str]:
+    """What a page shows in this language."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    """The headings of a page as GitHub links to them."""
+    prose = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def broken_links(path: Path, text: str) -> list[str]:
+    broken = []
+    for target, anchor in LINK.findall(text):
+        page = path.parent / target if target else path
+        if not page.exists() or (anchor and anchor not in anchors(page)):
+            broken.append(f"{target}#{anchor}" if anchor else target)
+    return broken
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    assert broken_links(path, path.read_text(encoding="utf-8")) == []
+
+
+def test_a_broken_link_is_found() -> None:
+    text = "[a](docs/methods.md#measured) [b](docs/none.md) [c](docs/methods.md#none) [d](#use)"
+    broken = ["docs/none.md", "docs/methods.md#none", "#use"]
+    assert broken_links(ROOT / "README.md", text) == broken
+
+
+def test_the_first_example_prints_what_the_readme_shows(capsys: Any) -> None:
+    example, output = fences("README.md", "python")[0], fences("README.md", "text")[0]
+    exec(example, {"__name__": "readme"})
+    assert capsys.readouterr().out == output
+
+
+def test_the_programs_of_the_quickstart_run(capsys: Any) -> None:
+    space: dict[str, Any] = {"__name__": "quickstart"}
+    for program in fences("docs/quickstart.md", "python"):
+        exec(program, space)
+    assert "import argparse" in capsys.readouterr().out
+    assert len(space["out"][0]) > 64  # prompt and output of the drop-in
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(fences("docs/quickstart.md", "sh"))))
+def test_the_commands_of_the_quickstart_run(number: int, tmp_path: Path) -> None:
+    """Those that name `bundled`; the others need a network, or install something."""
+    commands = fences("docs/quickstart.md", "sh")[number]
+    if "bundled" not in commands:
+        return
+    programs = f"PATH={Path(sys.executable).parent}:$PATH\n"
+    done = subprocess.run(
+        ["bash", "-euc", programs + commands],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

@@ -1,0 +1,74 @@
+"""A file, a folder or a name that is no model: what is said of it, in the shell and in Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import draftproof as dp
+import tiny
+from draftproof import places
+
+
+@pytest.fixture
+def things(tmp_path: Path) -> Path:
+    tiny.model("llama").save_pretrained(tmp_path / "whole")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\x03\x00")
+    (tmp_path / "blob").write_bytes(b"GGUF\x03\x00")
+    (tmp_path / "README.md").write_text("# read me")
+    (tmp_path / "alone.safetensors").write_bytes(b"\x00" * 8)
+    for name in ("gguf", "adapter", "nothing", "cache/snapshots"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "gguf" / "x.gguf").write_bytes(b"GGUF\x03\x00")
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    tiny.model("llama").save_pretrained(tmp_path / "cache" / "snapshots" / "abc")
+    return tmp_path
+
+
+WRONG = [
+    ("model.gguf", "is a GGUF file: GGUF files are not read: give the hub id"),
+    ("blob", "is a GGUF file"),
+    ("gguf", "has a GGUF file and no config.json"),
+    ("README.md", "is a file and no model: a model is a hub id, or a folder"),
+    ("alone.safetensors", "holds weights without a config.json"),
+    ("whole/model.safetensors", "is one file of a model: give its folder, "),
+    ("whole/config.json", "is one file of a model: give its folder, "),
+    ("adapter", "holds an adapter: merge it"),
+    ("cache", "abc in it has one: give that folder"),
+    ("no/such/folder", "there is no file or folder"),
+]
+
+
+@pytest.mark.parametrize(("name", "says"), WRONG)
+def test_what_is_no_model(run: Any, things: Path, name: str, says: str) -> None:
+    for words in (("generate", str(things / name), "x"), ("generate", "T", "x", "--draft")):
+        more = () if words[-1] == "x" else (str(things / name),)
+        code, out, err = run(*words, *more)
+        assert (code, out) == (2, "") and err.count("\n") == 1
+        assert says in err
+    with pytest.raises(ValueError) as error:
+        dp.LLM(things / name)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("https://huggingface.co/Qwen/Qwen3-8B/tree/main", "write Qwen/Qwen3-8B"),
+        ("hf.co/Qwen/Qwen3-8B", "write Qwen/Qwen3-8B"),
+        ("llama3.2:1b", "looks like a name of Ollama's"),
+        ("~/models/x", "there is no file or folder"),
+        ("Qwen3-8B-Q4_K_M.gguf", "there is no file or folder"),
+    ],
+)
+def test_names_of_other_programs(name: str, says: str) -> None:
+    with pytest.raises(ValueError) as error:
+        places.check(name)
+    assert says in str(error.value)
+
+
+def test_what_may_be_a_model_passes(things: Path) -> None:
+    for model in ("Qwen/Qwen3-8B", "gpt2", str(things / "whole"), things / "nothing", object()):
+        places.check(model)

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import torch
 
+from draftproof.runners.base import KEY as KEY
 from draftproof.runners.base import Target, Work
 from draftproof.tree import TokenTree
 
-KEY = -1  # of what is timed: no request's
 CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass at which the cost of a pass is measured
 
 T = TypeVar("T")

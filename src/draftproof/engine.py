@@ -17,7 +17,6 @@ from draftproof import rules
 from draftproof.drafting.base import Proposer
 from draftproof.drafts import Drafts
 from draftproof.request import Request
-from draftproof.rules import broken
 from draftproof.runners.base import Output, Runner, Work, begin, fork, hand_over
 from draftproof.scheduler import Scheduler, Turn
 from draftproof.tree import TokenTree
@@ -223,7 +222,7 @@ class Engine:
         except Exception as error:
             # A draft that overflowed gets into rows that may not see it: 0 times infinity is NaN.
             # So the row is asked for again, alone.
-            request.again = len(tree) > 1 and not request.finished and broken(output, last)
+            request.again = len(tree) > 1 and not request.finished and rules.broken(output, last)
             if not request.again:
                 request.fail(error)
         except BaseException:  # an interrupt, between any two lines; not the request's doing

@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from draftproof.drafting.bush import Ranks
-from draftproof.runners.base import Target, Work
+from draftproof.runners.base import KEY, Target, Work
 from draftproof.shapes import best_shape, choices_to_parents, parents_to_choices, positional
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
-KEY = -3  # of the timed passes: no request's
 CONTEXT = 64  # tokens behind which they run
 TIMED = (1, 2, 4, 8, 12, 16)  # nodes
 EVERY = 32  # steps between two fittings

@@ -7,14 +7,14 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from draftproof.heads.module import Heads
-from draftproof.runners.base import Target, Work
+from draftproof.runners.base import KEY, Target, Work
 from draftproof.tree import TokenTree
 
 
 def placed(heads: Heads, target: Target) -> Placed:
     """The heads on the target; `ValueError` for heads of another one."""
-    (output,) = target.forward([Work(-1, [], TokenTree.chain([0]))], (-1,))
-    target.free(-1)  # the key of no request
+    (output,) = target.forward([Work(KEY, [], TokenTree.chain([0]))], (-1,))
+    target.free(KEY)
     ours = heads.hidden_size, heads.vocab_size
     theirs = output.hidden[-1].shape[-1], target.vocabulary
     if ours != theirs:

@@ -63,9 +63,9 @@ native native.*         <- native native.*
 text                    <- detokenizer
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
-places                  <-
 heads heads.*           <- heads.module bundled | torch safetensors
 intake                  <- request sampling text verify writing
+places                  <-
 analysis                <- tree
 shapes                  <- analysis | numpy
 clock                   <- native runners.base tree | torch

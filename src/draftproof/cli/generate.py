@@ -136,7 +136,7 @@ def _with_defaults(
     own = defaults.of_model(llm)
     sources = {name: context.get_parameter_source(name) for name in own}
     given = {name for name, source in sources.items() if source and source.name != "DEFAULT"}
-    _tell(*defaults.notes(own, given, taken))
+    _tell(*defaults.notes(llm, own, given, taken))
     if taken:
         params = replace(params, **{k: value for k, value in own.items() if k not in given})
     return params

@@ -108,7 +108,8 @@ def generate(
     if as_json:
         print(json.dumps(output.as_dict(model, text, done)), flush=True)
     if stats:
-        Console(stderr=True).print(output.table(done))
+        console = Console(stderr=True)
+        console.print(output.table(done, console.width))
     _tell(*("warning: " + " ".join(text.split()) for one in done for text in one.warnings))
     if interrupted:
         return 130

@@ -140,3 +140,13 @@ def test_a_draft_with_any_tokenizer(run: Any, monkeypatch: pytest.MonkeyPatch) -
     assert refused.code == 2 and "add --draft MODEL" in refused.err
     refused = run(*common, "--method", "foreign", "--draft", "D")
     assert refused.code == 2 and "add --draft MODEL --any-tokenizer" in refused.err
+
+
+@pytest.mark.parametrize("columns", [30, 45, 80])
+def test_a_narrow_table_is_stacked(run: Any, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    common = ("generate", "T", "def main():", "--max-tokens", "4", "--stats", "-n", "2")
+    err = run(*common, "--method", "ngram").err
+    assert "…" not in err and max(map(len, err.splitlines())) <= columns
+    assert err.count("length") == (4 if columns < 76 else 3)  # a name and an end, each twice
+    assert ("acceptance rate" in err) == (columns < 76)

@@ -108,7 +108,8 @@ def generate(
     if as_json:
         print(json.dumps(output.as_dict(model, text, done)), flush=True)
     if stats:
-        Console(stderr=True).print(output.table(done))
+        console = Console(stderr=True)
+        console.print(output.table(done, console.width))
     _tell(*("warning: " + " ".join(text.split()) for one in done for text in one.warnings))
     if interrupted:
         return 130
@@ -136,7 +137,7 @@ def _with_defaults(
     own = defaults.of_model(llm)
     sources = {name: context.get_parameter_source(name) for name in own}
     given = {name for name, source in sources.items() if source and source.name != "DEFAULT"}
-    _tell(*defaults.notes(own, given, taken))
+    _tell(*defaults.notes(llm, own, given, taken))
     if taken:
         params = replace(params, **{k: value for k, value in own.items() if k not in given})
     return params

@@ -15,6 +15,8 @@ from draftproof.counts import Stats
 from draftproof.request import Request
 from draftproof.text import TextStream
 
+WIDE = 76  # columns that a table of counts takes, at most
+
 
 def write(llm: LLM, requests: Sequence[Request], quiet: bool) -> bool:
     """Run `requests` and print them unless `quiet`; one alone is printed while it is written.
@@ -47,11 +49,12 @@ def _seconds(stats: Stats) -> tuple[float, float | None]:
     return stats.ended - stats.began, stats.first_token - stats.began if stats.tokens else None
 
 
-def table(done: Sequence[Completion]) -> Table:
-    """The counts of completions, one row each."""
-    first, several = done[0], len(done) > 1
-    made = Table(
-        box=box.SIMPLE_HEAD,
+def table(done: Sequence[Completion], width: int = WIDE) -> Table:
+    """The counts of completions: one row each, or under each other where `width` is too small."""
+    first, narrow = done[0], width < WIDE
+    shown = Table(
+        box=None if narrow else box.SIMPLE_HEAD,
+        show_header=not narrow,
         pad_edge=False,
         padding=(0, 1, 0, 0),
         title=f"seed {first.seed}, {len(first.prompt_token_ids)} prompt tokens"
@@ -59,26 +62,33 @@ def table(done: Sequence[Completion]) -> Table:
         title_justify="left",
         title_style="dim",
     )
-    if several:
-        made.add_column("n", justify="right")
-    names = ["tokens", "steps", "tokens/\nstep", "acceptance\nrate", "acceptance\nlength"]
-    for name in (*names, "tokens/s", "first\ntoken", "end"):
-        made.add_column(name, justify="right")
-    for one in done:
-        stats = one.stats
-        seconds, first_s = _seconds(stats)
-        made.add_row(
-            *([str(one.index)] if several else []),
-            str(stats.tokens),
-            str(stats.steps),
-            f"{stats.tokens_per_step:.2f}",
-            f"{stats.accepted / stats.drafted:.0%}" if stats.drafted else "-",
-            f"{stats.acceptance_length:.2f}" if stats.drafted else "-",
-            f"{stats.tokens / seconds:.1f}" if stats.tokens else "-",
-            "-" if first_s is None else f"{first_s:.2f} s",
-            one.finish_reason,
-        )
-    return made
+    rows = [_row(one, several=len(done) > 1) for one in done]
+    if narrow:
+        for row in rows:
+            for name, value in row.items():
+                shown.add_row(name.replace("/\n", "/").replace("\n", " "), value)
+        return shown
+    for name in rows[0]:
+        shown.add_column(name, justify="right")
+    for row in rows:
+        shown.add_row(*row.values())
+    return shown
+
+
+def _row(one: Completion, several: bool) -> dict[str, str]:
+    """What a completion took, by the name of the column."""
+    stats = one.stats
+    seconds, first_s = _seconds(stats)
+    return ({"n": str(one.index)} if several else {}) | {
+        "tokens": str(stats.tokens),
+        "steps": str(stats.steps),
+        "tokens/\nstep": f"{stats.tokens_per_step:.2f}",
+        "acceptance\nrate": f"{stats.accepted / stats.drafted:.0%}" if stats.drafted else "-",
+        "acceptance\nlength": f"{stats.acceptance_length:.2f}" if stats.drafted else "-",
+        "tokens/s": f"{stats.tokens / seconds:.1f}" if stats.tokens else "-",
+        "first\ntoken": "-" if first_s is None else f"{first_s:.2f} s",
+        "end": one.finish_reason,
+    }
 
 
 def as_dict(model: str, prompt: str, done: Sequence[Completion]) -> dict[str, Any]:

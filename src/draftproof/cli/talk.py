@@ -124,8 +124,8 @@ class Conversation:
         if not self.answers:
             return tell("nothing was written yet")
         console = Console(stderr=True)
-        console.print(output.table(self.answers[-1:]))
-        everything = output.table([_total(self.answers)])
+        console.print(output.table(self.answers[-1:], console.width))
+        everything = output.table([_total(self.answers)], console.width)
         everything.title = f"all {len(self.answers)} answers"
         console.print(everything)
 

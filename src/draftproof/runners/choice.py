@@ -113,7 +113,10 @@ def on_native(model: Any, **options: Any) -> NativeRunner:
     """The native runner of a loaded model, whose logits were found to be the model's own."""
     model = loading.unwrap(model)
     if reason := packing.refusal(model):
-        raise loading.Refused(f"the native runner does not take this model: {reason}")
+        raise loading.Refused(
+            f"the native runner, which alone has int8, does not take this model: {reason}; "
+            "use runner auto and dtype auto"
+        )
 
     def made() -> NativeRunner:
         expected = probe.own_logits(model)
@@ -154,7 +157,7 @@ def _check(threads: int | None) -> None:
 def _refuse(runner: str, device: torch.device, dtype: torch.dtype | None) -> None:
     """Raise where the native runner was asked for and cannot be had."""
     if runner == "torch":
-        raise ValueError("the torch runner has no int8: drop runner='torch', or use bfloat16")
+        raise ValueError("the torch runner has no int8: use runner auto, or dtype bfloat16")
     if device.type != "cpu":
         raise ValueError(f"the native runner is for the CPU, not for {device}: use device='cpu'")
     if dtype not in (None, torch.bfloat16):

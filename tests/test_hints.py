@@ -1,0 +1,39 @@
+"""What an error tells a user to do in the shell must lead somewhere: each is tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import tiny
+from commands import SIZES, TOKENIZER
+
+HINTS = [  # what goes wrong, a word of the hint, and the same command as the hint says
+    ("--runner torch --dtype int8", "runner auto", "--runner torch --dtype bfloat16"),
+    ("--runner native --dtype float16", "change dtype", "--runner auto --dtype float16"),
+    ("--dtype int9", "use auto, int8", "--dtype auto"),
+    ("--runner native", "runner auto and dtype auto", "--runner auto --dtype auto"),
+    ("--dtype int8", "runner auto and dtype auto", "--runner auto --dtype auto"),
+    ("--method ngarm", "did you mean ngram?", "--method ngram"),
+    ("--num-draft-tokens 3", "add --method", "--num-draft-tokens 3 --method ngram"),
+    ("--method ngram --branch 2", "drop it", "--method ngram"),
+    ("--logprobs 1", "add --json", "--logprobs 1 --json"),
+    ("--method none,ngram", "drop one", "--method ngram"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "hint", "right"), HINTS)
+def test_a_hint_leads_somewhere(
+    run: Any, tmp_path: Path, wrong: str, hint: str, right: str
+) -> None:
+    model = tiny.model("gemma3", dtype=torch.bfloat16, **SIZES)  # nothing for the native runner
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(TOKENIZER).save_pretrained(tmp_path)
+    common = ("generate", str(tmp_path), "x", "--max-tokens", "0")
+    refused = run(*common, *wrong.split())
+    assert refused.code == 2 and hint in refused.err
+    assert run(*common, *right.split()).code == 0

@@ -50,7 +50,7 @@ hf_options              <-  | transformers
 certify certify.*       <- llm counts tree sampling request runners.* analysis certify certify.*
 bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !training.* !certify.*
 demo.train              <- bundled bundled.* demo training.*
-demo demo.*             <- llm analysis methods bundled bundled.* demo demo.* draftproof
+demo demo.*             <- llm analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
 prompts                 <- bundled bundled.* text
 training.data training.entries training.rows <- training.entries training.rows

@@ -1,21 +1,60 @@
-"""Speculative decoding that does not change one token of the output."""
+"""Speculative decoding that does not change one token of the output.
 
-from draftproof.heads.module import Heads
-from draftproof.hf import custom_generate
-from draftproof.llm import LLM
-from draftproof.proposers.draft import DraftModel
-from draftproof.proposers.early_exit import EarlyExit
-from draftproof.proposers.foreign import ForeignDraft
-from draftproof.proposers.hybrid import Hybrid
-from draftproof.proposers.lookahead import Lookahead
-from draftproof.proposers.medusa import Medusa
-from draftproof.proposers.ngram import NGram
-from draftproof.proposers.specinfer import SpecInfer
-from draftproof.proposers.staged import Staged
-from draftproof.proposers.suffix import SuffixAutomaton
-from draftproof.request import Completion
-from draftproof.sampling import SamplingParams
-from draftproof.verify import Typical
+What is public is imported when it is first asked for: torch and transformers take seconds.
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+if _TYPE_CHECKING:
+    from draftproof.heads.module import Heads
+    from draftproof.hf import custom_generate
+    from draftproof.llm import LLM
+    from draftproof.proposers.draft import DraftModel
+    from draftproof.proposers.early_exit import EarlyExit
+    from draftproof.proposers.foreign import ForeignDraft
+    from draftproof.proposers.hybrid import Hybrid
+    from draftproof.proposers.lookahead import Lookahead
+    from draftproof.proposers.medusa import Medusa
+    from draftproof.proposers.ngram import NGram
+    from draftproof.proposers.specinfer import SpecInfer
+    from draftproof.proposers.staged import Staged
+    from draftproof.proposers.suffix import SuffixAutomaton
+    from draftproof.request import Completion
+    from draftproof.sampling import SamplingParams
+    from draftproof.verify import Typical
+else:
+    _MODULES = {
+        "Completion": "request",
+        "DraftModel": "proposers.draft",
+        "EarlyExit": "proposers.early_exit",
+        "ForeignDraft": "proposers.foreign",
+        "Heads": "heads.module",
+        "Hybrid": "proposers.hybrid",
+        "LLM": "llm",
+        "Lookahead": "proposers.lookahead",
+        "Medusa": "proposers.medusa",
+        "NGram": "proposers.ngram",
+        "SamplingParams": "sampling",
+        "SpecInfer": "proposers.specinfer",
+        "Staged": "proposers.staged",
+        "SuffixAutomaton": "proposers.suffix",
+        "Typical": "verify",
+        "custom_generate": "hf",
+    }
+
+    def __getattr__(name: str) -> _Any:
+        """A public name that was not asked for before."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(_import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = found  # asked once
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_MODULES})
+
 
 __version__ = "0.1.0"
 __all__ = [

@@ -1,5 +1,17 @@
-"""`python -m draftproof`, as `draftproof`."""
+"""`python -m draftproof`, and the console script: no interrupt leaves a traceback."""
 
-from draftproof.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """`draftproof.cli.main`, which takes a moment to load."""
+    try:
+        from draftproof import cli
+
+        cli.main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ from draftproof.drafting.base import Proposer
 from draftproof.heads.files import exit_of
 from draftproof.proposers.draft import DraftModel
 from draftproof.proposers.early_exit import EarlyExit
+from draftproof.proposers.foreign import ForeignDraft
 from draftproof.proposers.hybrid import Hybrid
 from draftproof.proposers.lookahead import Lookahead
 from draftproof.proposers.medusa import Medusa
@@ -20,7 +21,8 @@ from draftproof.proposers.specinfer import SpecInfer
 from draftproof.proposers.staged import Staged
 from draftproof.proposers.suffix import SuffixAutomaton
 
-Sources = Mapping[str, Any]  # "draft": a model, "heads": a folder; None where there is none
+# "draft": a model; "foreign": a model, its tokenizer and the target's; "heads": a folder.
+Sources = Mapping[str, Any]
 ALL = "all"  # every method that needs nothing more than was given
 
 
@@ -28,6 +30,19 @@ def _staged(
     draft: Any, num_draft_tokens: int = 8, *, min_confidence: float = 0.1, branch: int = 2
 ) -> Staged:
     return Staged(draft, NGram(), num_draft_tokens, min_confidence=min_confidence, branch=branch)
+
+
+def _foreign(
+    given: tuple[Any, Any, Any], num_draft_tokens: int = 5, *, min_confidence: float = 0.1
+) -> ForeignDraft:
+    model, tokenizer, target_tokenizer = given
+    return ForeignDraft(
+        model,
+        tokenizer=tokenizer,
+        target_tokenizer=target_tokenizer,
+        num_draft_tokens=num_draft_tokens,
+        min_confidence=min_confidence,
+    )
 
 
 @dataclass(frozen=True)
@@ -59,11 +74,15 @@ METHODS = {
     "specinfer": Method(
         lambda draft: SpecInfer([draft]), "dp.SpecInfer(['name or folder', ...])", "draft"
     ),
+    "foreign": Method(
+        _foreign, "dp.ForeignDraft('name', tokenizer=..., target_tokenizer=...)", "foreign"
+    ),
     "medusa": Method(Medusa, "dp.Medusa('folder of heads')", "heads"),
 }
 EXIT = "early-exit"  # needs nothing, but takes heads that read a layer in the middle
 SOURCES = {
     "draft": Source("a model", "--draft MODEL", "draft"),
+    "foreign": Source("a model", "--draft MODEL --any-tokenizer", "foreign"),
     "heads": Source("heads", "--heads FOLDER", "medusa"),
 }
 

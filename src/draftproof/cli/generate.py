@@ -3,100 +3,90 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-import draftproof
-from draftproof import methods
+from draftproof import LLM, Completion, SamplingParams, methods
 from draftproof.bundled import BUNDLED, located
-from draftproof.cli import options, output
-from draftproof.cli.options import LOADING, SAMPLING, option
+from draftproof.cli import defaults, options, output, prompting
+from draftproof.cli.options import PROMPTS, option
 from draftproof.demo import precision
-from draftproof.text import chat_ids
-
-OUTPUT = "Prompt and output"
+from draftproof.request import Request
+from draftproof.text import chat_ids, load_tokenizer
 
 
 def generate(
+    context: typer.Context,
     model: options.Model,
     prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="Else --prompt-file or stdin.")
+        str | None,
+        typer.Argument(metavar="PROMPT", help="Else --prompt-file; - or nothing: standard input."),
     ] = None,
-    prompt_file: Annotated[Path | None, option(OUTPUT, "A text file: one prompt.")] = None,
-    chat: Annotated[bool, option(OUTPUT, "The prompt is a user's message.", "--chat")] = False,
-    stats: Annotated[bool, option(OUTPUT, "A table on stderr at the end.", "--stats")] = False,
-    as_json: Annotated[bool, option(OUTPUT, "One JSON object, at the end.", "--json")] = False,
+    prompt_file: Annotated[
+        Path | None, option(PROMPTS, "A text file: one prompt.", metavar="FILE")
+    ] = None,
+    chat: options.Chat = False,
+    system: options.System = None,
     method: options.Method = None,
     draft: options.Draft = None,
+    any_tokenizer: options.AnyTokenizer = False,
     heads: options.Heads = None,
     num_draft_tokens: options.NumDraftTokens = None,
     min_confidence: options.MinConfidence = None,
     branch: options.Branch = None,
     rule: options.Rule = "coupled",
+    model_defaults: options.ModelDefaults = False,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
     repetition_penalty: options.RepetitionPenalty = 1.0,
-    presence_penalty: Annotated[float, option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
-    frequency_penalty: Annotated[float, option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
-    logit_bias: Annotated[
-        list[str] | None, option(SAMPLING, "Token id and bias; repeatable.", metavar="ID=VALUE")
-    ] = None,
-    bad_token_ids: Annotated[
-        list[int] | None,
-        option(SAMPLING, "Never written; repeatable.", "--bad-token-id", metavar="ID"),
-    ] = None,
-    min_tokens: Annotated[int, option(SAMPLING, "No end before these.")] = 0,
-    max_tokens: Annotated[int, option(SAMPLING, "256 unless given.")] = 256,
-    stop: Annotated[
-        list[str] | None, option(SAMPLING, "End before it; repeatable.", metavar="TEXT")
-    ] = None,
-    stop_token_ids: Annotated[
-        list[int] | None,
-        option(SAMPLING, "End with it; repeatable.", "--stop-token-id", metavar="ID"),
-    ] = None,
-    ignore_eos: Annotated[bool, option(SAMPLING, "Write on.", "--ignore-eos")] = False,
-    seed: Annotated[int | None, option(SAMPLING, "Drawn and reported unless given.")] = None,
-    logprobs: Annotated[int | None, option(SAMPLING, "The best k per token, in --json.")] = None,
-    n: Annotated[int, option(SAMPLING, "Completions; several are not streamed.", "-n")] = 1,
+    presence_penalty: options.PresencePenalty = 0.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    logit_bias: options.LogitBias = None,
+    bad_token_ids: options.BadTokenIds = None,
+    min_tokens: options.MinTokens = 0,
+    max_tokens: options.MaxTokens = 256,
+    stop: options.Stop = None,
+    stop_token_ids: options.StopTokenIds = None,
+    ignore_eos: options.IgnoreEos = False,
+    seed: options.Seed = None,
+    logprobs: options.Logprobs = None,
+    n: options.N = 1,
     runner: options.Runner = "auto",
     dtype: options.Dtype = None,
     device: options.Device = "auto",
-    max_length: Annotated[int | None, option(LOADING, "Tokens of prompt and output.")] = None,
+    max_length: options.MaxLength = None,
     threads: options.Threads = None,
-    revision: Annotated[str | None, option(LOADING, "Branch, tag or commit on the hub.")] = None,
+    revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    stats: options.Stats = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Continue a prompt; text is written as it comes."""
-    given = locals()
-    sampling: dict[str, Any] = {f.name: given[f.name] for f in fields(draftproof.SamplingParams)}
-    sampling["logit_bias"] = _biases(logit_bias or ())
-    for name in ("bad_token_ids", "stop", "stop_token_ids"):
-        sampling[name] = tuple(given[name] or ())
-    params = draftproof.SamplingParams(**sampling)
-    if logprobs is not None and not as_json:
-        raise ValueError("logprobs are only in the JSON object: add --json")
+    params = _params(locals())
     if revision is not None and (model == BUNDLED or Path(model).is_dir()):
         raise ValueError(f"revision {revision!r} is for models of the hub, and {model!r} is none")
-    sources = given_sources(draft, heads)
-    speculate = methods.merged(
-        method or [],
-        sources,
-        num_draft_tokens=num_draft_tokens,
-        min_confidence=min_confidence,
-        branch=branch,
-    )
-    text = _prompt(prompt, prompt_file)
-    with draftproof.LLM(
-        located(model, "target"),
+    target = located(model, "target")
+    loading: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    sources: dict[str, Any] = given_sources(draft, heads)
+    if any_tokenizer:
+        sources = sources | foreign(sources, target, loading)
+    tuning = {
+        "num_draft_tokens": num_draft_tokens,
+        "min_confidence": min_confidence,
+        "branch": branch,
+    }
+    speculate = methods.merged(method or [], sources, **tuning)
+    text = prompting.read(prompt, prompt_file)
+    with LLM(
+        target,
         speculate=speculate,
         rule=rule,
         runner=runner,
@@ -105,25 +95,92 @@ def generate(
         max_batch=min(n, 8),
         max_length=max_length,
         threads=threads,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-    ) as engine:
-        message = [{"role": "user", "content": text}]
-        requests = engine.submit(chat_ids(engine.tokenizer, message) if chat else text, params)
-        interrupted = output.write(engine, requests, quiet=as_json)
-        done = [request.completion() for request in requests]
+        **loading,
+    ) as llm:
+        params = _with_defaults(llm, params, model_defaults, context)
+        talks = chat or system is not None
+        ids = _conversation(llm, text, system) if talks else text
+        requests = llm.submit(ids, params)
+        interrupted = output.write(llm, requests, quiet=as_json)
+        template = not talks and bool(getattr(llm.tokenizer, "chat_template", None))
+    done = [request.completion() for request in requests]
     if as_json:
         print(json.dumps(output.as_dict(model, text, done)), flush=True)
     if stats:
         Console(stderr=True).print(output.table(done))
     for one in done:
         for warning in one.warnings:
-            print("warning:", " ".join(warning.split()), file=sys.stderr)
+            _tell("warning: " + " ".join(warning.split()))
     if interrupted:
         return 130
     if errors := dict.fromkeys(one.error for one in done if one.error is not None):
         raise ValueError("; ".join(errors))
+    for line in _ends(requests, done, template and not as_json):
+        _tell(None if as_json else line)
     return 0
+
+
+def _params(given: dict[str, Any]) -> SamplingParams:
+    """From the command's arguments by name."""
+    if given["logprobs"] is not None and not given["as_json"]:
+        raise ValueError("logprobs are only in the JSON object: add --json")
+    sampling = {field.name: given[field.name] for field in fields(SamplingParams)}
+    sampling["logit_bias"] = _biases(given["logit_bias"] or ())
+    for name in ("bad_token_ids", "stop", "stop_token_ids"):
+        sampling[name] = tuple(given[name] or ())
+    return SamplingParams(**sampling)
+
+
+def _with_defaults(
+    llm: LLM, params: SamplingParams, taken: bool, context: typer.Context
+) -> SamplingParams:
+    """With the model's own values, if they are to be taken, where the user gave none; says so."""
+    own = defaults.of_model(llm)
+    sources = {name: context.get_parameter_source(name) for name in own}
+    given = {name for name, source in sources.items() if source and source.name != "DEFAULT"}
+    _tell(defaults.note(own, given, taken))
+    if taken:
+        params = replace(params, **{k: value for k, value in own.items() if k not in given})
+    return params
+
+
+def _conversation(llm: LLM, text: str, system: str | None) -> list[int]:
+    first = [{"role": "system", "content": system}] if system is not None else []
+    return chat_ids(llm.tokenizer, [*first, {"role": "user", "content": text}])
+
+
+def _tell(line: str | None) -> None:
+    if line is not None:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _ends(requests: Sequence[Request], done: Sequence[Completion], template: bool) -> list[str]:
+    """What a reader should know of how the texts ended."""
+    lines = []
+    cut = [
+        request
+        for request, one in zip(requests, done, strict=True)
+        if one.finish_reason == "length" and one.token_ids
+    ]
+    if cut:
+        full = all(len(request.tokens) >= request.max_length for request in cut)
+        limit = "the context is full" if full else f"--max-tokens {cut[0].params.max_tokens}"
+        lines.append(f"(cut: {limit})")
+    if template and requests[0].params.max_tokens and not any(one.text.strip() for one in done):
+        lines.append("(nothing was written: the model has a chat template, add --chat)")
+    return lines
+
+
+def foreign(sources: methods.Sources, target: Any, loading: dict[str, Any]) -> dict[str, Any]:
+    """The given draft as one with a tokenizer of its own, in place of one that has the target's."""
+    if sources["draft"] is None:
+        raise ValueError("--any-tokenizer is about a draft: add --draft MODEL")
+    own = {"trust_remote_code": loading["trust_remote_code"]}
+    tokenizers = (
+        load_tokenizer(sources["draft"], None, own),
+        load_tokenizer(target, None, loading),
+    )
+    return {"draft": None, "foreign": (sources["draft"], *tokenizers)}
 
 
 def given_sources(draft: str | None, heads: str | None) -> dict[str, str | None]:
@@ -144,25 +201,3 @@ def _biases(pairs: Sequence[str]) -> dict[int, float] | None:
             raise ValueError(f"logit bias of token {fresh[0]} is given twice: drop one")
         biases[fresh[0]] = fresh[1]
     return biases or None
-
-
-def _prompt(prompt: str | None, file: Path | None) -> str:
-    """The one prompt, exactly as it stands in its source."""
-    if prompt is not None and file is not None:
-        raise ValueError("a prompt and --prompt-file are both given: drop one")
-    try:
-        if file is not None:
-            text = file.read_bytes().decode()
-        elif prompt is not None:
-            text = os.fsencode(prompt).decode()
-        elif sys.stdin is None or sys.stdin.isatty():
-            raise ValueError("no prompt: give it as an argument, --prompt-file or standard input")
-        else:
-            text = sys.stdin.buffer.read().decode()
-    except OSError as error:
-        raise ValueError(f"cannot read the prompt file {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the prompt is not UTF-8 text (byte {error.start})") from error
-    if not text:
-        raise ValueError("the prompt is empty: write something to continue")
-    return text

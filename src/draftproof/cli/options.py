@@ -1,7 +1,12 @@
-"""Options that several commands share: one name, one meaning, one line of help."""
+"""One table of option names: every command draws from it, in its order.
+
+One name has one meaning, one type and one line of help. A command that needs another option adds it
+here, unless it is the only one that will ever have it.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,64 +14,109 @@ import typer
 
 def option(panel: str, help: str, *names: str, **more: Any) -> Any:
     """An option of a command, in its panel of the help."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
+PROMPTS, OUTPUT = "What is written", "Output"
 SAMPLING, DRAFTING, LOADING = "Sampling", "Drafting", "The model"
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")]
+
+# What is written
+Prompts = Annotated[
+    list[str] | None,
+    option(
+        PROMPTS,
+        "JSON lines (`prompt`, `text`, `messages` or `turns`), a text, or a bundled name; "
+        "repeatable.",
+        metavar="FILE",
+    ),
+]
+NumPrompts = Annotated[int | None, option(PROMPTS, "The first so many of each file.")]
+Chat = Annotated[bool, option(PROMPTS, "Through the model's chat template.", "--chat")]
+System = Annotated[
+    str | None, option(PROMPTS, "What a chat model is told before all.", metavar="TEXT")
+]
+ChatTemplate = Annotated[
+    Path | None, option(PROMPTS, "A Jinja template, instead of the model's own.", metavar="FILE")
+]
+
+# Drafting
 Method = Annotated[
     list[str] | None,
     option(
         DRAFTING,
-        "none, ngram, suffix, lookahead, early-exit; draft, staged, specinfer, medusa; several are "
-        "merged.",
-        metavar="NAME",
-    ),
-]
-Draft = Annotated[str | None, option(DRAFTING, "The draft: id, folder or `bundled`.")]
-Heads = Annotated[str | None, option(DRAFTING, "Medusa or exit heads: folder or `bundled`.")]
-NumDraftTokens = Annotated[int | None, option(DRAFTING, "The longest draft.")]
-MinConfidence = Annotated[
-    float | None, option(DRAFTING, "A draft stops where it is less sure (0 to 1).")
-]
-Branch = Annotated[int | None, option(DRAFTING, "Alternatives at each depth of a draft.")]
-Rule = Annotated[str, option(DRAFTING, "coupled (default), rejection, or typical (lossy).")]
-Temperature = Annotated[float, option(SAMPLING, "0 (default) is greedy.")]
-TopK = Annotated[int, option(SAMPLING, "Keep the k likeliest; 0 is off.")]
-TopP = Annotated[float, option(SAMPLING, "Keep this share of the mass.")]
-MinP = Annotated[float, option(SAMPLING, "Keep what has this share of the best.")]
-RepetitionPenalty = Annotated[float, option(SAMPLING, "1 is off.")]
-Runner = Annotated[str, option(LOADING, "auto, native (bfloat16 and int8, CPU) or torch.")]
-Dtype = Annotated[
-    str | None, option(LOADING, "auto, float32, bfloat16, int8 (native), float16 or float64.")
-]
-Device = Annotated[str, option(LOADING, "auto, cpu, cuda or cuda:N.")]
-Threads = Annotated[int | None, option(LOADING, "CPU threads.")]
-TrustRemoteCode = Annotated[
-    bool, option(LOADING, "Run the model's own code.", "--trust-remote-code")
-]
-Methods = Annotated[
-    list[str] | None,
-    option(
-        DRAFTING,
-        "Methods by name; A+B merges, a comma or repetition lists; all: every one that can run.",
+        "none, ngram, suffix, lookahead, early-exit; draft, staged, specinfer, foreign, medusa; "
+        "A+B merges, a comma or repetition lists; all.",
         "--method",
         "--methods",
         metavar="NAME",
     ),
 ]
-Prompts = Annotated[
-    list[str] | None,
-    option(
-        "What is written",
-        "A file (JSON lines, or text by paragraph), bundled or held-out; repeatable.",
-        metavar="FILE",
-    ),
+Draft = Annotated[
+    str | None, option(DRAFTING, "The draft: id, folder or `bundled`.", metavar="MODEL")
 ]
-NumPrompts = Annotated[int | None, option("What is written", "The first so many of each file.")]
-Chat = Annotated[
-    bool, option("What is written", "Prompts are messages: use the chat template.", "--chat")
+AnyTokenizer = Annotated[
+    bool, option(DRAFTING, "The draft has a tokenizer of its own.", "--any-tokenizer")
 ]
-System = Annotated[str | None, option("What is written", "A system message; needs --chat.")]
+Heads = Annotated[
+    str | None, option(DRAFTING, "Medusa or exit heads: folder or `bundled`.", metavar="FOLDER")
+]
+NumDraftTokens = Annotated[int | None, option(DRAFTING, "The longest draft.")]
+MinConfidence = Annotated[
+    float | None, option(DRAFTING, "A draft stops where it is less sure (0 to 1).")
+]
+Branch = Annotated[int | None, option(DRAFTING, "Alternatives at each depth of a draft.")]
+Rule = Annotated[str, option(DRAFTING, "coupled, rejection, or typical (lossy).")]
+
+# Sampling
+ModelDefaults = Annotated[
+    bool, option(SAMPLING, "As the model's generation_config says.", "--model-defaults")
+]
+Temperature = Annotated[float, option(SAMPLING, "0 is greedy.")]
+TopK = Annotated[int, option(SAMPLING, "Keep the k likeliest; 0 is off.")]
+TopP = Annotated[float, option(SAMPLING, "Keep this share of the mass; 1 is off.")]
+MinP = Annotated[float, option(SAMPLING, "Keep what has this share of the best; 0 is off.")]
+RepetitionPenalty = Annotated[float, option(SAMPLING, "1 is off.")]
+PresencePenalty = Annotated[float, option(SAMPLING, "-2 to 2, 0 is off.")]
+FrequencyPenalty = Annotated[float, option(SAMPLING, "-2 to 2, 0 is off.")]
+LogitBias = Annotated[
+    list[str] | None, option(SAMPLING, "Token id and bias; repeatable.", metavar="ID=VALUE")
+]
+BadTokenIds = Annotated[
+    list[int] | None,
+    option(SAMPLING, "Never written; repeatable.", "--bad-token-id", metavar="ID"),
+]
+MinTokens = Annotated[int, option(SAMPLING, "No end before these.")]
+MaxTokens = Annotated[int, option(SAMPLING, "Tokens of one answer, at most.")]
+Stop = Annotated[list[str] | None, option(SAMPLING, "End before it; repeatable.", metavar="TEXT")]
+StopTokenIds = Annotated[
+    list[int] | None,
+    option(SAMPLING, "End with it; repeatable.", "--stop-token-id", metavar="ID"),
+]
+IgnoreEos = Annotated[bool, option(SAMPLING, "Write on behind an end of text.", "--ignore-eos")]
+Seed = Annotated[int | None, option(SAMPLING, "Of all that is drawn.")]
+Logprobs = Annotated[int | None, option(SAMPLING, "The best k per token, in --json.")]
+N = Annotated[int, option(SAMPLING, "Completions; several are not streamed.", "-n")]
+
+# The model
+Runner = Annotated[str, option(LOADING, "auto, native (bfloat16 and int8, CPU) or torch.")]
+Dtype = Annotated[
+    str | None, option(LOADING, "auto, float32, bfloat16, int8 (native), float16 or float64.")
+]
+Device = Annotated[str, option(LOADING, "auto, cpu, cuda or cuda:N.")]
+MaxLength = Annotated[int | None, option(LOADING, "Tokens of prompt and output.")]
+Threads = Annotated[int | None, option(LOADING, "CPU threads.")]
 Revision = Annotated[str | None, option(LOADING, "Branch, tag or commit on the hub.")]
+TrustRemoteCode = Annotated[
+    bool, option(LOADING, "Run the model's own code.", "--trust-remote-code")
+]
+
+# Output
+Stats = Annotated[bool, option(OUTPUT, "A table on stderr at the end.", "--stats")]
+Quiet = Annotated[bool, option(OUTPUT, "No notes on stderr.", "--quiet")]
+AsJson = Annotated[bool, option(OUTPUT, "One JSON object, at the end.", "--json")]
+Out = Annotated[Path, option(OUTPUT, "The folder that results are written to.")]
+Export = Annotated[
+    list[str] | None, option(OUTPUT, "Also write another layout; repeatable.", metavar="FORMAT")
+]

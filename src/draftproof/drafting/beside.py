@@ -35,7 +35,8 @@ class Beside:
         if abs(target.vocabulary - runner.vocabulary) >= PADDING:
             raise ValueError(
                 f"the draft's vocabulary has {runner.vocabulary} tokens and the target's "
-                f"{target.vocabulary}: use a draft with the target's tokenizer, or ForeignDraft"
+                f"{target.vocabulary}: use a draft with the target's tokenizer, or ForeignDraft "
+                "(in the shell --any-tokenizer)"
             )
         self.runner = runner
         self._places: dict[int, Place] = {}

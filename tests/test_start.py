@@ -1,0 +1,91 @@
+"""What a start imports: no help text waits for torch, and no interrupt leaves a traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import draftproof
+from draftproof import cli
+from draftproof.cli import commands
+
+HEAVY = ("torch", "transformers", "matplotlib", "accelerate", "datasets", "peft", "prompt_toolkit")
+MODELS = {"torch", "transformers", "accelerate"}  # the last is imported by the second
+HELPS = {  # what the help of a command may load; one that is not here may load nothing heavy
+    "generate": MODELS,
+    "info": MODELS,
+    "chat": MODELS | {"prompt_toolkit"},
+    "bench": MODELS,
+    "certify": MODELS,
+    "demo": MODELS,
+    "train medusa": MODELS,
+    "train draft": MODELS,
+}
+SAY = f"; import sys; print(*[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
+
+
+def loaded(program: str, *words: str) -> set[str]:
+    """The heavy modules that are there after a program of one line."""
+    command = [sys.executable, "-c", program + SAY, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+RUN = "import contextlib, draftproof.cli as c\nwith contextlib.suppress(SystemExit): c.main()\n0"
+
+
+@pytest.mark.parametrize("words", ["", "--help", "--version", "train --help", "serve"])
+def test_nothing_heavy_before_a_command(words: str) -> None:
+    found = loaded(RUN, *words.split())
+    assert not found & {*HEAVY}
+
+
+@pytest.mark.parametrize("name", [*commands.every(cli.group())])
+def test_the_help_of_a_command(name: str) -> None:
+    found = loaded(RUN, *name.split(), "--help")
+    assert found <= HELPS.get(name, set())
+
+
+def test_the_plain_import_is_light() -> None:
+    assert loaded("import draftproof; dir(draftproof); draftproof.__version__") == set()
+    assert "torch" in loaded("import draftproof; draftproof.LLM")
+    assert "torch" in loaded("from draftproof import *")
+
+
+def test_public_names_are_there_before_they_are_loaded() -> None:
+    assert {*draftproof.__all__} <= {*dir(draftproof)}
+    with pytest.raises(AttributeError, match="module 'draftproof' has no attribute 'Ngram'"):
+        draftproof.Ngram  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("seconds", [0.15, 0.5, 1.0])
+def test_an_interrupt_while_modules_load(seconds: float) -> None:
+    program = "print(flush=True); from draftproof.__main__ import main; main()"
+    command = [sys.executable, "-c", program, "generate", "bundled", "x", "--max-tokens", "999"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()  # Python itself has started
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (130, b"")
+
+
+def test_the_first_lines_in_the_help_are_those_of_the_commands() -> None:
+    every = commands.every(cli.group())
+    for prefix, table in (("", commands.COMMANDS), ("train ", commands.TRAIN)):
+        for name, (_, line) in table.items():
+            assert every[prefix + name].help.splitlines()[0] == line
+
+
+@pytest.mark.parametrize("word", commands.ELSEWHERE)
+def test_words_of_other_programs(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([word, "some-model"])
+    err = capsys.readouterr().err
+    assert end.value.code == 2 and err.count("\n") == 1
+    assert err.startswith(f"error: there is no command {word!r}: ")

@@ -21,7 +21,7 @@ from draftproof.demo import show
 from draftproof.demo.race import Race, Writer
 from draftproof.engine import Engine
 
-SHORT = ("demo", "--max-tokens", "8", "--prompts", "2")
+SHORT = ("demo", "--max-tokens", "8", "--num-prompts", "2")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -39,7 +39,7 @@ def screen(width: int, options: show.Options) -> tuple[int, str]:
 
 
 def test_plain_text_for_pipes(run: Any) -> None:  # noqa: F811
-    code, out, err = run(*SHORT, "--method", "draft", "--method", "ngram", "--temperature", "0.7")
+    code, out, err = run(*SHORT, "--method", "draft,ngram", "--temperature", "0.7")
     assert (code, err) == (0, "")
     assert all(prompt in out for prompt in PROMPTS[:2]) and PROMPTS[2] not in out
     assert "identical: yes" in out.splitlines()
@@ -153,13 +153,13 @@ def test_a_difference_is_shown(run: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "prompt 2, token 5: draft wrote" in out and "please report" in out
     code, out, _ = run(*SHORT, "--dtype", "bfloat16", "--json")
     assert code == 1 and json.loads(out)["identical"] is False
-    assert "near-tie" in show.sentence(False, show.Options(dtype="bfloat16", runner="torch"))
+    assert "near-tie" in show.sentence(False, show.Options(dtype="bfloat16", runner="torch"), [])
     if native.found() is not None:  # equal bit for bit, or it is a fault
-        assert "must never" in show.sentence(False, show.Options(dtype="bfloat16"))
+        assert "must never" in show.sentence(False, show.Options(dtype="bfloat16"), [])
 
 
 def test_an_interrupt_keeps_what_is_done(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    real, requests = Engine.step, set()
+    real, requests = Engine._step, set()
 
     def interrupted(self: Engine) -> Any:
         requests.update(request.key for request in self.scheduler.running)
@@ -168,7 +168,7 @@ def test_an_interrupt_keeps_what_is_done(run: Any, monkeypatch: pytest.MonkeyPat
             signal.raise_signal(signal.SIGINT)
         return written
 
-    monkeypatch.setattr(Engine, "step", interrupted)
+    monkeypatch.setattr(Engine, "_step", interrupted)
     code, out, err = run(*SHORT)
     assert code == 130 and "Traceback" not in err
     assert "--- prompt 1 of 2 ---" in out and "--- prompt 2" not in out and "speed-up" in out
@@ -191,8 +191,8 @@ def test_a_draft_that_fails_is_reported(run: Any, monkeypatch: pytest.MonkeyPatc
     [
         ("--method magic", "magic"),
         ("--method none", "compared"),
-        ("--prompts 0", "prompts"),
-        ("--prompts 99", "99"),
+        ("--num-prompts 0", "num-prompts"),
+        ("--num-prompts 99", "99"),
         ("--max-tokens 0", "max_tokens"),
         ("--temperature -1", "temperature"),
         ("--seed -1", "seed"),
@@ -220,14 +220,14 @@ def test_missing_weights_name_the_way_out(
 
 def test_the_bundled_pair(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr(bundled, "MODELS", bundled.TARGET.parent)
-    result: Result = run("demo", "--prompts", "1", "--max-tokens", "12")
+    result: Result = run("demo", "--num-prompts", "1", "--max-tokens", "12")
     assert result.code == 0 and "identical: yes" in result.out.splitlines(), result.err
 
 
 def test_the_bundled_heads(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr(bundled, "MODELS", bundled.TARGET.parent)
     result: Result = run(
-        "demo", "--method", "medusa", "--prompts", "1", "--max-tokens", "32", "--json"
+        "demo", "--method", "medusa", "--num-prompts", "1", "--max-tokens", "32", "--json"
     )
     found = json.loads(result.out)
     plain, heads = found["methods"]

@@ -51,7 +51,7 @@ hf                      <- llm methods counts request sampling hf_options
 hf_options              <-  | transformers
 certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
 bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !training.* !certify.*
-demo demo.*             <- llm analysis methods bundled bundled.* demo demo.* draftproof
+demo demo.*             <- llm analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
 prompts                 <- bundled bundled.* text
 training.data training.data.sources training.data.entries training.data.rows <- training.data.*

@@ -11,36 +11,33 @@ from rich.console import Console
 from draftproof.bench import files, suite
 from draftproof.bench import report as reports
 from draftproof.cli import options
-from draftproof.cli.options import DRAFTING, LOADING, option
+from draftproof.cli.options import DRAFTING, LOADING, OUTPUT, SAMPLING, option
 from draftproof.cli.progress import Running
 from draftproof.methods import given_options, listed
 
 FORMATS = ("spec-bench",)
-WHAT, RESULTS = "What is written", "Results"
 INTERRUPTED = 130  # the exit code of what an interrupt has ended
 
 
 def bench(
     model: options.Model,
+    prompts: options.Prompts = None,
+    num_prompts: options.NumPrompts = None,
+    chat: options.Chat = False,
+    system: options.System = None,
     method: options.Method = None,
     draft: options.Draft = None,
     heads: options.Heads = None,
     num_draft_tokens: options.NumDraftTokens = None,
     min_confidence: options.MinConfidence = None,
     branch: options.Branch = None,
-    against: Annotated[str, option(DRAFTING, "Peers (default transformers), or nothing.")] = (
-        "transformers"
-    ),
-    prompts: options.Prompts = None,
-    num_prompts: options.NumPrompts = None,
-    chat: options.Chat = False,
-    system: options.System = None,
-    max_tokens: Annotated[int, option(WHAT, "Tokens per answer; 128 unless given.")] = 128,
-    temperature: Annotated[list[float] | None, option(WHAT, "0 unless given; repeatable.")] = None,
-    batch: Annotated[list[int] | None, option(WHAT, "Prompts at once; repeatable.")] = None,
-    seed: Annotated[int, option(WHAT, "Of the sampling.")] = 0,
-    ignore_eos: Annotated[bool, option(WHAT, "Write on to --max-tokens.", "--ignore-eos")] = False,
-    rounds: Annotated[int, option(WHAT, "Timed rounds, after one to warm up; 5.")] = 5,
+    against: Annotated[str, option(DRAFTING, "Peers, or '' for none.")] = "transformers",
+    temperature: Annotated[list[float] | None, option(SAMPLING, "0 is greedy; repeatable.")] = None,
+    max_tokens: options.MaxTokens = 128,
+    ignore_eos: options.IgnoreEos = False,
+    seed: options.Seed = 0,
+    batch: Annotated[list[int] | None, option(SAMPLING, "Prompts at once; repeatable.")] = None,
+    rounds: Annotated[int, option(SAMPLING, "Timed rounds, after one to warm up.")] = 5,
     inflate: Annotated[
         str | None,
         option(LOADING, "Give the model the cost of this shape, same output.", metavar="SHAPE"),
@@ -52,12 +49,10 @@ def bench(
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     explain: Annotated[
-        bool, option(RESULTS, "Why: what passes cost, what was predicted.", "--explain")
+        bool, option(OUTPUT, "Why: what passes cost, what was predicted.", "--explain")
     ] = False,
-    out: Annotated[Path, option(RESULTS, "Folder for JSON and picture.")] = Path("bench-results"),
-    export: Annotated[
-        list[str] | None, option(RESULTS, "Also write: spec-bench.", metavar="FORMAT")
-    ] = None,
+    out: options.Out = Path("bench-results"),
+    export: options.Export = None,
 ) -> int:
     """Compare draftproof with what you use today, on your model: same weights, same prompts."""
     for name in export or ():
@@ -78,7 +73,7 @@ def bench(
         temperatures=temperature or (0.0,),
         batches=batch or (1,),
         rounds=rounds,
-        seed=seed,
+        seed=seed or 0,
         ignore_eos=ignore_eos,
         runner=runner,
         dtype=dtype or "auto",

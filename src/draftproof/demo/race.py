@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from draftproof import LLM, SamplingParams, bundled
-from draftproof.methods import named, needed
+from draftproof.methods import listed, named, needed, split
+from draftproof.text import TextStream
 
 PLAIN = "plain"
 WARM_UP_TOKENS = 24
@@ -35,20 +36,21 @@ class Writer:
     def __init__(self, method: str, llm: LLM, prompt: str, params: SamplingParams) -> None:
         self.method, self.llm = method, llm
         began = time.perf_counter()
-        (self.request,) = llm.submit(prompt, params)
+        (self.request,) = llm.prepare(prompt, params)
+        self._news = llm.engine.run([self.request])
         self.seconds = time.perf_counter() - began
         self.pieces: list[str] = []  # the text of each token
-        self._spelt = 0
+        self._stream = TextStream(llm.tokenizer, self.request.prompt)
 
     def step(self) -> None:
-        """One pass of the target."""
+        """Up to the next tokens: one pass of the target, or several over a long prompt."""
         began = time.perf_counter()
-        self.llm.engine.step()
+        next(self._news, None)
         self.seconds += time.perf_counter() - began
         self._spell()
 
     def stop(self) -> None:
-        self.llm.engine.abort(self.request)
+        self._news.close()
 
     @property
     def finished(self) -> bool:
@@ -72,12 +74,9 @@ class Writer:
 
     def _spell(self) -> None:
         """A token that ends inside a character has no text; the next one brings the whole."""
-        ids = self.token_ids
-        for end in range(len(self.pieces) + 1, len(ids) + 1):
-            text = self.llm.tokenizer.decode(ids[:end], skip_special_tokens=True)
-            piece = "" if text.endswith("\ufffd") else text[self._spelt :]
-            self._spelt += len(piece)
-            self.pieces.append(piece)
+        for token in self.token_ids[len(self.pieces) :]:
+            self._stream.push([token])
+            self.pieces.append(self._stream.take())
 
 
 @dataclass
@@ -164,17 +163,23 @@ def scores(races: Iterable[Race]) -> list[Score]:
     return list(found.values())
 
 
-def check(methods: Sequence[str], prompts: int, available: int, max_tokens: int) -> None:
-    """Refuse what cannot be raced, before anything is loaded."""
-    for method in methods:
+def check(names: Sequence[str], prompts: int, available: int, max_tokens: int) -> list[str]:
+    """The methods to race; refuses what cannot be raced, before anything is loaded."""
+    methods = listed(names, _sources(), idle=True)
+    for method in split(methods):
         if method == "none":
             raise ValueError("method 'none' is what the others are compared with: name another one")
         if method not in HOW:
             raise ValueError(f"method {method!r} is unknown: use {', '.join(HOW)}")
     if not 1 <= prompts <= available:
-        raise ValueError(f"prompts is {prompts}, but must be from 1 to {available}")
+        raise ValueError(f"--num-prompts is {prompts}, but must be from 1 to {available}")
     if max_tokens < 1:
         raise ValueError(f"max_tokens is {max_tokens}, but a comparison needs 1 or more")
+    return methods
+
+
+def _sources() -> dict[str, Any]:
+    return {kind: bundled.MODELS / kind for kind in ("draft", "heads")}
 
 
 @contextmanager
@@ -184,7 +189,7 @@ def runners(
     """A warm LLM for plain decoding and one per method; all of them share the bundled target."""
     given = {kind: bundled.folder(kind) for kind in needed(methods, {})}
     llms = {PLAIN: LLM(str(bundled.folder("target")), **options)}
-    for method in dict.fromkeys(methods):
+    for method in methods:
         llms[method] = LLM(llms[PLAIN], speculate=named(method, given))
     try:
         short = SamplingParams(

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
@@ -21,9 +21,9 @@ from rich.text import Text
 
 from draftproof import SamplingParams
 from draftproof.bundled.prompts import PROMPTS
-from draftproof.demo import precision
 from draftproof.demo.race import HOW, PLAIN, Race, Score, Writer, check, runners, scores
 from draftproof.llm import native_runs
+from draftproof.methods import split
 
 DRAFTED, OWN, GIVEN = "bold green", "", "dim"
 NARROWEST = 34  # columns of a panel beside another one; below, panels lie under each other
@@ -40,7 +40,7 @@ class Options:
     max_tokens: int = 128
     temperature: float = 0.0
     seed: int = 0
-    dtype: str | None = None
+    dtype: str = "auto"
     runner: str = "auto"
     threads: int | None = None
     as_json: bool = False
@@ -51,8 +51,7 @@ def demo(options: Options, console: Console) -> int:
 
     Raises `ValueError`, in one sentence, for what cannot run.
     """
-    options = replace(options, dtype=precision(options.dtype, options.runner))
-    check(options.methods, options.prompts, len(PROMPTS), options.max_tokens)
+    methods = check(options.methods, options.prompts, len(PROMPTS), options.max_tokens)
     params = SamplingParams(
         temperature=options.temperature, max_tokens=options.max_tokens, seed=options.seed
     )
@@ -63,7 +62,7 @@ def demo(options: Options, console: Console) -> int:
         with (
             console.status("loading and warming up", spinner="dots") as waiting,
             runners(
-                options.methods,
+                methods,
                 params,
                 prompts[0],
                 runner=options.runner,
@@ -197,7 +196,11 @@ def account(races: Sequence[Race], options: Options, console: Console) -> None:
     console.print(Text(f"identical: {'yes' if same else 'no'}", style=style))
     for line in differences(races):
         console.print(line, highlight=False, markup=False)
-    console.print(sentence(same, options), highlight=False, markup=False)
+    console.print(
+        sentence(same, options, [score.method for score in found[1:]]),
+        highlight=False,
+        markup=False,
+    )
 
 
 def table(found: Sequence[Score]) -> Table:
@@ -236,7 +239,7 @@ def differences(races: Sequence[Race]) -> list[str]:
     return lines
 
 
-def sentence(same: bool, options: Options) -> str:
+def sentence(same: bool, options: Options, methods: Sequence[str]) -> str:
     exact = options.runner != "torch" and native_runs()
     if not same and not exact and options.dtype in ROUGH:
         return (
@@ -248,7 +251,7 @@ def sentence(same: bool, options: Options) -> str:
             "This must never happen: please report it with the command and the lines above, "
             f"seed {options.seed}."
         )
-    guessing = " or ".join(HOW[method] for method in dict.fromkeys(options.methods))
+    guessing = " or ".join(HOW[method] for method in split(methods))
     return (
         f"Speculative decoding: {guessing} guesses a few tokens ahead, the target checks them "
         "all in one pass and keeps exactly those that it would have written itself, so the text "

@@ -44,7 +44,7 @@ class Staged(Growing):
         self._stages: dict[int, Stage] = {}
 
     def bind(self, target: Target, load: Load) -> None:
-        self.beside = Beside(load(target, located(self.model, "draft")), target)
+        self.beside = Beside(load(target, self.model), target)
         self.drafter.bind(self.beside.runner, load)
         self.vocabulary = target.vocabulary
         self._stages.clear()

@@ -36,7 +36,7 @@ def certify(
     heads: options.Heads = None,
     num_draft_tokens: options.NumDraftTokens = None,
     rule: Annotated[
-        list[str] | None, option(DRAFTING, "coupled or rejection; both unless given.")
+        list[str] | None, option(DRAFTING, "coupled, rejection, or typical (lossy).")
     ] = None,
     max_tokens: options.MaxTokens = 48,
     seed: options.Seed = 0,
@@ -54,7 +54,8 @@ def certify(
 
     Exit codes: 0 identical, 1 a defect, 3 near-ties, 4 not exercised (nothing was drafted),
     130 interrupted: what was finished is shown.
-    All methods that can run unless --method; held-out code unless --prompts.
+    All methods that can run unless --method; coupled and rejection unless --rule;
+    held-out code unless --prompts.
     """
     for name, value in (("num-prompts", num_prompts), ("max-tokens", max_tokens), ("runs", runs)):
         if value is not None and value < 1:

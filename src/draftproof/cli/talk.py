@@ -96,7 +96,7 @@ class Conversation:
         if len(ids) <= room:
             return turns, ids
         needed, kept, fewer = len(ids), turns, ids
-        wanted = room - min(self.params.max_tokens, room // SHARE)
+        wanted = room - min(self.params.longest, room // SHARE)
         while len(kept) > 1 and len(fewer) > wanted:
             kept = kept[2:]  # a message and its answer
             fewer = render(self.llm.tokenizer, [*self.system, *kept])

@@ -77,7 +77,7 @@ def readme() -> str:
         native("`NGram()`, int8", int8, "lookup", "Half the bytes to read: another model."),
         row("`DraftModel`, batch of 8", *of_batch, "A full batch leaves nothing to gain."),
         row(
-            "`NGram()`, torch runner, bundled pair",
+            "`NGram()`, bundled pair in float32 on torch",
             *of_torch,
             f"transformers with its prompt lookup writes {lookup} tokens/s.",
         ),

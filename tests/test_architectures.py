@@ -20,9 +20,9 @@ from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 import draftproof as dp
 import tiny
 import zoo
+from draftproof.runners import choice
 from draftproof.runners.base import Work
 from draftproof.runners.loading import Refused
-from draftproof.runners.torch import TorchRunner
 from draftproof.tree import TokenTree
 
 pytestmark = [
@@ -94,7 +94,7 @@ class Packed:
     """A runner whose every output is compared with the model's own forward pass."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.model, self.runner = model, TorchRunner(model, max_batch=3)
+        self.model, self.runner = model, choice.on_torch(model, max_batch=3)
         self.committed: dict[int, list[int]] = {}
         self.trees: dict[int, TokenTree] = {}
         self.error = 0.0  # the largest, relative to the largest logit
@@ -189,7 +189,7 @@ def outcome(name: str) -> tuple[str, str]:
     except Exception as error:  # whatever a configuration may raise
         return "not made", f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
     try:
-        TorchRunner(model)
+        choice.on_torch(model)
     except Refused as error:
         return "refuses", str(error)
     return "takes", ""
@@ -222,7 +222,7 @@ def test_an_architecture_is_exact_or_refused(name: str) -> None:
 def test_an_encoder_and_decoder_are_refused() -> None:
     config = T5Config(vocab_size=99, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=4)
     with pytest.raises(Refused, match="encoder-decoder"):
-        TorchRunner(T5ForConditionalGeneration(config))
+        choice.on_torch(T5ForConditionalGeneration(config))
 
 
 def test_table() -> None:

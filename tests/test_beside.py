@@ -185,7 +185,7 @@ def test_a_step_reads_as_much_of_a_long_text_as_of_a_short_one(name: str) -> Non
     counts = []
     for length in (1000, 32000):
         made = LOOKUPS[name]()
-        made.bind(Nothing())
+        made.bind(Nothing(), Nothing.load)
         one = Request(0, [], dp.SamplingParams(max_tokens=1000), seed=1)
         one.tokens, one.prompt = Touched(some(3, length)), some(3, 9)
         one.history.append(one.tokens)
@@ -357,7 +357,7 @@ def test_a_stage_is_asked_about_its_own_text(rule: str) -> None:
 
 def test_a_draft_reads_in_slices_and_the_shortest_first() -> None:
     made = dp.DraftModel(None, min_confidence=0.0)
-    made.bind(Nothing())  # type: ignore[arg-type]
+    made.bind(Nothing(), Nothing.load)  # type: ignore[arg-type]
     runner: Any = made.beside.runner
     params = dp.SamplingParams(max_tokens=50)
     requests = [Request(key, some(key, n), params, seed=1) for key, n in enumerate((1400, 900, 40))]
@@ -375,7 +375,7 @@ def test_a_draft_reads_in_slices_and_the_shortest_first() -> None:
 def test_a_draft_reads_along() -> None:
     parts = [dp.DraftModel(None), dp.SpecInfer([None]), dp.Staged(None, dp.DraftModel(None))]
     made = dp.Hybrid([dp.NGram(), *parts])
-    made.bind(Nothing())  # type: ignore[arg-type]
+    made.bind(Nothing(), Nothing.load)  # type: ignore[arg-type]
     request = Request(0, some(1, 1500), dp.SamplingParams(max_tokens=50), seed=1)
     for step in range(3):
         adopt(made).read_along([request])
@@ -385,7 +385,7 @@ def test_a_draft_reads_along() -> None:
 
 def test_where_another_draft_is_another_text_a_draft_is_there_at_once() -> None:
     made = dp.DraftModel(None)
-    made.bind(Nothing())  # type: ignore[arg-type]
+    made.bind(Nothing(), Nothing.load)  # type: ignore[arg-type]
     params = dp.SamplingParams(max_tokens=50, temperature=1.0)
     requests = [Request(key, some(key, 900), params, seed=1, rule="rejection") for key in range(3)]
     assert all(len(tree) > 1 for tree in made.propose(requests))
@@ -425,7 +425,7 @@ class Forking(Nothing):
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_a_prompt_is_read_once_for_its_completions(rule: str) -> None:
     made = dp.DraftModel(None, min_confidence=0.0)
-    made.bind(Forking())  # type: ignore[arg-type]
+    made.bind(Forking(), Forking.load)  # type: ignore[arg-type]
     runner: Any = made.beside.runner
     params = dp.SamplingParams(max_tokens=50, temperature=1.0)
     requests = [Request(k, some(1, 1300), params, seed=1, rule=rule, index=k) for k in range(4)]

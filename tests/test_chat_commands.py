@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import GenerationConfig
 
 from conversing import ROOM, SHORT, printed, talk, tokenizer
 from draftproof.cli.margin import Margin
@@ -128,3 +129,22 @@ def test_nothing_is_wrapped_in_a_file(capsys: pytest.CaptureFixture[str]) -> Non
     margin.write("word " * 100)
     margin.end(line=True)
     assert capsys.readouterr().out == "word " * 100 + "\n"
+
+
+def test_the_models_own_sampling_is_the_default(
+    chat: Any, chat_models: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(chat_models / "T", tmp_path / "M")
+    config = GenerationConfig(do_sample=True, temperature=0.6, top_k=5)
+    config.save_pretrained(tmp_path / "M")
+    words, seed = ["hello", "so"], ("--seed", "3")
+    own = {"temperature": 0.6, "top_k": 5, "seed": 3}
+    code, out, err = chat(*SHORT, *seed, lines=[*words, "/set"], model=str(tmp_path / "M"))
+    assert (code, out) == (0, printed(talk(chat_models, words, **own)))
+    assert err.splitlines()[0] == (
+        "(as the model's generation_config says: temperature=0.6, top_k=5)"
+    )
+    assert err.endswith("temperature 0.6, top_k 5, max_tokens 20, seed 3\n")
+    greedy = ("--temperature", "0", "--quiet")
+    code, out, err = chat(*SHORT, *greedy, lines=words, model=str(tmp_path / "M"))
+    assert (code, out) == (0, printed(talk(chat_models, words))) and "generation_config" not in err

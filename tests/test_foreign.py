@@ -452,8 +452,8 @@ def bound(scribe: Scribe, tokenizer: Any, vocabulary: int = 259, **options: Any)
         target_tokenizer=bytewise(),
         **{"min_confidence": 0.0, **options},
     )
-    loads = SimpleNamespace(vocabulary=vocabulary, load=lambda model: model)
-    made.bind(loads)  # type: ignore[arg-type]
+    target = SimpleNamespace(vocabulary=vocabulary)
+    made.bind(target, lambda target, model: model)  # type: ignore[arg-type]
     return made
 
 
@@ -534,7 +534,8 @@ def test_spaces_are_matched_whatever_the_alphabet() -> None:
     own, theirs = other("metaspace"), other("merges")
     proposer = ForeignDraft(None, tokenizer=own, target_tokenizer=theirs)
     runner = SimpleNamespace(vocabulary=len(own), device="cpu")
-    proposer.bind(SimpleNamespace(vocabulary=len(theirs), load=lambda model: runner))  # type: ignore[arg-type]
+    target = SimpleNamespace(vocabulary=len(theirs))
+    proposer.bind(target, lambda target, model: runner)  # type: ignore[arg-type]
     spelt = {
         own.convert_ids_to_tokens(i): theirs.convert_ids_to_tokens(t)
         for t, i in proposer.ids.items()
@@ -618,8 +619,8 @@ def test_a_token_that_would_have_been_written_with_the_last_one_is_not_proposed(
     proposer = ForeignDraft(
         scribe, tokenizer=own, target_tokenizer=theirs, min_confidence=0.0, num_draft_tokens=3
     )
-    loads = SimpleNamespace(vocabulary=len(theirs), load=lambda model: model)
-    proposer.bind(loads)  # type: ignore[arg-type]
+    target = SimpleNamespace(vocabulary=len(theirs))
+    proposer.bind(target, lambda target, model: model)  # type: ignore[arg-type]
     ids = theirs.encode("and th", add_special_tokens=False)
     assert len(theirs.encode("and the", add_special_tokens=False)) <= len(ids)
     (tree,) = proposer.propose([request(ids)])
@@ -755,7 +756,8 @@ def test_broken_bytes_are_decoded_once(byte: str | None) -> None:
     made = ForeignDraft(
         Scribe(len(own), lambda context: 70), tokenizer=own, target_tokenizer=theirs
     )
-    made.bind(SimpleNamespace(vocabulary=259, load=lambda model: model))  # type: ignore[arg-type]
+    target = SimpleNamespace(vocabulary=259)
+    made.bind(target, lambda target, model: model)  # type: ignore[arg-type]
     one = request("the dog")
     counts = []
     for _ in range(400):

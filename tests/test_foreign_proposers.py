@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+import torch
+
 import draftproof as dp
 import tiny
+from drafters import NATIVE
 from draftproof.drafting.base import adopt
 from draftproof.tree import TokenTree
 
@@ -91,3 +95,43 @@ def test_the_same_object_may_be_used_again() -> None:
 def test_ours_are_taken_as_they_are() -> None:
     ours, theirs = dp.NGram(), Two()
     assert adopt(ours) is ours and adopt(theirs) is not theirs
+
+
+class Observing(Everything):
+    """With a copy of the target's states, as drafters with caches of their own want them."""
+
+    taps = (2, -1)
+    observes = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    def observe(self, request: Any, position: int, hidden: Any) -> None:
+        known = self.states.setdefault(request.key, [])
+        assert position <= len(known), "a token was never shown"
+        known[position:] = zip(hidden[2], hidden[-1], strict=True)
+
+
+@pytest.mark.parametrize("runner", ["torch", pytest.param("native", marks=NATIVE)])
+@pytest.mark.parametrize("options", [{}, {"n": 2, "temperature": 1.0, "seed": 1}])
+def test_every_committed_token_is_observed(runner: str, options: dict[str, Any]) -> None:
+    """Also with siblings and a prefix cache, which share what only one of them has read."""
+    dtype = torch.bfloat16 if runner == "native" else torch.float64
+    model, made = tiny.model(dtype=dtype, head_dim=16, max_position_embeddings=1024), Observing()
+    params = dp.SamplingParams(max_tokens=12, ignore_eos=True, **options)
+    with dp.LLM(model, speculate=made, runner=runner, prefix_cache=True) as llm:
+        prompts = [[3 + i % 90 for i in range(700)], IDS[0], IDS[0]]
+        for _ in range(2):
+            done = llm.generate(prompts, params)
+            assert not any(each.warnings for each in done)
+    texts = [each.prompt_token_ids + each.token_ids for each in done]
+    for text, known in zip(texts, [*made.states.values()][-len(texts) :], strict=True):
+        assert len(known) >= len(text) - 13  # of the last step nothing is told
+        with torch.no_grad():
+            whole = model(torch.tensor([text]), output_hidden_states=True).hidden_states
+        for layer, at in ((2, 0), (-1, 1)):
+            shown = torch.stack([states[at] for states in known]).double()
+            wanted = whole[layer][0, : len(known)].double()
+            error = (shown - wanted).abs().max() / wanted.abs().max()
+            assert error < (0.05 if runner == "native" else 1e-9)

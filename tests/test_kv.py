@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 import tiny
-from draftproof.runners import base, committed, kv
+from draftproof.runners import base, choice, committed, kv
 from draftproof.runners.base import Output, Work
 from draftproof.runners.committed import Committed
 from draftproof.runners.kv import FIRST_SLOTS, KVCache, Rows, shared_length
@@ -86,8 +86,8 @@ def test_a_refused_tensor_ends_one_request_and_nothing_else(
     prompts = [some(0, 30), some(1, 600), some(2, 5)]  # the second one grows
     short = tiny.model(dtype=torch.float64, num_hidden_layers=2, max_position_embeddings=4096)
     short.config.layer_types = ["full_attention"] * 2
-    runner = TorchRunner(short, max_batch=3)
-    alone = [write(TorchRunner(short), 0, prompt, 2) for prompt in prompts]
+    runner = choice.on_torch(short, max_batch=3)
+    alone = [write(choice.on_torch(short), 0, prompt, 2) for prompt in prompts]
     asked, number = refuse(0), 0
     for key, prompt in enumerate(prompts):
         write(runner, key, prompt, 2)
@@ -117,8 +117,8 @@ def test_a_request_that_grows_too_long_leaves_what_it_has_read(
     refuse: Callable[[int], list[int]],
 ) -> None:
     prompt = some(3, 1500)
-    runner = TorchRunner(model(), max_batch=2)
-    wanted = write(TorchRunner(model()), 0, prompt)
+    runner = choice.on_torch(model(), max_batch=2)
+    wanted = write(choice.on_torch(model()), 0, prompt)
     with torch.inference_mode():
         runner.forward([Work(0, prompt[:512], None)])
         for number in range(1, 9):
@@ -135,7 +135,7 @@ def test_a_long_prompt_among_short_ones_fails_alone_and_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the system says is free is believed before anything is taken."""
-    runner = TorchRunner(model(), max_batch=4)
+    runner = choice.on_torch(model(), max_batch=4)
     short, long = some(4, 20), some(5, 3000)
     wanted = write(runner, 0, short)
     room = 600 * 4 * 2 * 2 * 12 * 8  # slots x layers x pair x heads x size x bytes
@@ -150,7 +150,7 @@ def test_a_long_prompt_among_short_ones_fails_alone_and_again_and_again(
 
 
 def test_what_is_kept_for_later_makes_way(refuse: Callable[[int], list[int]]) -> None:
-    runner = TorchRunner(model(), max_batch=4, prefix_cache=True)
+    runner = choice.on_torch(model(), max_batch=4, prefix_cache=True)
     for key in range(2):
         runner.begin(key, some(key, 40))
         write(runner, key, some(key, 40))
@@ -163,7 +163,7 @@ def test_what_is_kept_for_later_makes_way(refuse: Callable[[int], list[int]]) ->
 
 
 def test_a_row_is_as_long_as_its_text_and_lets_go() -> None:
-    runner = TorchRunner(model(), max_batch=17)
+    runner = choice.on_torch(model(), max_batch=17)
     for key in range(16):
         write(runner, key, some(key, 20))
     rows = {key: runner._cache._held[row] for key, row in runner._cache.rows.items()}
@@ -240,12 +240,12 @@ def test_layers_may_differ_in_heads_sizes_and_types() -> None:
 
 def test_the_owner_may_convert_the_model_between_calls() -> None:
     made = tiny.model(dtype=torch.float32)
-    runner = TorchRunner(made)
+    runner = choice.on_torch(made)
     prompt = some(7, 20)
     write(runner, 0, prompt)
     runner.free(0)
     made.double()
-    assert write(runner, 1, prompt) == write(TorchRunner(made), 0, prompt)
+    assert write(runner, 1, prompt) == write(choice.on_torch(made), 0, prompt)
 
 
 # --- a text that is read once ---
@@ -257,8 +257,8 @@ def test_a_fork_writes_what_it_would_have_written_and_so_does_its_source(
     prefix_cache: bool, length: int
 ) -> None:
     prompt, other = some(8, 301), some(9, 20)
-    runner = TorchRunner(model(), max_batch=3, prefix_cache=prefix_cache)
-    wanted = write(TorchRunner(model()), 0, prompt, 12)
+    runner = choice.on_torch(model(), max_batch=3, prefix_cache=prefix_cache)
+    wanted = write(choice.on_torch(model()), 0, prompt, 12)
     base.begin(runner, 0, prompt)
     with torch.inference_mode():
         tree = TokenTree([prompt[-1], 9, 9], [-1, 0, 0])
@@ -267,7 +267,7 @@ def test_a_fork_writes_what_it_would_have_written_and_so_does_its_source(
         assert (runner.cached(0), runner.cached(1), runner.ran(1)) == (300, length, 0)
         runner.keep(0, [0])  # its tree is still there
     branch = [*prompt[:length], *other]
-    assert write(runner, 1, branch, 12) == write(TorchRunner(model()), 0, branch, 12)
+    assert write(runner, 1, branch, 12) == write(choice.on_torch(model()), 0, branch, 12)
     runner.crop(0, 300)
     assert write(runner, 0, prompt, 12) == wanted
     runner.check([0, 1])
@@ -282,8 +282,8 @@ def test_a_fork_writes_what_it_would_have_written_and_so_does_its_source(
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_an_heir_goes_on_with_the_row(prefix_cache: bool) -> None:
     prompt = some(10, 400)
-    wanted = write(TorchRunner(model()), 0, prompt)
-    runner = TorchRunner(model(), max_batch=1 + prefix_cache, prefix_cache=prefix_cache)
+    wanted = write(choice.on_torch(model()), 0, prompt)
+    runner = choice.on_torch(model(), max_batch=1 + prefix_cache, prefix_cache=prefix_cache)
     if prefix_cache:  # the heir took over something that is worse
         base.begin(runner, 5, prompt[:10])
         write(runner, 5, prompt[:10])
@@ -306,7 +306,7 @@ def test_an_heir_goes_on_with_the_row(prefix_cache: bool) -> None:
 
 def test_a_fork_without_room_leaves_both_as_they_were(refuse: Callable[[int], list[int]]) -> None:
     prompt = some(11, 300)
-    runner = TorchRunner(model(), max_batch=2)
+    runner = choice.on_torch(model(), max_batch=2)
     wanted = write(runner, 0, prompt)
     for number in range(1, 9):
         refuse(number)
@@ -330,7 +330,7 @@ def test_a_runner_without_hooks_says_no() -> None:
 
 def test_the_check_finds_what_is_held_too_long_or_twice() -> None:
     def broken(change: Callable[[TorchRunner], Any]) -> None:
-        runner = TorchRunner(model(), max_batch=3, prefix_cache=True)
+        runner = choice.on_torch(model(), max_batch=3, prefix_cache=True)
         for key in range(2):
             runner.begin(key, some(key, 20))
             write(runner, key, some(key, 20))

@@ -396,7 +396,7 @@ def request(tokens: list[int], key: int = 0, **options: Any) -> Request:
 
 def test_a_suffix_tree_is_weighted_by_frequency() -> None:
     proposer = dp.SuffixAutomaton(4, min_match=1, min_share=0.3)
-    proposer.bind(None)  # type: ignore[arg-type]
+    proposer.bind(None, None)  # type: ignore[arg-type]
     text = [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 4, 8, 1, 2, 3, 8, 5, 1, 2]
     (tree,) = proposer.propose([request(text)])
     sequences = {tuple(tree.path_tokens(i)): tree.scores[i] for i in range(1, len(tree))}
@@ -407,7 +407,7 @@ def test_a_suffix_tree_is_weighted_by_frequency() -> None:
 
 def test_what_earlier_requests_wrote_is_remembered_within_bounds() -> None:
     proposer = dp.SuffixAutomaton(4, corpus=60)
-    proposer.bind(None)  # type: ignore[arg-type]
+    proposer.bind(None, None)  # type: ignore[arg-type]
     first = request([1, 2])
     first.tokens += [10, 11, 12, 13, 14]
     proposer.propose([first])

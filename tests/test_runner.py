@@ -23,6 +23,7 @@ from transformers.models.llama import LlamaConfig
 
 import draftproof as dp
 import tiny
+from draftproof.runners import choice
 from draftproof.runners.base import Work
 from draftproof.runners.torch import TorchRunner
 from draftproof.tree import TokenTree
@@ -160,7 +161,7 @@ class Rows:
 
 def check_rows(name: str, seed: int, steps: int) -> None:
     model, rng = target(name), Random(seed)
-    runner = TorchRunner(model, max_batch=3)
+    runner = choice.on_torch(model, max_batch=3)
     rows = Rows(runner, rng, 3)
     for i in range(steps):
         rows.step(model)
@@ -191,7 +192,7 @@ def test_every_node_everywhere(name: str, seed: int) -> None:
 def test_a_tree_that_grows_in_one_step(name: str) -> None:
     """`first`: earlier nodes lie in their scratch slots; then a path that is no chain is kept."""
     model, rng = target(name), Random(1)
-    runner = TorchRunner(model, max_batch=2)
+    runner = choice.on_torch(model, max_batch=2)
     tokens = {0: [5, 6, 7, 8, 9, 10, 11, 12], 1: [20, 21]}
     full = {key: random_tree(rng, tokens[key][-1], 14) for key in tokens}
     rows: dict[int, list[Tensor]] = {0: [], 1: []}
@@ -225,7 +226,7 @@ def test_a_tree_that_grows_in_one_step(name: str) -> None:
 
 def test_a_tree_deeper_than_the_window_and_wider() -> None:
     model = target("mistral")  # window 5
-    runner = TorchRunner(model)
+    runner = choice.on_torch(model)
     deep = TokenTree.chain(list(range(10, 30)))
     wide = TokenTree(list(range(30, 60)), [-1] + [0] * 20 + [20] * 9)
     with torch.inference_mode():
@@ -236,7 +237,7 @@ def test_a_tree_deeper_than_the_window_and_wider() -> None:
 
 def test_the_last_position_of_the_context_can_be_run() -> None:
     model = target("llama")
-    runner = TorchRunner(model, max_batch=1)
+    runner = choice.on_torch(model, max_batch=1)
     assert runner.max_length == 128
     prompt = [3 + i % 90 for i in range(126)]
     with torch.inference_mode():
@@ -246,7 +247,7 @@ def test_the_last_position_of_the_context_can_be_run() -> None:
 
 def test_neighbours_do_not_change_a_row() -> None:
     model = target("qwen3")
-    runner = TorchRunner(model, max_batch=4)
+    runner = choice.on_torch(model, max_batch=4)
     tree = TokenTree([5, 6, 7, 8], [-1, 0, 0, 1])
     with torch.inference_mode():
         (alone,) = runner.forward([Work(0, [9, 10, 11], tree)])
@@ -262,7 +263,7 @@ def test_neighbours_do_not_change_a_row() -> None:
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
 def test_taps_are_the_models_hidden_states(name: str) -> None:
     model = target(name)
-    runner = TorchRunner(model)
+    runner = choice.on_torch(model)
     tokens = [5, 6, 7, 8, 9]
     layers = (0, 2, -1)
     with torch.inference_mode():
@@ -621,7 +622,7 @@ def test_static_rotary_scalings_run() -> None:
     ]
     for rope in ropes:
         model = build(LlamaConfig(**tiny.COMMON, rope_parameters={"rope_theta": 10000.0, **rope}))
-        runner = TorchRunner(model)
+        runner = choice.on_torch(model)
         tree = TokenTree([5, 6, 7, 8], [-1, 0, 0, 1])
         prompt = [3 + i for i in range(90)]
         with torch.inference_mode():

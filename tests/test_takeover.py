@@ -19,9 +19,8 @@ from transformers.models.llama import LlamaForCausalLM
 import draftproof as dp
 import tiny
 from draftproof import native
-from draftproof.runners import takeover
+from draftproof.runners import choice, takeover
 from draftproof.runners.base import Work
-from draftproof.runners.torch import TorchRunner
 from draftproof.tree import TokenTree
 from interrupting import places
 
@@ -138,7 +137,7 @@ def test_passes_over_what_two_models_share_come_one_after_another(
     pair: Callable[[], tuple[PreTrainedModel, PreTrainedModel]], layers: int
 ) -> None:
     first, second = pair()
-    runners = TorchRunner(first), TorchRunner(second)
+    runners = choice.on_torch(first), choice.on_torch(second)
     (wanted,) = runners[0].forward(WORK)
     wanted_logits = wanted.logits.clone()
     before = state(first), state(second)
@@ -163,7 +162,7 @@ def test_passes_over_what_two_models_share_come_one_after_another(
 
 def test_models_that_share_nothing_run_at_once() -> None:
     first, second = fresh(), fresh()
-    runners = TorchRunner(first), TorchRunner(second)
+    runners = choice.on_torch(first), choice.on_torch(second)
     got = beside(first, second, lambda: runners[0].forward(WORK), lambda: runners[1].forward(WORK))
     assert got[2]
 
@@ -172,7 +171,7 @@ def made_natively(model: PreTrainedModel) -> Any:
     return dp.LLM(model, runner="native")
 
 
-@pytest.mark.parametrize("make", [TorchRunner, made_natively])
+@pytest.mark.parametrize("make", [choice.on_torch, made_natively])
 def test_a_runner_is_made_while_another_runs(make: Callable[[PreTrainedModel], Any]) -> None:
     """What looks at the model itself waits for its turn too."""
     model = fresh()
@@ -180,7 +179,7 @@ def test_a_runner_is_made_while_another_runs(make: Callable[[PreTrainedModel], A
         if not native_is_there():
             pytest.skip("no native library")
         model = tiny.model(dtype=torch.bfloat16, head_dim=16)
-    runner = TorchRunner(model)
+    runner = choice.on_torch(model)
     before = state(model)
     got = beside(model, model, lambda: runner.forward(WORK, (), 2), lambda: make(model))
     assert not isinstance(got[0], BaseException) and not isinstance(got[1], BaseException), got
@@ -228,7 +227,7 @@ def test_locks_live_as_long_as_somebody_may_lock() -> None:
     gc.collect()
     before = len(takeover._LOCKS)
     model = fresh()
-    runners = [TorchRunner(model), TorchRunner(model)]
+    runners = [choice.on_torch(model), choice.on_torch(model)]
     assert len(takeover._LOCKS) == before + 1
     del runners, model
     gc.collect()
@@ -239,7 +238,7 @@ def test_an_interrupt_before_or_in_a_pass_gives_the_model_back() -> None:
     """At every place of the takeover up to the pass itself, with the traceback still held."""
     model = fresh()
     model.model.layers[1].train()
-    runner = TorchRunner(model)
+    runner = choice.on_torch(model)
     before, called = state(model), [0]
 
     def forward() -> None:

@@ -7,8 +7,10 @@ without it and says so. Knows a proposer by its protocol only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from draftproof.drafting.base import Proposer, adopt
 from draftproof.request import Request
@@ -53,6 +55,7 @@ class Drafts:
         self._drafter = adopt(proposer) if proposer is not None else None
         self.taps = self._drafter.taps if self._drafter is not None else ()
         self.wants_best = self._drafter is not None and self._drafter.wants_best
+        self.observes = self._drafter is not None and self._drafter.observes
 
     def trees(self, turns: Sequence[Turn]) -> list[TokenTree | None]:
         """A tree for every turn that has read its prompt."""
@@ -74,6 +77,25 @@ class Drafts:
             trees.append(tree.truncate(turn.request.room - 1) if turn.whole else None)
             turn.request.again = False
         return trees
+
+    def observe(
+        self, request: Request, end: int, hidden: Mapping[int, Tensor], path: Sequence[int] = ()
+    ) -> None:
+        """Hand over the states of committed tokens, the last of which is token `end` - 1.
+
+        path: their rows in `hidden`; all unless given.
+        """
+        if not self.observes or request.plain or not hidden:
+            return
+        assert self._drafter is not None
+        rows = {layer: h[list(path)] if path else h for layer, h in hidden.items()}
+        try:
+            count = len(next(iter(rows.values())))
+            if count:
+                self._drafter.observe(request, end - count, rows)
+        except Exception as error:
+            request.stop_drafting(error)
+            self.release(request)
 
     def feedback(self, tree: TokenTree, path: list[int], output: Output) -> Feedback:
         """What the drafter may learn from a verification and the pass before it."""

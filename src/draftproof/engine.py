@@ -156,13 +156,15 @@ class Engine:
 
     def _begin(self, request: Request) -> None:
         try:
-            begin(self.runner, request.key, request.tokens)
+            if not self.drafts.observes:  # what is taken over from another key was never shown
+                begin(self.runner, request.key, request.tokens)
         except Exception as error:
             request.fail(error)
 
     def _fork(self, request: Request, sibling: Request) -> bool:
         """The prompt as another completion of it has read it."""
-        return fork(self.runner, request.key, sibling.key, len(request.prompt) - 1)
+        length = len(request.prompt) - 1
+        return not self.drafts.observes and fork(self.runner, request.key, sibling.key, length)
 
     def _run(
         self, turns: Sequence[Turn], trees: Sequence[TokenTree | None], moved: list[Request]
@@ -176,6 +178,7 @@ class Engine:
                 turn.new,
                 tree,
                 greedy=turn.request.argmax_is_enough,
+                read=self.drafts.observes,
             )
             for turn, tree in zip(turns, trees, strict=True)
         ]
@@ -195,6 +198,7 @@ class Engine:
                 moved.append(turns[0].request)
             return
         for turn, tree, output in zip(turns, trees, outputs, strict=True):
+            self.drafts.observe(turn.request, self.runner.cached(turn.request.key), output.read)
             if tree is not None:
                 self._commit(turn, tree, output)
                 moved.append(turn.request)
@@ -241,9 +245,10 @@ class Engine:
                 return
             if written:
                 self.runner.keep(request.key, path[:written])
+                done = self.runner.cached(request.key)
+                self.drafts.observe(request, done, output.hidden, path[:written])
             elif turn.new:  # what was read beside the drafts is as broken as the row
-                done = len(request.tokens) - 1 - len(turn.new)
-                self.runner.crop(request.key, done)
+                self.runner.crop(request.key, len(request.tokens) - 1 - len(turn.new))
             again = request.again
             request.feedback = None if again else self.drafts.feedback(tree, path, output)
             if request.listener is not None:
@@ -275,7 +280,7 @@ class Engine:
     def _hand_over(self, request: Request, heir: Request) -> bool:
         """The prompt that both complete need not be read again where one row follows the other."""
         length = len(request.prompt) - 1
-        if not length or self.runner.cached(request.key) < length:
+        if self.drafts.observes or not length or self.runner.cached(request.key) < length:
             return False
         return hand_over(self.runner, request.key, heir.key, length)
 

@@ -22,6 +22,7 @@ from draftproof.intake import Intake, Message, Prompt, conversations_of, params_
 from draftproof.methods import resolve
 from draftproof.request import Completion, Request
 from draftproof.runners import choice, loading
+from draftproof.runners.base import Target
 from draftproof.runners.native import NativeRunner
 from draftproof.runners.torch import TorchRunner
 from draftproof.sampling import SamplingParams
@@ -150,7 +151,7 @@ class LLM:
 
     def _draft_with(self, proposer: Proposer | None) -> None:
         if proposer is not None:
-            adopt(proposer).bind(self.runner)
+            adopt(proposer).bind(self.runner, _beside)
         former = self.engine.proposer
         self.engine.use(proposer)
         if former is not None and former is not proposer:
@@ -276,3 +277,8 @@ class LLM:
 def native_runs(device: str | torch.device = "auto") -> bool:
     """Whether `runner="auto"` can be the native one on this device."""
     return native.found() is not None and loading.pick_device(device).type == "cpu"
+
+
+def _beside(target: Target, model: Any, quantize: str | None = None) -> Target:
+    """See `choice.beside`; `bundled` is the draft of that name."""
+    return choice.beside(target, located(model, "draft"), quantize)

@@ -24,7 +24,7 @@ import draftproof as dp
 import tiny
 from draftproof.drafting import base
 from draftproof.request import Request
-from draftproof.runners import kv, native
+from draftproof.runners import choice, kv, native
 from draftproof.tree import TokenTree
 
 THREADS = 8
@@ -56,7 +56,7 @@ class Trouble:
         self.wants_best = self.inner.wants_best
 
     def bind(self, target: Any) -> None:
-        self.inner.bind(target)
+        self.inner.bind(target, choice.beside)
 
     def read_along(self, requests: Sequence[Request]) -> None:
         self.inner.read_along(requests)

@@ -20,62 +20,44 @@ from draftproof.bundled import BUNDLED, located
 from draftproof.certify import report, script
 from draftproof.cli import options
 from draftproof.cli.generate import given_sources
-from draftproof.cli.options import DRAFTING, LOADING, option
+from draftproof.cli.options import DRAFTING, SAMPLING, option
 from draftproof.cli.progress import Running
-from draftproof.demo import precision
 from draftproof.llm import LLM
 from draftproof.methods import ALL, Sources, given_options, listed, named
-
-WHAT, RESULTS = "What is written", "Results"
 
 
 def certify(
     model: options.Model,
-    method: Annotated[
-        list[str] | None,
-        option(
-            DRAFTING,
-            "Certify it; A+B merges; repeatable. All that can run unless given.",
-            "--method",
-            "--methods",
-            metavar="NAME",
-        ),
-    ] = None,
+    prompts: options.Prompts = None,
+    num_prompts: options.NumPrompts = 6,
+    chat: options.Chat = False,
+    method: options.Method = None,
     draft: options.Draft = None,
     heads: options.Heads = None,
     num_draft_tokens: options.NumDraftTokens = None,
     rule: Annotated[
         list[str] | None, option(DRAFTING, "coupled or rejection; both unless given.")
     ] = None,
-    prompts: Annotated[
-        list[str] | None,
-        option(
-            WHAT,
-            "JSON lines, a text, `bundled` or `held-out`; repeatable. Held-out code unless given.",
-            metavar="FILE",
-        ),
-    ] = None,
-    num_prompts: Annotated[int, option(WHAT, "The first so many of each file; 6.")] = 6,
-    chat: Annotated[bool, option(WHAT, "Prompts go through the chat template.", "--chat")] = False,
-    max_tokens: Annotated[int, option(WHAT, "Tokens per answer; 48 unless given.")] = 48,
-    runs: Annotated[int, option(WHAT, "Runs of each test of law; 1000.")] = 1000,
-    seed: Annotated[int, option(WHAT, "Of the sampling.")] = 0,
+    max_tokens: options.MaxTokens = 48,
+    seed: options.Seed = 0,
+    runs: Annotated[int, option(SAMPLING, "Runs of each test of law.")] = 1000,
     runner: options.Runner = "auto",
     dtype: options.Dtype = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    revision: Annotated[str | None, option(LOADING, "Branch, tag or commit on the hub.")] = None,
+    revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    as_json: Annotated[bool, option(RESULTS, "One JSON object, at the end.", "--json")] = False,
-    out: Annotated[Path, option(RESULTS, "Folder for a script that shows a defect.")] = Path(),
+    as_json: options.AsJson = False,
+    out: options.Out = Path(),
 ) -> int:
     """Prove on your model that drafting changes nothing.
 
     Exit codes: 0 identical, 1 a defect, 3 near-ties, 4 not exercised (nothing was drafted),
     130 interrupted: what was finished is shown.
+    All methods that can run unless --method; held-out code unless --prompts.
     """
     for name, value in (("num-prompts", num_prompts), ("max-tokens", max_tokens), ("runs", runs)):
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"--{name} is {value}, but must be 1 or more")
     rules = rule or list(certificates.RULES)
     for name in rules:
@@ -87,7 +69,7 @@ def certify(
     target = located(model, "target")
     loading: dict[str, Any] = {
         "runner": runner,
-        "dtype": precision(dtype, runner, device) if model == BUNDLED else dtype or "auto",
+        "dtype": dtype or "auto",
         "device": device,
         "threads": threads,
         "revision": revision,
@@ -103,7 +85,7 @@ def certify(
                 _ids(llm, texts.read(sources, num_prompts, llm.tokenizer, chat), max_tokens),
                 rules=rules,
                 max_tokens=max_tokens,
-                seed=seed,
+                seed=seed or 0,
                 runs=runs,
                 tick=running,
             )

@@ -5,35 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
+
+import typer
 
 from draftproof import LLM, SamplingParams, methods
 from draftproof.bundled import BUNDLED, located
-from draftproof.cli import options
+from draftproof.cli import defaults, options
 from draftproof.cli.entry import Lines, Source
-from draftproof.cli.generate import given_sources
-from draftproof.cli.options import LOADING, SAMPLING, option
+from draftproof.cli.generate import foreign, given_sources
 from draftproof.cli.talk import LEAVE, Conversation, converse, opening, render, tell
-from draftproof.demo import precision
 from draftproof.text import load_tokenizer
-
-TALK = "The conversation"
-MAX_TOKENS = 512  # of one answer
 
 
 def chat(
+    context: typer.Context,
     model: options.Model,
-    system: Annotated[
-        str | None, option(TALK, "What the model is told before all.", metavar="TEXT")
-    ] = None,
-    chat_template: Annotated[
-        Path | None, option(TALK, "A Jinja template, instead of the model's own.", metavar="FILE")
-    ] = None,
-    quiet: Annotated[
-        bool, option(TALK, "No greeting, no line of speed after an answer.", "--quiet")
-    ] = False,
+    system: options.System = None,
+    chat_template: options.ChatTemplate = None,
     method: options.Method = None,
     draft: options.Draft = None,
+    any_tokenizer: options.AnyTokenizer = False,
     heads: options.Heads = None,
     num_draft_tokens: options.NumDraftTokens = None,
     min_confidence: options.MinConfidence = None,
@@ -44,22 +36,24 @@ def chat(
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
     repetition_penalty: options.RepetitionPenalty = 1.0,
-    presence_penalty: Annotated[float, option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
-    frequency_penalty: Annotated[float, option(SAMPLING, "-2 to 2, 0 is off.")] = 0.0,
-    max_tokens: Annotated[int, option(SAMPLING, "Of one answer; 512 unless given.")] = MAX_TOKENS,
-    stop: Annotated[
-        list[str] | None, option(SAMPLING, "End before it; repeatable.", metavar="TEXT")
-    ] = None,
-    seed: Annotated[int | None, option(SAMPLING, "Drawn for each answer unless given.")] = None,
+    presence_penalty: options.PresencePenalty = 0.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    max_tokens: options.MaxTokens = 512,
+    stop: options.Stop = None,
+    seed: options.Seed = None,
     runner: options.Runner = "auto",
     dtype: options.Dtype = None,
     device: options.Device = "auto",
-    max_length: Annotated[int | None, option(LOADING, "Tokens of the conversation.")] = None,
+    max_length: options.MaxLength = None,
     threads: options.Threads = None,
-    revision: Annotated[str | None, option(LOADING, "Branch, tag or commit on the hub.")] = None,
+    revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    quiet: options.Quiet = False,
 ) -> int:
-    """Talk with a model; /help lists what can be said besides messages."""
+    """Talk with a model; /help lists what can be said besides messages.
+
+    It samples as the model's own generation_config says, unless options say otherwise.
+    """
 
     def drafting(names: Sequence[str]) -> tuple[list[str], Any]:
         """The methods' names, and what `LLM.use` takes; options are given to what reads them."""
@@ -77,19 +71,24 @@ def chat(
         raise ValueError("there is no standard input: messages are read from there")
     if revision is not None and (model == BUNDLED or Path(model).is_dir()):
         raise ValueError(f"revision {revision!r} is for models of the hub, and {model!r} is none")
-    params = SamplingParams(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        max_tokens=max_tokens,
-        stop=tuple(stop or ()),
-        seed=seed,
-    )
-    sources = given_sources(draft, heads)
+    sampling: dict[str, Any] = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "max_tokens": max_tokens,
+        "stop": tuple(stop or ()),
+        "seed": seed,
+    }
+    stated = SamplingParams(**sampling)  # what is wrong is told before anything is loaded
+    source = located(model, "target")
+    loading: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    sources: dict[str, Any] = given_sources(draft, heads)
+    if any_tokenizer:
+        sources = sources | foreign(sources, source, loading)
     tuning = {
         "num_draft_tokens": num_draft_tokens,
         "min_confidence": min_confidence,
@@ -97,8 +96,6 @@ def chat(
     }
     speculate = methods.merged(method or [], sources, **tuning)
     names = methods.listed(method or [], sources) or ["none"]
-    source = located(model, "target")
-    loading: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     tokenizer = load_tokenizer(source, None, loading)
     if tokenizer is not None:  # before the weights, which may be large
         _give_template(tokenizer, model, chat_template, system)
@@ -108,7 +105,7 @@ def chat(
         speculate=speculate,
         rule=rule,
         runner=runner,
-        dtype=precision(dtype, runner, device) if model == BUNDLED else dtype or "auto",
+        dtype=dtype or "auto",
         device=device,
         max_batch=1,
         max_length=max_length,
@@ -118,12 +115,31 @@ def chat(
     ) as llm:
         if llm.tokenizer is None:
             raise ValueError(f"{model} came without a tokenizer, and a conversation is text")
+        params = _of_model(llm, sampling, context)
         interactive = sys.stdin.isatty()
         if interactive and not quiet:
             tell(f"{model}, method {'+'.join(names)}: /help lists the commands, {LEAVE}")
+        own = {
+            name: getattr(params, name)
+            for name in sampling
+            if getattr(params, name) != getattr(stated, name)
+        }
+        if not quiet:
+            for line in defaults.notes(own, (), taken=True):
+                tell(line)
         entries = _entries(interactive)
         conversation = Conversation(llm, params, system, names, drafting, entries.confirm, quiet)
         return converse(conversation, entries, interactive=interactive)
+
+
+def _of_model(llm: LLM, sampling: dict[str, Any], context: typer.Context) -> SamplingParams:
+    """As the model's generation config says where the user gave nothing."""
+    own = {"max_tokens", "stop", "seed"}  # of a conversation: no config has a say in these
+    for name in sampling:
+        given = context.get_parameter_source(name)
+        if given is not None and given.name != "DEFAULT":
+            own.add(name)
+    return SamplingParams.from_model(llm, **{name: sampling[name] for name in own})
 
 
 def _entries(interactive: bool) -> Source:

@@ -22,7 +22,11 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "seed": int,
     "stop": str,
 }
-NOTHING: dict[str, Any] = {"seed": None, "stop": ()}  # what "none" is for those that know it
+NOTHING: dict[str, Any] = {
+    "max_tokens": None,
+    "seed": None,
+    "stop": (),
+}  # what "none" is for those that know it
 
 
 def changed(params: SamplingParams, words: str) -> SamplingParams:
@@ -50,8 +54,15 @@ def listing(params: SamplingParams) -> str:
     shown = {name: getattr(params, name) for name in KINDS}
     always = ("temperature", "max_tokens")
     parts = [
-        f"{name} {', '.join(map(repr, value)) if name == 'stop' else value}"
+        f"{name} {_written(value)}"
         for name, value in shown.items()
         if name in always or value != getattr(default, name)
     ]
     return ", ".join(parts)
+
+
+def _written(value: Any) -> str:
+    """As `changed` reads it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(repr, value))
+    return "none" if value is None else str(value)

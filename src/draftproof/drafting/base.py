@@ -7,11 +7,13 @@ lies in `TokenTree.laws` it cannot make the output wrong.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NoReturn, Protocol
 
-from draftproof.runners.base import Target
+from torch import Tensor
+
+from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
@@ -31,6 +33,7 @@ class Drafter:
 
     taps: tuple[int, ...] = ()
     wants_best = False  # the target's argmax after every node, in `request.feedback`
+    observes = False  # the states of all committed tokens, by `observe`
 
     def __repr__(self) -> str:
         """Its name, and what it was made with."""
@@ -52,8 +55,19 @@ class Drafter:
         """See `Proposer`."""
         raise NotImplementedError
 
-    def bind(self, target: Target) -> None:
-        """Called once, before the first step; refuses what cannot work (`ValueError`)."""
+    def bind(self, target: Target, load: Load) -> None:
+        """Called once, before the first step; refuses what cannot work (`ValueError`).
+
+        load(target, model) makes a runner for another model beside the target; a proposer that is
+        no `Drafter` is called with the target alone.
+        """
+
+    def observe(self, request: Writing, position: int, hidden: Mapping[int, Tensor]) -> None:
+        """States that the target committed, prompts included: what a cache of one's own is made of.
+
+        hidden: tapped layer -> (n, hidden size), of the tokens from `position` on. Every token
+        comes once, in order; from an earlier position on again where a pass had to be made anew.
+        """
 
     def read_along(self, requests: Sequence[Writing]) -> None:
         """The target still reads their prompts in this step.
@@ -74,12 +88,16 @@ class Foreign(Drafter):
     def __init__(self, proposer: Proposer) -> None:
         self.proposer, self.taps = proposer, proposer.taps
         self.wants_best = bool(getattr(proposer, "wants_best", False))
+        self.observes = bool(getattr(proposer, "observes", False))
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return self.proposer.propose(requests)
 
-    def bind(self, target: Target) -> None:
+    def bind(self, target: Target, load: Load) -> None:
         self._call("bind", target)
+
+    def observe(self, request: Writing, position: int, hidden: Mapping[int, Tensor]) -> None:
+        self._call("observe", request, position, hidden)
 
     def read_along(self, requests: Sequence[Writing]) -> None:
         self._call("read_along", requests)

@@ -12,14 +12,13 @@ from typing import Any
 
 from torch import Tensor
 
-from draftproof.bundled import located
 from draftproof.drafting import bush
 from draftproof.drafting.base import alone
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.bush import Ranks
 from draftproof.drafting.fitting import FIXED, Costs, Fit, widths
 from draftproof.drafting.growing import Growing, Growth
-from draftproof.runners.base import Output, Target
+from draftproof.runners.base import Load, Output, Target
 from draftproof.shapes import choices_to_parents
 from draftproof.tree import TokenTree
 from draftproof.writing import Children, Writing
@@ -66,8 +65,8 @@ class DraftModel(Growing):
         self._fits: dict[int, Fit] = {}  # of the others, one each
         self._last: dict[int, TokenTree] = {}  # to learn from, where shapes are fitted
 
-    def bind(self, target: Target) -> None:
-        self.beside = Beside(target.load(located(self.model, "draft"), self.quantize), target)
+    def bind(self, target: Target, load: Load) -> None:
+        self.beside = Beside(load(target, self.model, self.quantize), target)
         self.vocabulary = target.vocabulary
         if self.fitted:
             self.fit = Fit(Costs.measured(target, self.beside.runner, NODES), NODES, DEPTH)

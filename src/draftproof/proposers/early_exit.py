@@ -20,7 +20,7 @@ from draftproof.drafting.growing import Growing, Growth
 from draftproof.heads.files import load
 from draftproof.heads.module import Heads
 from draftproof.heads.placed import placed
-from draftproof.runners.base import Output, Target, Work
+from draftproof.runners.base import Load, Output, Target, Work
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
@@ -50,7 +50,7 @@ class EarlyExit(Growing):
             raise ValueError(f"the head reads layer {self.heads.exit}, not {layers}: drop layers")
         self.layers = layers if self.heads is None else self.heads.exit
 
-    def bind(self, target: Target) -> None:
+    def bind(self, target: Target, load: Load) -> None:
         if self.layers is not None and not 1 <= self.layers < target.layers:
             raise ValueError(
                 f"layers={self.layers} is no early exit of a model with {target.layers} layers: "

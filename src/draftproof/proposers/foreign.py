@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 from draftproof import sampling
-from draftproof.bundled import located
 from draftproof.drafting.growing import Growing, Growth, stop
 from draftproof.drafting.script import BROKEN, Script
 from draftproof.drafting.translated import Translated
-from draftproof.runners.base import Output, Target, Work
+from draftproof.runners.base import Load, Output, Target, Work
 from draftproof.tree import TokenTree
 from draftproof.writing import Children, Writing
 
@@ -51,8 +50,8 @@ class ForeignDraft(Growing):
         """The share of the tokens drafted whose text could be proposed; 1 before the first."""
         return self.survived / self.written if self.written else 1.0
 
-    def bind(self, target: Target) -> None:
-        self.runner, self.size = target.load(located(self.model, "draft")), target.vocabulary
+    def bind(self, target: Target, load: Load) -> None:
+        self.runner, self.size = load(target, self.model), target.vocabulary
         self.beside = Translated(self.runner, self.own, self.other, self.bos, self.lookbehind)
         shared = {self.other.piece(i): i for i in range(self.size)}
         own = reversed(range(self.runner.vocabulary))  # "e" comes late, the byte of an e early

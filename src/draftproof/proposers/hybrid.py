@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+from torch import Tensor
 
 from draftproof.drafting.base import Drafter, Proposer, adopt
 from draftproof.drafting.together import passed
-from draftproof.runners.base import Target
+from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree, merge
 from draftproof.writing import Writing
 
@@ -40,13 +42,19 @@ class Hybrid(Drafter):
         self.parts = [adopt(part) for part in parts]
         self.taps = tuple(sorted({tap for part in self.parts for tap in part.taps}))
         self.wants_best = any(part.wants_best for part in self.parts)
+        self.observes = any(part.observes for part in self.parts)
 
-    def bind(self, target: Target) -> None:
+    def bind(self, target: Target, load: Load) -> None:
         for part in self.given:
             if isinstance(part, str):  # inside of another proposer, where nobody looks for names
                 raise ValueError(f"a hybrid in another method takes no names: replace {part!r}")
         for part in self.parts:
-            part.bind(target)
+            part.bind(target, load)
+
+    def observe(self, request: Writing, position: int, hidden: Mapping[int, Tensor]) -> None:
+        for part in self.parts:
+            if part.observes:
+                part.observe(request, position, hidden)
 
     def read_along(self, requests: Sequence[Writing]) -> None:
         for part in self.parts:

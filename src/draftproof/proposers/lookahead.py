@@ -14,7 +14,7 @@ from random import Random
 from weakref import WeakKeyDictionary
 
 from draftproof.drafting.base import Drafter
-from draftproof.runners.base import Target
+from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
@@ -59,7 +59,7 @@ class Lookahead(Drafter):
         self.from_text = from_text
         self._states: WeakKeyDictionary[Writing, State] = WeakKeyDictionary()
 
-    def bind(self, target: Target) -> None:
+    def bind(self, target: Target, load: Load) -> None:
         self._states.clear()
 
     def release(self, request: Writing) -> None:

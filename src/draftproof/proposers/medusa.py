@@ -17,7 +17,7 @@ from draftproof.drafting.base import Drafter
 from draftproof.heads.files import load
 from draftproof.heads.module import Heads, Ranks, checked_tree
 from draftproof.heads.placed import placed
-from draftproof.runners.base import Target
+from draftproof.runners.base import Load, Target
 from draftproof.shapes import best_first
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -66,7 +66,7 @@ class Medusa(Drafter):
         self.depth = max(map(len, self.paths), default=heads.heads)
         self.width = max(map(max, self.paths), default=min(nodes, WIDTH) - 1) + 1
 
-    def bind(self, target: Target) -> None:
+    def bind(self, target: Target, load: Load) -> None:
         self.placed = placed(self.heads, target)
 
     @torch.inference_mode()

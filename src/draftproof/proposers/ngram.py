@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from draftproof.drafting.base import Drafter
-from draftproof.runners.base import Target
+from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree, merge
 from draftproof.writing import Writing
 
@@ -52,7 +52,7 @@ class NGram(Drafter):
         self.max_ngram, self.min_ngram = max_ngram, min_ngram
         self._indices: WeakKeyDictionary[Writing, Index] = WeakKeyDictionary()
 
-    def bind(self, target: Target) -> None:
+    def bind(self, target: Target, load: Load) -> None:
         self._indices.clear()
 
     def release(self, request: Writing) -> None:

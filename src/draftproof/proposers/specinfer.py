@@ -14,11 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-from draftproof.bundled import located
 from draftproof.drafting.base import Drafter
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.bush import Ranks, grown, stacked
-from draftproof.runners.base import Target
+from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree, merge
 from draftproof.writing import Children, Writing
 
@@ -45,10 +44,8 @@ class SpecInfer(Drafter):
         if not all(one and min(one) >= 1 for one in self.expansions):
             raise ValueError("an expansion holds the children of a leaf by depth, each 1 or more")
 
-    def bind(self, target: Target) -> None:
-        self.drafts = [
-            Beside(target.load(located(model, "draft")), target) for model in self.models
-        ]
+    def bind(self, target: Target, load: Load) -> None:
+        self.drafts = [Beside(load(target, model), target) for model in self.models]
         self.vocabulary = target.vocabulary
 
     def read_along(self, requests: Sequence[Writing]) -> None:

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftproof.bundled import located
 from draftproof.drafting.base import Proposer, adopt
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.growing import Growing, Growth, stop
 from draftproof.drafting.stage import Stage, written
 from draftproof.drafting.together import passed
-from draftproof.runners.base import Output, Target
+from draftproof.runners.base import Load, Output, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
@@ -44,9 +43,9 @@ class Staged(Growing):
             raise ValueError("the drafter of a draft learns nothing from it: use another method")
         self._stages: dict[int, Stage] = {}
 
-    def bind(self, target: Target) -> None:
-        self.beside = Beside(target.load(located(self.model, "draft")), target)
-        self.drafter.bind(self.beside.runner)
+    def bind(self, target: Target, load: Load) -> None:
+        self.beside = Beside(load(target, self.model), target)
+        self.drafter.bind(self.beside.runner, load)
         self.vocabulary = target.vocabulary
         self._stages.clear()
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from draftproof.drafting.automaton import Automaton
 from draftproof.drafting.base import Drafter, alone
-from draftproof.runners.base import Target
+from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
@@ -57,7 +57,7 @@ class SuffixAutomaton(Drafter):
         self.min_share, self.corpus = min_share, corpus
         self._own: WeakKeyDictionary[Writing, Own] = WeakKeyDictionary()
 
-    def bind(self, target: Target) -> None:
+    def bind(self, target: Target, load: Load) -> None:
         self.close()
 
     def close(self) -> None:

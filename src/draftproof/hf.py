@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from transformers.generation.stopping_criteria import (
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftproof.counts import Stats
-from draftproof.hf_options import of_generate, refuse
+from draftproof.hf_options import of_generate, refuse, signature_with_tokenizer
 from draftproof.llm import LLM
 from draftproof.methods import resolve
 from draftproof.request import Request
@@ -139,6 +139,13 @@ class CustomGenerate:
             f"custom_generate({self._options['speculate']!r}, rule={self._options['rule']!r}, "
             f"seed={self._seed}, max_batch={self._options['max_batch']})"
         )
+
+    if not TYPE_CHECKING:  # of objects alone: the class keeps its own
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "__signature__":
+                return signature_with_tokenizer(self.__call__)
+            raise AttributeError(f"custom_generate has no attribute {name!r}")
 
     def _engine(self, model: PreTrainedModel, mine: threading.Lock) -> LLM:
         """The model's engine, that of the last call; another model waits until nobody uses it.

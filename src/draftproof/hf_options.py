@@ -5,13 +5,18 @@ Knows `generate`'s conventions, not how anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 from transformers import GenerationConfig
 
-# Keywords that reach every decoding loop; "cache_position" does in older versions.
-TAKEN = "attention_mask position_ids past_key_values use_cache logits_to_keep cache_position"
+# Keywords that reach every decoding loop; "cache_position") does in older versions.
+TAKEN = (
+    "attention_mask position_ids past_key_values use_cache logits_to_keep tokenizer cache_position"
+)
 # Options of a generation config that only another decoding loop could follow.
 OTHER_LOOPS = (
     "num_beams num_beam_groups penalty_alpha dola_layers constraints force_words_ids use_mtp "
@@ -36,6 +41,26 @@ def of_generate(arguments: dict[str, Any]) -> dict[str, Any]:
     found = {name: arguments.get(name) for name in names}
     found["past_key_values"] = (arguments.get("kwargs") or {}).get("past_key_values")
     return {n: value for n, value in found.items() if value is not None and value is not False}
+
+
+def signature_with_tokenizer(call: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a decoding loop for `generate`, with `tokenizer` where a caller gave one.
+
+    transformers takes the tokenizer out of the keywords, forgets it for a callable (seen in 5.23),
+    and then refuses stop strings, which need it: so it is put back among the keywords, which are
+    searched for this signature's names next.
+    """
+    signature = inspect.signature(call)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_extract_generation_mode_kwargs":
+        frame = frame.f_back
+    here = {} if frame is None else frame.f_locals
+    if "tokenizer" not in here.get("generation_mode_kwargs", {}) or "kwargs" not in here:
+        return signature
+    here["kwargs"]["tokenizer"] = here["generation_mode_kwargs"]["tokenizer"]
+    keyword = inspect.Parameter("tokenizer", inspect.Parameter.KEYWORD_ONLY)
+    *named, rest = signature.parameters.values()
+    return signature.replace(parameters=[*named, keyword, rest])
 
 
 def refuse(

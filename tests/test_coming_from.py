@@ -1,0 +1,117 @@
+"""Names that people bring from other libraries: answered with what to use here."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import draftproof as dp
+from draftproof import foreign_names
+from spelling import model, tokenizer
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "coming_from.md"
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[dp.LLM]:
+    with dp.LLM(model(), tokenizer=tokenizer()) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", sorted(foreign_names.LLM))
+def test_options_of_other_models(name: str) -> None:
+    with pytest.raises(TypeError, match=f"LLM has no {name}: "):
+        dp.LLM("bundled", **{name: 1})
+
+
+@pytest.mark.parametrize("name", sorted(foreign_names.SAMPLING))
+def test_sampling_options(name: str, llm: dp.LLM) -> None:
+    with pytest.raises(TypeError, match=f"SamplingParams has no {name}: "):
+        dp.SamplingParams(**{name: 1})
+    with pytest.raises(TypeError, match=f"LLM.generate has no {name}: "):
+        llm.generate("x", **{name: 1})
+
+
+@pytest.mark.parametrize("name", sorted(foreign_names.CALLS))
+@pytest.mark.parametrize("call", ["generate", "chat", "stream", "submit"])
+def test_options_of_a_call(call: str, name: str, llm: dp.LLM) -> None:
+    with pytest.raises(TypeError, match=f"LLM.{call} has no {name}: "):
+        getattr(llm, call)("x", **{name: 1})
+
+
+def test_no_hint_names_what_is_there() -> None:
+    """A name that is an option here is not another library's."""
+    assert not foreign_names.LLM.keys() & inspect.signature(dp.LLM).parameters.keys()
+    own = inspect.signature(dp.SamplingParams).parameters.keys()
+    assert not foreign_names.SAMPLING.keys() & own
+    assert own <= foreign_names.CALLS.keys()
+
+
+def test_every_hint_names_something_that_is_there(llm: dp.LLM) -> None:
+    kinds = {"LLM": dp.LLM, "SAMPLING": dp.SamplingParams}
+    for table, kind in kinds.items():
+        options = inspect.signature(kind).parameters.keys()
+        for hint in getattr(foreign_names, table).values():
+            direct = re.findall(r"(?:use|with) (\w+)=", hint)
+            assert {*direct} <= {*options, "custom_generate"}, hint
+        for name in re.findall(r"dp\.(\w+)", " ".join(getattr(foreign_names, table).values())):
+            assert name in dp.__all__
+    (out,) = llm.generate("x", dp.SamplingParams(max_tokens=1, logprobs=0))
+    for place, thing in {"Completion": out, "LLM": llm}.items():
+        for hint in foreign_names.ATTRIBUTES[place].values():
+            for name in re.findall(r"(?:use|and|in) (?:its )?\.(\w+)", hint):
+                assert hasattr(thing, name), hint
+
+
+def test_an_unknown_keyword_is_pythons_own_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        dp.SamplingParams(warmth=1)
+
+
+def test_attributes(llm: dp.LLM) -> None:
+    (out,) = llm.generate("x", dp.SamplingParams(max_tokens=2))
+    for thing, place in ((out, "Completion"), (llm, "LLM")):
+        for name, way in foreign_names.ATTRIBUTES[place].items():
+            with pytest.raises(AttributeError) as caught:
+                getattr(thing, name)
+            assert str(caught.value) == f"{place} has no attribute {name!r}: {way}"
+        assert not hasattr(thing, "nothing_of_the_kind")
+    assert copy.deepcopy(out) == pickle.loads(pickle.dumps(out)) == out
+
+
+def test_an_llm_is_not_called(llm: dp.LLM) -> None:
+    with pytest.raises(TypeError, match=r"llm\.generate"):
+        llm("x")
+
+
+def rows() -> list[tuple[str, ...]]:
+    lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
+    cells = [line.strip("|").split(" | ") for line in lines if line.startswith("| ")]
+    return [tuple(cell.strip() for cell in row) for row in cells if row[0].strip() != "There"]
+
+
+def test_the_tables_run(llm: dp.LLM) -> None:
+    """Every constructor and call that stands there on our side, as code."""
+    asked = {"prompt": "x", "text": "x", "messages": "hi", "params": dp.SamplingParams()}
+    asked |= {"prompts": ["x", "y"], "draft": model(), "model": model(), "name": model()}
+    asked |= {"folder_or_name": model(), "tokenizer": tokenizer(), "dp": dp, "llm": llm}
+    asked["completion"] = llm.generate("x", dp.SamplingParams(max_tokens=1))[0]
+    ran = 0
+    for _, ours in rows():
+        for code in re.findall(r"`((?:dp|llm|completion)\.[^`]+)`", ours):
+            code = re.sub(r"(max_length)=\d+", r"\1=64", code)
+            if 'dtype="' in code:  # of a loaded model it is not changed
+                assert re.search(r'dtype="(bfloat16|int8)"', code)
+                continue
+            made: Any = eval(code, dict(asked))
+            ran += 1
+            if isinstance(made, dp.LLM) and made is not llm:
+                made.close()
+    assert ran > 25

@@ -1,0 +1,67 @@
+"""The drop-in says what it did and what it is; what cannot generate says what to wrap it in."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+import draftproof as dp
+from spelling import model, tokenizer
+
+NEW = 20
+
+
+def written(target: PreTrainedModel, **options: object) -> torch.Tensor:
+    ids = torch.tensor([tokenizer()("def f(x):")["input_ids"]])
+    defaults = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None}
+    return target.generate(ids, attention_mask=torch.ones_like(ids), **{**defaults, **options})
+
+
+def test_stats_of_the_last_call() -> None:
+    fast = dp.custom_generate("ngram")
+    assert fast.stats == []
+    written(model(), custom_generate=fast)
+    assert [stats.tokens for stats in fast.stats] == [NEW]
+    ids = torch.tensor([[5, 6], [7, 8]])
+    model().generate(ids, max_new_tokens=3, do_sample=False, custom_generate=fast)
+    assert len(fast.stats) == 2 and all(stats.steps for stats in fast.stats)
+
+
+def test_it_says_what_it_is() -> None:
+    fast = dp.custom_generate(dp.NGram(5), rule="rejection", seed=3)
+    assert repr(fast) == (
+        "custom_generate(NGram(num_draft_tokens=5, max_ngram=4, min_ngram=2, branches=2), "
+        "rule='rejection', seed=3, max_batch=8)"
+    )
+    with dp.LLM(model(), tokenizer=tokenizer(), speculate="ngram") as llm:
+        for word in ("LLM(", "Llama", "torch", "float32", "NGram(num_draft_tokens=8", "coupled"):
+            assert word in repr(llm)
+    both = repr(dp.Hybrid([dp.Lookahead(), dp.DraftModel(model(), 3)], max_nodes=9))
+    for word in ("Hybrid(parts=[Lookahead(", "model=LlamaForCausalLM", "max_nodes=9"):
+        assert word in both
+
+
+@pytest.mark.parametrize("drafter", [dp.NGram(), dp.Lookahead(), dp.DraftModel("bundled")])
+def test_a_drafter_does_not_generate(drafter: object) -> None:
+    with pytest.raises(TypeError, match=rf"wrap it.*{type(drafter).__name__}"):
+        written(model(), custom_generate=drafter)
+
+
+def test_stop_strings_take_the_tokenizer_of_the_call() -> None:
+    plain = written(model())
+    prompt = tokenizer()("def f(x):")["input_ids"]
+    text = tokenizer().decode(plain[0, len(prompt) :])
+    stop = {"stop_strings": [text[5:7]], "tokenizer": tokenizer()}
+    want = written(model(), **stop)
+    assert want.shape[1] < plain.shape[1]
+    for drafter in (None, "ngram"):
+        got = written(model(), custom_generate=dp.custom_generate(drafter), **stop)
+        assert torch.equal(got, want)
+    with pytest.raises(ValueError, match="tokenizer"):  # transformers' own
+        written(model(), custom_generate=dp.custom_generate(), stop_strings=["a"])
+    got = written(model(), custom_generate=dp.custom_generate(), tokenizer=tokenizer())
+    assert torch.equal(got, plain)
+    assert "tokenizer" not in inspect.signature(dp.custom_generate()).parameters

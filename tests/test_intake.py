@@ -1,0 +1,89 @@
+"""Conversations and prompts at the door: what is taken, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import draftproof as dp
+from draftproof.intake import Intake
+from spelling import MAX, model, tokenizer
+
+SHORT = dp.SamplingParams(max_tokens=5, ignore_eos=True)
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[dp.LLM]:
+    with dp.LLM(model(), tokenizer=tokenizer()) as made:
+        yield made
+
+
+def test_requests_need_no_model() -> None:
+    intake = Intake(tokenizer(), vocabulary=259, max_length=20, end_ids=(2,))
+    one, two = intake.requests("ab", dp.SamplingParams(n=2, seed=1))
+    assert one.prompt == two.prompt == tokenizer()("ab")["input_ids"]
+    assert one.key != two.key and one.siblings == two.siblings == [one.key, two.key]
+    assert one.stop_ids == {2} and one.max_length == 20
+    with pytest.raises(ValueError, match="tokenizer"):
+        Intake(None, 259, 20).requests("ab", dp.SamplingParams())
+
+
+def test_text_is_a_users_message(llm: dp.LLM) -> None:
+    (want,) = llm.chat(HI, SHORT)
+    assert llm.chat("hi", SHORT)[0].token_ids == want.token_ids
+    assert llm.chat(HI[0], SHORT)[0].token_ids == want.token_ids
+    assert [out.token_ids for out in llm.chat(["hi", HI], SHORT)] == [want.token_ids] * 2
+    streamed = [token for chunk in llm.stream(HI, SHORT) for token in chunk.token_ids]
+    assert streamed == want.token_ids
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([{"role": "user"}], "message 1 has no content"),
+        ([HI[0], {"role": "user", "content": None}], "message 2 has no content"),
+        ([{"content": "hi"}], "message 1 has no role"),
+        ([HI[0], "hi"], "message 2 is a str"),
+        ([], "at least one"),
+        (b"hi", "bytes"),
+        (5, "not <class 'int'>"),
+    ],
+)
+def test_messages_that_are_none(llm: dp.LLM, messages: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        llm.chat(messages, SHORT)
+
+
+@pytest.mark.parametrize("prompt", [b"hi", bytearray(b"hi"), [b"hi"]])
+def test_bytes_are_no_token_ids(llm: dp.LLM, prompt: Any) -> None:
+    with pytest.raises(ValueError, match="bytes are no prompt"):
+        llm.generate(prompt, SHORT)
+
+
+def test_messages_are_no_prompt_of_generate(llm: dp.LLM) -> None:
+    for messages in (HI, [HI]):
+        with pytest.raises(ValueError, match="llm.chat"):
+            llm.generate(messages, SHORT)
+
+
+def test_no_limit_is_the_context(llm: dp.LLM) -> None:
+    params = dp.SamplingParams(max_tokens=None, stop=None, min_tokens=3, ignore_eos=True)
+    (out,) = llm.generate([5, 6], params)
+    assert len(out.token_ids) == MAX - 2 and out.finish_reason == "length"
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "bf16"])
+def test_bundled_is_a_model(name: str) -> None:
+    with dp.LLM("bundled", dtype=name, speculate=dp.Medusa("bundled")) as llm:
+        assert llm.runner.precision == "bfloat16"
+        assert "return" in llm.generate("def f(x):", dp.SamplingParams(max_tokens=9))[0].text
+
+
+@pytest.mark.parametrize("name", ["fp16", "half", "fp32", "float"])
+def test_other_names_of_precisions(name: str) -> None:
+    from draftproof.runners.loading import pick_dtype
+
+    assert str(pick_dtype(name)) in ("torch.float16", "torch.float32")

@@ -8,7 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, so 
 import torch
 from hypothesis import settings
 
-pytest_plugins = ("commands",)  # fixtures: `pair`, `run`
+pytest_plugins = ("commands", "training_folders")  # fixtures: pair, run; folder, train
 
 # A shell that starts the tests with & has them ignore interrupts, which some of them raise.
 signal.signal(signal.SIGINT, signal.default_int_handler)

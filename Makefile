@@ -6,7 +6,7 @@ NATIVE := $(wildcard src/draftproof/native/*.cpp src/draftproof/native/*.h src/d
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 CORPUS := build/demo/sources
-BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume
+BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume --overwrite
 WRITTEN := --self-distill --limit 1500000
 
 .PHONY: setup demo test test-all bench-peers models lint wheel clean FORCE

@@ -148,11 +148,11 @@ def _read(file: Path) -> dict[str, Any]:
                 raise ValueError(f"{size:,} bytes, more than any heads need")
             return dict(json.loads(file.read_text(encoding="utf-8")))
         if file.suffix == ".safetensors":
-            found = load_file(file)
+            tensors = load_file(file)
         else:
-            found = torch.load(file, map_location="cpu", weights_only=True)
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
         # Some files put a prefix before every name.
-        return {re.sub(r"^medusa_heads?\.", "", n): torch.as_tensor(t) for n, t in found.items()}
+        return {re.sub(r"^medusa_heads?\.", "", n): torch.as_tensor(t) for n, t in tensors.items()}
     except Exception as error:  # whatever json, pickle and zip make of a broken or foreign file
         said = str(error) if isinstance(error, ValueError) else type(error).__name__
         raise ValueError(f"{file.name} cannot be read ({said}): {AGAIN}") from None
@@ -206,6 +206,6 @@ def _agree(config: Mapping[str, Any], K: int, layers: int, d: int) -> None:
     said: dict[str, Sequence[int]] = {"hidden_size": (d,)}
     said |= dict.fromkeys(("heads", "num_heads", "medusa_num_heads"), range(1, K + 1))
     said |= dict.fromkeys(("layers", "num_hidden_layers", "medusa_num_layers"), (layers,))
-    for name, found in said.items():
-        if config.get(name, found[-1]) not in found:
-            raise ValueError(f"config.json says {name}: {config[name]}, not {found[-1]}: {AGAIN}")
+    for name, values in said.items():
+        if config.get(name, values[-1]) not in values:
+            raise ValueError(f"config.json says {name}: {config[name]}, not {values[-1]}: {AGAIN}")

@@ -19,8 +19,8 @@ Ranks = tuple[int, ...]  # (2, 0): the best guess of head 2 after the third best
 class Heads(nn.Module):
     """K heads: `layers` blocks x + SiLU(W1 x + b) each, then W2 or the target's LM head.
 
-    weights: W1, (K, layers, d, d); zeros, of which each head repeats the LM head, are the paper's
-    start. biases: b, (K, layers, d). outputs: W2, (K, V, d); None: the target's LM head is shared.
+    weights: W1, (K, layers, d, d). The paper starts from zeros: each head then equals the LM head.
+    biases: b, (K, layers, d). outputs: W2, (K, V, d); None: the target's LM head is shared.
     target: its name. accuracies: per head, how often its guess of each rank is right. tree: paths
     of ranks that suit these heads. exit: a single head reads the normed state after so many layers
     of the target; None: after all. Raises `ValueError`.
@@ -80,8 +80,8 @@ class Heads(nn.Module):
 
 def shaped(name: str, tensor: Tensor, *shape: int) -> Tensor:
     if tensor.shape != shape or not tensor.is_floating_point():
-        found = f"{tuple(tensor.shape)} of {tensor.dtype}"
-        raise ValueError(f"{name} is {found} and should be {shape} of floats: {AGAIN}")
+        actual = f"{tuple(tensor.shape)} of {tensor.dtype}"
+        raise ValueError(f"{name} is {actual} and should be {shape} of floats: {AGAIN}")
     return tensor
 
 

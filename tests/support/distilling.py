@@ -1,0 +1,81 @@
+"""A target that knows the cyclic language, its tokenizer and files, and options that distil it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerFast
+
+import tiny
+from cyclic import V, cycle
+from draftproof.training.jobs.draft import Options
+from draftproof.training.trainer import Plan
+
+
+def random(*shape: int, seed: int = 0, scale: float = 2.0) -> Tensor:
+    made = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scale * made
+
+
+@cache
+def cyclic() -> Any:
+    """A model of two layers that knows the cyclic language."""
+    model = tiny.model("llama", vocab_size=V, num_hidden_layers=2, initializer_range=0.02)
+    rows = torch.tensor([cycle(i, 20) for i in range(V)])
+    adam = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(40):
+        logits = model(rows[:, :-1]).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        loss.backward()
+        adam.step()
+        adam.zero_grad()
+    assert float(loss.detach()) < 0.05
+    return model.requires_grad_(False)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def phase(self, text: str) -> None: ...
+    def share(self, done: float) -> None: ...
+    def step(self, state: Any, shown: dict[str, float], plan: Plan) -> None: ...
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def stopped(self) -> bool:
+        return False
+
+
+def tokenizer(size: int = 53) -> Any:
+    vocabulary = {f"t{i}": i for i in range(size)}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="t0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+def options(folder: Path, **more: Any) -> Options:
+    target = str(folder / "target")
+    given: dict[str, Any] = {
+        "target": target,
+        "source": target,
+        "data": [str(folder / "text.jsonl")],
+        "out": folder / "out",
+        "steps": 60,
+        "length": 32,
+        "rows": 8,
+        "rate": 1e-2,
+        "calibration_tokens": 1000,
+        "device": "cpu",
+    }
+    return Options(**{**given, **more})

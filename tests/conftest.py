@@ -8,7 +8,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, so 
 import torch
 from hypothesis import settings
 
-pytest_plugins = ("commands", "conversing", "training_folders")  # fixtures: pair, run; chat, chat_models; folder, train
+# Fixtures: pair, run; chat, chat_models; folder, train.
+pytest_plugins = ("commands", "conversing", "training_folders")
 
 # A shell that starts the tests with & has them ignore interrupts, which some of them raise.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -71,19 +71,18 @@ def chat(
         raise ValueError("there is no standard input: messages are read from there")
     if revision is not None and (model == BUNDLED or Path(model).is_dir()):
         raise ValueError(f"revision {revision!r} is for models of the hub, and {model!r} is none")
-    sampling: dict[str, Any] = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "max_tokens": max_tokens,
-        "stop": tuple(stop or ()),
-        "seed": seed,
-    }
-    stated = SamplingParams(**sampling)  # what is wrong is told before anything is loaded
+    params = SamplingParams(  # what is wrong is told before anything is loaded
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
+        seed=seed,
+    )
     source = located(model, "target")
     loading: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     sources: dict[str, Any] = given_sources(draft, heads)
@@ -115,31 +114,18 @@ def chat(
     ) as llm:
         if llm.tokenizer is None:
             raise ValueError(f"{model} came without a tokenizer, and a conversation is text")
-        params = _of_model(llm, sampling, context)
+        # Of a conversation's length and seed no config has a say.
+        own = {"max_tokens", "stop", "seed"} | defaults.given(context)
+        params, notes = defaults.completed(llm, params, own, taken=True)
         interactive = sys.stdin.isatty()
         if interactive and not quiet:
             tell(f"{model}, method {'+'.join(names)}: /help lists the commands, {LEAVE}")
-        own = {
-            name: getattr(params, name)
-            for name in sampling
-            if getattr(params, name) != getattr(stated, name)
-        }
         if not quiet:
-            for line in defaults.notes(own, (), taken=True):
+            for line in notes:
                 tell(line)
         entries = _entries(interactive)
         conversation = Conversation(llm, params, system, names, drafting, entries.confirm, quiet)
         return converse(conversation, entries, interactive=interactive)
-
-
-def _of_model(llm: LLM, sampling: dict[str, Any], context: typer.Context) -> SamplingParams:
-    """As the model's generation config says where the user gave nothing."""
-    own = {"max_tokens", "stop", "seed"}  # of a conversation: no config has a say in these
-    for name in sampling:
-        given = context.get_parameter_source(name)
-        if given is not None and given.name != "DEFAULT":
-            own.add(name)
-    return SamplingParams.from_model(llm, **{name: sampling[name] for name in own})
 
 
 def _entries(interactive: bool) -> Source:

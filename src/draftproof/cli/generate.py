@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,7 +98,9 @@ def generate(
         threads=threads,
         **loading,
     ) as llm:
-        params = _with_defaults(llm, params, model_defaults, context)
+        own = defaults.given(context)
+        params, notes = defaults.completed(llm, params, own, taken=model_defaults)
+        _tell(*notes)
         talks = chat or system is not None
         ids = _conversation(llm, text, system) if talks else text
         requests = llm.submit(ids, params)
@@ -128,19 +130,6 @@ def _params(given: dict[str, Any]) -> SamplingParams:
     for name in ("bad_token_ids", "stop", "stop_token_ids"):
         sampling[name] = tuple(given[name] or ())
     return SamplingParams(**sampling)
-
-
-def _with_defaults(
-    llm: LLM, params: SamplingParams, taken: bool, context: typer.Context
-) -> SamplingParams:
-    """With the model's own values, if they are to be taken, where the user gave none; says so."""
-    own = defaults.of_model(llm)
-    sources = {name: context.get_parameter_source(name) for name in own}
-    given = {name for name, source in sources.items() if source and source.name != "DEFAULT"}
-    _tell(*defaults.notes(llm, own, given, taken))
-    if taken:
-        params = replace(params, **{k: value for k, value in own.items() if k not in given})
-    return params
 
 
 def _conversation(llm: LLM, text: str, system: str | None) -> list[int]:

@@ -34,7 +34,7 @@ models: setup
 	$(BIN)/python scripts/train_target.py --work build/demo
 	$(BIN)/draftproof train draft $(BUNDLED) --size 2x192 --loss text --steps 1000 --out build/draft-text
 	$(BIN)/draftproof train draft $(BUNDLED) --start build/draft-text $(WRITTEN) --out build/draft
-	$(BIN)/draftproof train medusa $(BUNDLED) $(WRITTEN) --layers 4 --out build/heads
+	$(BIN)/draftproof train medusa $(BUNDLED) $(WRITTEN) --num-layers 4 --out build/heads
 	for part in draft heads; do cp build/$$part/*.* src/draftproof/bundled/models/$$part; done
 
 lint: setup

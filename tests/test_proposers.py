@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 import draftproof as dp
 import tiny
+from draftproof.drafting.base import Drafter
 from draftproof.request import Request
 from draftproof.tree import TokenTree
 from tiny import other_size
@@ -222,14 +223,12 @@ def test_draft_options_out_of_range(options: dict[str, Any]) -> None:
         dp.DraftModel(relative(), **options)
 
 
-class Spy:
+class Spy(Drafter):
     """Notes the trees of a proposer."""
-
-    taps: tuple[int, ...] = ()
 
     def __init__(self, proposer: Any) -> None:
         self.proposer, self.trees = proposer, []
-        self.bind, self.release = proposer.bind, proposer.release
+        self.bind, self.release = proposer.bind, proposer.release  # type: ignore[method-assign]
 
     def propose(self, requests: Sequence[Request]) -> list[TokenTree]:
         made = self.proposer.propose(requests)

@@ -197,7 +197,7 @@ def test_wrong_options(folder: Path, changes: dict[str, Any], said: str) -> None
 )
 def test_wrong_arguments(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        command("nowhere", ["text"], tmp_path / "out", **{"size": "1", **changes})
+        command("nowhere", ["text"], out=tmp_path / "out", **{"size": "1", **changes})
     assert not (tmp_path / "out").exists()
 
 

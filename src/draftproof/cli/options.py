@@ -118,5 +118,10 @@ Quiet = Annotated[bool, option(OUTPUT, "No notes on stderr.", "--quiet")]
 AsJson = Annotated[bool, option(OUTPUT, "One JSON object, at the end.", "--json")]
 Out = Annotated[Path, option(OUTPUT, "The folder that results are written to.")]
 Export = Annotated[
-    list[str] | None, option(OUTPUT, "Also write another layout; repeatable.", metavar="FORMAT")
+    list[str] | None,
+    option(
+        OUTPUT,
+        "Also write: spec-bench (of a comparison), original or vllm (of heads); repeatable.",
+        metavar="FORMAT",
+    ),
 ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from draftproof.cli import training
-from draftproof.cli.options import Device, Dtype, Threads, TrustRemoteCode, option
-from draftproof.cli.training import RESULTS, TRAINING
+from draftproof.cli.options import Device, Dtype, Model, Out, Threads, TrustRemoteCode, option
+from draftproof.cli.training import TRAINING
 from draftproof.training.jobs.draft import DraftJob, Options
 from draftproof.training.recipes.draft import LOSSES
 
@@ -15,10 +14,9 @@ DRAFT = "The draft"
 
 
 def draft(
-    model: training.Model,
+    model: Model,
     data: training.Data,
-    out: Annotated[Path, option(RESULTS, "Folder for the draft.")],
-    overwrite: training.Overwrite = False,
+    *,
     held_out: training.HeldOut = None,
     limit: training.Limit = None,
     self_distill: training.SelfDistill = False,
@@ -39,32 +37,27 @@ def draft(
         option(DRAFT, "Not a model: a head on that layer of the target, for early exit."),
     ] = None,
     blocks: Annotated[int | None, option(DRAFT, "Of the head of --exit-layer; 4.")] = None,
-    start: Annotated[
-        str | None, option(DRAFT, "A draft to go on from: id, folder or `bundled`.")
-    ] = None,
+    start: training.Start = None,
     loss: Annotated[
         str,
-        option(TRAINING, "forward-kl (default), reverse-kl, tv; text: as if there were no target."),
+        option(TRAINING, "forward-kl, reverse-kl, tv; text: as if there were no target."),
     ] = LOSSES[0],
     on_policy: Annotated[
-        float, option(TRAINING, "Share of the steps on what the draft writes; 0.")
+        float, option(TRAINING, "Share of the steps on what the draft writes.")
     ] = 0.0,
     steps: training.Steps = None,
     rows: training.Rows = None,
     accumulate: training.Accumulate = 1,
-    rate: Annotated[
-        float | None,
-        option(TRAINING, "Peak; 0.001, 0.0003 with --start, less for a width over 320."),
-    ] = None,
+    rate: training.Rate = None,
     seed: training.Seed = 0,
     resume: training.Resume = False,
-    calibration_tokens: Annotated[
-        int, option(RESULTS, "Of held-out text to serve, at each of three temperatures; 20000.")
-    ] = 20_000,
     dtype: Dtype = None,
     device: Device = "auto",
     threads: Threads = None,
     trust_remote_code: TrustRemoteCode = False,
+    out: Out,
+    overwrite: training.Overwrite = False,
+    calibration_tokens: training.CalibrationTokens = 20_000,
 ) -> int:
     """A small model that drafts for a target: distilled, and served once to be sure."""
     options = training.options_of(Options, locals(), "draft")

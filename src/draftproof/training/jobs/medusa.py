@@ -33,7 +33,7 @@ class Options(job.Options):
     """What is trained, on what, and for how long."""
 
     num_heads: int = 5
-    layers: int = 1
+    num_layers: int = 1
     own_head: bool = False
     quantize: str | None = None  # the frozen target, "int8"
     joint: bool = False
@@ -105,7 +105,7 @@ class HeadsJob(Job):
         """The heads before training."""
         options, target = self.options, self.target
         if options.start is None:
-            heads = fresh(target, options.num_heads, options.layers, options.own_head)
+            heads = fresh(target, options.num_heads, options.num_layers, options.own_head)
             heads.target = options.target
             return heads
         heads = files.load(options.start)

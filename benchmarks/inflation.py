@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from draftproof import bundled, clock
 from draftproof.bench.inflation import cost_bytes, inflate, published
+from draftproof.runners import costs
 from draftproof.runners.torch import TorchRunner
 
 
@@ -22,7 +23,7 @@ def pass_ms(
 ) -> dict[str, list[float]]:
     """Milliseconds of passes over `rows` tokens after `context`, the models in turn."""
     passes = {
-        name: clock.passes(TorchRunner(model, max_batch=1), context)(rows)
+        name: costs.passes(TorchRunner(model, max_batch=1), context)(rows)
         for name, model in models.items()
     }
     seconds = clock.interleaved(passes, rounds, warm=3)

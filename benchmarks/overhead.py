@@ -25,6 +25,7 @@ from draftproof import LLM, DraftModel, NGram, bundled, clock, native
 from draftproof.bundled.prompts import PROMPTS
 from draftproof.engine import Engine
 from draftproof.request import Request
+from draftproof.runners import costs
 from draftproof.runners.base import Output, Target, Work
 from draftproof.runners.torch import TorchRunner
 from draftproof.sampling import SamplingParams, pick
@@ -173,8 +174,8 @@ def _nothing(model: int, team: int, given: native.Pass) -> int:
 def pass_ratio(model: PreTrainedModel, context: int, rows: int) -> tuple[float, float, float]:
     """Median ms of our pass and of transformers', and the median ratio, over `rows` tokens."""
     runner = TorchRunner(model, max_batch=1)
-    ours = clock.passes(runner, context)(rows)
-    ids = clock.context_ids(runner, context)
+    ours = costs.passes(runner, context)(rows)
+    ids = costs.context_ids(runner, context)
     cache = DynamicCache(config=model.config)
     fresh = torch.tensor([[1] * rows])
     with torch.inference_mode():

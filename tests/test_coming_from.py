@@ -46,6 +46,23 @@ def test_options_of_a_call(call: str, name: str, llm: dp.LLM) -> None:
         getattr(llm, call)("x", **{name: 1})
 
 
+@pytest.mark.parametrize(
+    ("call", "name", "near"),
+    [(dp.LLM, "spekulate", "speculate"), (dp.SamplingParams, "max_token", "max_tokens")],
+)
+def test_a_slip_of_the_pen(call: Any, name: str, near: str) -> None:
+    with pytest.raises(TypeError, match=f"has no {name}: did you mean {near}?"):
+        call(**{name: 1})
+
+
+@pytest.mark.parametrize("name", sorted(foreign_names.MODULE))
+def test_names_that_are_asked_of_the_package(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': use dp.LLM"):
+        getattr(dp, name)
+    with pytest.raises(AttributeError, match="dp.LLM"):
+        _ = dp.LLM.from_pretrained  # type: ignore[attr-defined]
+
+
 def test_no_hint_names_what_is_there() -> None:
     """A name that is an option here is not another library's."""
     assert not foreign_names.LLM.keys() & inspect.signature(dp.LLM).parameters.keys()

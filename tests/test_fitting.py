@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from draftproof.drafting.bush import Ranks
 from draftproof.drafting.fitting import EVERY, FIRST, Costs, Fit, widths
+from draftproof.drafting.growth import Ranks
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 from draftproof.shapes import choices_to_parents

@@ -25,13 +25,14 @@ SOURCE = REPOSITORY / "src" / "draftproof"
 # Modules are named without the leading "draftproof."; the package itself is "draftproof".
 # Every module is ruled by the first row that names it; "!" excludes. After the bar: what may come
 # from outside besides the standard library (no bar: anything).
-SERVES = "runners.base bundled"
+SERVES = "runners.base"
+RUN = "runners.base runners.costs"
 STEP = "scheduler drafts turns"
 TABLE = f"""
 tree                    <-  | torch
 foreign_names           <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
-runners runners.*       <- tree native native.* runners runners.* | torch transformers
+runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree
 verify                  <- tree sampling | torch
@@ -40,7 +41,7 @@ rules                   <- tree sampling verify writing runners.base | torch
 request                 <- foreign_names tree sampling counts verify writing rules | torch
 drafting.automaton drafting.script drafting.together <-
 drafting.stage          <- tree sampling writing verify rules | torch
-drafting drafting.*     <- tree sampling writing rules runners.base drafting.* shapes | torch
+drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch
 proposers proposers.*   <- tree sampling writing {SERVES} drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
 scheduler               <- request
@@ -67,7 +68,7 @@ intake                  <- request sampling text verify writing
 places                  <-
 analysis                <- tree
 shapes                  <- analysis | numpy
-clock                   <- native runners.base tree | torch
+clock                   <-  | torch
 """
 
 METHODS = re.compile(

@@ -63,6 +63,24 @@ def test_bytes_are_no_token_ids(llm: dp.LLM, prompt: Any) -> None:
         llm.generate(prompt, SHORT)
 
 
+def test_prompts_in_dicts(llm: dp.LLM) -> None:
+    """As vLLM takes them, one or several."""
+    ids = tokenizer()("ab")["input_ids"]
+    (want,) = llm.generate("ab", SHORT)
+    forms: list[Any] = [{"prompt": "ab"}, {"prompt_token_ids": ids}]
+    for prompts in (*forms, forms):
+        assert all(out.token_ids == want.token_ids for out in llm.generate(prompts, SHORT))
+    assert "".join(chunk.text for chunk in llm.stream(forms[0], SHORT)) == want.text
+
+
+def test_a_content_in_parts(llm: dp.LLM) -> None:
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    (want,) = llm.chat(HI, SHORT)
+    assert llm.chat([{**HI[0], "content": parts}], SHORT)[0].token_ids == want.token_ids
+    with pytest.raises(ValueError, match="only text"):
+        llm.chat([{**HI[0], "content": [{"type": "image_url", "image_url": "x"}]}], SHORT)
+
+
 def test_messages_are_no_prompt_of_generate(llm: dp.LLM) -> None:
     for messages in (HI, [HI]):
         with pytest.raises(ValueError, match="llm.chat"):

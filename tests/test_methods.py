@@ -30,7 +30,7 @@ import oracles
 import tiny
 from drafters import METHODS, NATIVE, check_counters, exit_head, target
 from draftproof import methods
-from draftproof.drafting import bush, growing
+from draftproof.drafting import growth
 from draftproof.drafting.automaton import Automaton
 from draftproof.heads import files
 from draftproof.heads.module import Heads
@@ -249,12 +249,12 @@ def test_laws_at_length(method: str, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("method", ["specinfer", "staged, a draft's laws"])
 def test_a_false_law_is_found(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of laws itself: a draft that tells a flatter law than it drew from."""
-    whole = growing.stacked
+    whole = growth.stacked
 
     def flat(laws: Sequence[Tensor]) -> Tensor | None:
         return whole([law.sqrt() / law.sqrt().sum() for law in laws])
 
-    for module in (growing, bush, specinfer):
+    for module in (growth, specinfer):
         monkeypatch.setattr(module, "stacked", flat)
     with pytest.raises(AssertionError):
         check_law("rejection", DRAWN[method](), 1200, max_tokens=4)

@@ -196,11 +196,11 @@ def test_hidden_states_and_head(name: str) -> None:
 def test_the_best_is_the_argmax() -> None:
     made, ids = runner(), tokens(3, 30)
     (full,) = made.forward([Work(0, [], TokenTree.chain(ids))])
-    assert list(full.best or ()) == full.logits.argmax(-1).tolist()
+    assert list(full.argmaxes or ()) == full.logits.argmax(-1).tolist()
     rest = [Work(1, [], TokenTree.chain(ids), greedy=True), Work(2, [], TokenTree.chain(ids[:9]))]
     first, second = made.forward(rest)
-    assert len(first.logits) == 0 and list(first.best or ()) == list(full.best or ())
-    assert len(second.logits) == 9 and list(second.best or ()) == list(full.best or ())[:9]
+    assert len(first.logits) == 0 and list(first.argmaxes or ()) == list(full.argmaxes or ())
+    assert len(second.logits) == 9 and list(second.argmaxes or ()) == list(full.argmaxes or ())[:9]
 
 
 # --- the same bits --------------------------------------------------------------------------------

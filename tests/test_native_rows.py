@@ -168,9 +168,9 @@ def test_the_best_of_rows_beside_one_that_overflows() -> None:
     made = NativeRunner(overflowing(), team=Team(2), packed=weights)
     tree = TokenTree([9, HUGE, 5], [-1, 0, 0])
     (output,) = made.forward([Work(0, TEXT[:9], tree, greedy=True)])
-    best = list(output.best or ())
+    best = list(output.argmaxes or ())
     (plain,) = made.forward([Work(1, TEXT[:9], TokenTree.chain([9, 5]), greedy=True)])
-    assert [best[0], best[2]] == list(plain.best or ()) and best[1] == -1
+    assert [best[0], best[2]] == list(plain.argmaxes or ()) and best[1] == -1
 
 
 # --- another thread -------------------------------------------------------------------------------

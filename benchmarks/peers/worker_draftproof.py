@@ -6,8 +6,10 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from draftproof import LLM, DraftModel, NGram, SamplingParams, clock
+from draftproof import LLM, DraftModel, NGram, SamplingParams
 from draftproof.drafting.base import Proposer
+from draftproof.runners import costs
+from draftproof.runners.base import KEY
 from worker_loop import Options, serve, some_ids, timed, written
 
 DTYPES = {"bf16": "bfloat16", "int8": "int8"}
@@ -33,8 +35,8 @@ class Draftproof:
     def passes(self, tokens: int, context: int, rounds: int) -> list[float]:
         """See `worker_loop.Worker`; a pass leaves nothing behind unless it is kept."""
         if context not in self.over:
-            self.plain.runner.free(clock.KEY)
-            self.over = {context: clock.passes(self.plain.runner, context)}
+            self.plain.runner.free(KEY)
+            self.over = {context: costs.passes(self.plain.runner, context)}
         return timed(self.over[context](tokens), rounds, lambda: None)
 
     def prompt(self, tokens: int) -> float:

@@ -11,12 +11,6 @@ from typing import TypeVar
 
 import torch
 
-from draftproof.runners.base import KEY as KEY
-from draftproof.runners.base import Target, Work
-from draftproof.tree import TokenTree
-
-CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass at which the cost of a pass is measured
-
 T = TypeVar("T")
 
 
@@ -38,30 +32,6 @@ def interleaved(
             if turn >= warm:
                 seconds[name].append(time.perf_counter() - began)
     return seconds
-
-
-def context_ids(runner: Target, length: int) -> list[int]:
-    """Token ids to stand behind; which ones does not matter."""
-    return [(7 * i) % runner.vocabulary for i in range(length)]
-
-
-def passes(runner: Target, context: int) -> Callable[[int], Callable[[], object]]:
-    """Reads `context` tokens under `KEY`; then tokens -> a pass over so many nodes behind them."""
-    runner.forward([Work(KEY, context_ids(runner, context), None)])
-
-    def over(tokens: int) -> Callable[[], object]:
-        tree = TokenTree.chain([1] * tokens)
-        return lambda: runner.forward([Work(KEY, [], tree)])
-
-    return over
-
-
-def pass_seconds(runner: Target, context: int, rounds: int = 15) -> dict[int, float]:
-    """Median seconds of a pass over each number of tokens in `CURVE`, behind `context` tokens."""
-    over = passes(runner, context)
-    took = interleaved({str(t): over(t) for t in CURVE}, rounds, warm=3)
-    runner.free(KEY)
-    return {int(tokens): statistics.median(seconds) for tokens, seconds in took.items()}
 
 
 def median_ratio(above: list[float], below: list[float]) -> float:

@@ -5,10 +5,11 @@ Only words for errors: nothing is translated behind a user's back.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -120,6 +121,7 @@ ATTRIBUTES = {
     },
     "LLM": {
         "beam_search": NO_BEAMS,
+        "from_pretrained": "the class itself loads: dp.LLM(model)",
         "config": "use .runner.model.config",
         "create_chat_completion": "use .chat(messages)",
         "create_completion": "use .generate(prompt)",
@@ -135,6 +137,20 @@ ATTRIBUTES = {
     },
 }
 
+MODULE = {  # names of other libraries that are asked of the package
+    **dict.fromkeys(("AutoModelForCausalLM", "Llama", "load", "load_model"), "use dp.LLM(model)"),
+    "AutoTokenizer": "use dp.LLM(model).tokenizer",
+    "generate": "use dp.LLM(model).generate(prompts)",
+    "pipeline": "use dp.LLM(model).generate(prompts)",
+}
+
+
+class Explained(type):
+    """Of a class whose missing attributes are asked for on the class itself."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise no_attribute(cls.__name__, name)
+
 
 def explains(place: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A callable whose `TypeError` about another library's keyword says what to use instead."""
@@ -145,9 +161,11 @@ def explains(place: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(call)
         def checked(*args: P.args, **options: P.kwargs) -> R:
-            for name in options:
-                if name not in own and name in known:
-                    raise TypeError(f"{place} has no {name}: {known[name]}")
+            for name in options.keys() - own.keys():
+                near = difflib.get_close_matches(name, own.keys() - {"self"}, 1)
+                if name in known or near:
+                    way = known.get(name) or f"did you mean {near[0]}?"
+                    raise TypeError(f"{place} has no {name}: {way}")
             return call(*args, **options)
 
         return checked

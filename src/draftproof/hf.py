@@ -118,7 +118,7 @@ class CustomGenerate:
                 if generation_config.return_dict_in_generate and (
                     generation_config.output_scores or generation_config.output_logits
                 ):
-                    request.rows = []
+                    request.kept_logits = []
             _run(llm, written, streamer)
         self.stats = [row.request.stats for row in written]
         for row in written:
@@ -231,7 +231,7 @@ class Row:
 
     def logits(self, at: int) -> Tensor:
         """The model's own row (V,) that output token `at` was picked from; zeros after the end."""
-        rows = self.request.rows or []
+        rows = self.request.kept_logits or []
         return rows[at].float() if at < len(rows) else torch.zeros_like(rows[0].float())
 
     def scores(self, at: int) -> Tensor:

@@ -66,6 +66,8 @@ class Intake:
 
     def ids(self, prompt: Any) -> list[int]:
         """Token ids of a prompt, which the model has and which leave room for one more."""
+        if isinstance(prompt, dict):
+            prompt = _of_dict(prompt)
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise ValueError("this model came without a tokenizer: prompt with token ids")
@@ -103,9 +105,13 @@ def prompts_of(prompts: Any) -> list[Any]:
     if isinstance(prompts, str):
         return [prompts]
     refuse_bytes(prompts)
+    if isinstance(prompts, dict):
+        return prompts_of([prompts])
     if not isinstance(prompts, Sequence) and not hasattr(prompts, "tolist"):
-        raise ValueError(f"prompts are text, token ids or a list of either, not {type(prompts)}")
+        kind = type(prompts).__name__
+        raise ValueError(f"prompts are text, token ids or a list of either, and no {kind}")
     listed = list(prompts.tolist() if hasattr(prompts, "tolist") else prompts)
+    listed = [_of_dict(each) if isinstance(each, dict) else each for each in listed]
     if listed and isinstance(listed[0], Integral):
         return [listed]
     if any(map(is_conversation, [listed, *listed])):
@@ -141,7 +147,7 @@ def messages_of(conversation: Any) -> list[Message]:
                     f"message {number} has no {name}: "
                     'write {"role": "user", "content": "..."} or the like'
                 )
-    return list(messages)
+    return [{**m, "content": _joined(m["content"])} if "content" in m else m for m in messages]
 
 
 def is_conversation(prompt: Any) -> bool:
@@ -177,6 +183,23 @@ def params_of(params: Any, count: int) -> list[SamplingParams]:
             f"{len(params)} sampling parameters for {count} prompts: give one, or as many"
         )
     return list(params)
+
+
+def _of_dict(prompt: dict[str, Any]) -> Any:
+    """What vLLM calls a text prompt or a tokens prompt; a message stays one."""
+    for name in ("prompt_token_ids", "prompt"):
+        if name in prompt and "role" not in prompt:
+            return prompt[name]
+    return prompt
+
+
+def _joined(content: Any) -> Any:
+    """The text of a content that comes in parts, as multimodal models have it."""
+    if not isinstance(content, list):
+        return content
+    if not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+        raise ValueError('only text can be read: a part is {"type": "text", "text": "..."}')
+    return "".join(part["text"] for part in content)
 
 
 def _speaks_otherwise(message: Message) -> bool:

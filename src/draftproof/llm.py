@@ -17,7 +17,7 @@ from draftproof import native, places
 from draftproof.bundled import located
 from draftproof.drafting.base import Proposer, adopt
 from draftproof.engine import Engine
-from draftproof.foreign_names import explaining, explains, no_attribute
+from draftproof.foreign_names import Explained, explaining, explains, no_attribute
 from draftproof.intake import Intake, Message, Prompt, conversations_of, params_of, prompts_of
 from draftproof.methods import resolve
 from draftproof.request import Completion, Request
@@ -43,7 +43,7 @@ class Chunk:
 
 
 @explaining("LLM")
-class LLM:
+class LLM(metaclass=Explained):
     """A language model that writes faster and writes the same.
 
     model: hub id, folder, "bundled" (a small model of Python code that comes with the package), a
@@ -85,6 +85,7 @@ class LLM:
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch={max_batch} runs nothing: use 1 or more")
+        loading.check_length(max_length)
         model, proposer = located(model, "target"), resolve(speculate)
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         room: dict[str, Any] = {

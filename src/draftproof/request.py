@@ -96,7 +96,9 @@ class Request(Writing):
         self.aborted = False  # somebody wants it to end; the engine ends it
         self.listener: Callable[[Request], object] | None = None  # called when it wrote or ended
         self.ends: Callable[[], bool] | None = None  # a further stop rule, asked after each token
-        self.rows: list[Tensor] | None = None  # a list here is given the row (V,) of each token
+        self.kept_logits: list[Tensor] | None = (
+            None  # a list here is given the row (V,) of each token
+        )
         self.logprobs: list[dict[int, float]] = []
         self.from_draft: list[bool] = []
         if params.max_tokens == 0:
@@ -104,7 +106,7 @@ class Request(Writing):
 
     @property
     def greedy(self) -> bool:
-        return self.rows is None and super().greedy
+        return self.kept_logits is None and super().greedy
 
     @property
     def finished(self) -> bool:
@@ -158,13 +160,16 @@ class Request(Writing):
         logits (N, V) may be empty for a greedy request. Penalties do not count the token before
         `commit`, as verification goes by paths.
         """
-        count, row = self.params.logprobs, None if self.rows is None else logits[node].clone()
+        count, row = (
+            self.params.logprobs,
+            None if self.kept_logits is None else logits[node].clone(),
+        )
         found = None if count is None else sampling.logprobs(logits[node], [token], count)
         self.torn = True
         if found is not None:
             self.logprobs.append(found)
-        if self.rows is not None and row is not None:
-            self.rows.append(row)
+        if self.kept_logits is not None and row is not None:
+            self.kept_logits.append(row)
         self.from_draft.append(drafted)
         self.tokens.append(token)
         ended, self.torn = self._stops(token), False

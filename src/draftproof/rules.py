@@ -56,7 +56,7 @@ class Coupled(Racing):
         return writing.greedy
 
     def accept(self, writing: Writing, tree: TokenTree, output: Output, ends: Ends) -> int | None:
-        return verify(tree, Picks(writing, tree, output.logits, output.best), ends)[1]
+        return verify(tree, Picks(writing, tree, output.logits, output.argmaxes), ends)[1]
 
 
 @dataclass(frozen=True)
@@ -135,13 +135,13 @@ def named(rule: str | Typical | Rule) -> Rule:
 
 def argmax_of(output: Output) -> Sequence[int]:
     """The target's argmax after every node; -1 where a row is not finite."""
-    return output.best if output.best is not None else sampling.argmaxes(output.logits)
+    return output.argmaxes if output.argmaxes is not None else sampling.argmaxes(output.logits)
 
 
 def broken(output: Output, node: int) -> bool:
     """Whether the row after a node holds NaN or +inf."""
     if not len(output.logits):
-        return output.best is not None and output.best[node] < 0
+        return output.argmaxes is not None and output.argmaxes[node] < 0
     return not bool((output.logits[node] < float("inf")).all())
 
 

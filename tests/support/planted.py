@@ -22,7 +22,7 @@ from draftproof import certify as certificates
 from draftproof import request, rules, sampling
 from draftproof import verify as verification
 from draftproof.certify import Certificate
-from draftproof.drafting.growing import Growth
+from draftproof.drafting.growth import Growth
 from draftproof.proposers.specinfer import SpecInfer
 from draftproof.runners.attention import Segment
 from draftproof.runners.base import Output, Work

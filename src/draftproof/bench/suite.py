@@ -21,7 +21,7 @@ from draftproof.bench.sides import How, assisted, ours, transformers
 from draftproof.bundled import located
 from draftproof.llm import LLM
 from draftproof.methods import listed, named
-from draftproof.runners import choice, loading
+from draftproof.runners import choice, costs, loading
 from draftproof.text import load_tokenizer
 
 PEERS = ("transformers",)
@@ -119,7 +119,7 @@ def run(options: Options, progress: Tick) -> Report:
             drafter = _drafter(method, options, assistant)
             llms[method] = LLM(plain, speculate=drafter, max_batch=max(options.batches))
     progress("measuring passes", None)
-    cost = clock.pass_seconds(plain.runner, 128)
+    cost = costs.pass_seconds(plain.runner, 128)
     report = Report(options, environment(model, plain), cost, len(prompts))
     mine = [ours(name, llm) for name, llm in llms.items()]
     cases = [(t, b) for t in options.temperatures for b in options.batches]

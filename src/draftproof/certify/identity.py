@@ -122,7 +122,9 @@ def references(
         if request.finish_reason == "error":
             raise ValueError(f"plain decoding fails on prompt {number}: {request.error}")
         refs.append(
-            Reference(number, ids, each, request.output, request.finish_reason, request.rows or [])
+            Reference(
+                number, ids, each, request.output, request.finish_reason, request.kept_logits or []
+            )
         )
         done()
     return refs
@@ -199,7 +201,7 @@ def write(
     for prompt, params, written in work:
         (request,) = llm.prepare(prompt, params)
         request.resume(written)
-        request.rows = [] if examined else None
+        request.kept_logits = [] if examined else None
         requests.append(request)
     before, asked = 0, _asked(requests)
     for _ in llm.engine.run(requests):
@@ -256,7 +258,7 @@ def _compare(
         defect(cause)
     history = History(ref.prompt, sorted(request.stop_ids))
     history.append(ref.tokens[:start])
-    for at, row in enumerate(request.rows or (), start):
+    for at, row in enumerate(request.kept_logits or (), start):
         if at == len(ref.tokens):
             defect("it wrote on where plain decoding ended")
             return None

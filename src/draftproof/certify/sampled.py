@@ -70,7 +70,7 @@ def _compare(plain: LLM, number: int, request: Request, bound: Bound, outcome: O
         defect(cause, len(output))
     history = History(request.prompt, sorted(request.stop_ids))
     rows = replay(plain, request.prompt, output)
-    for at, (row, other) in enumerate(zip(request.rows or (), rows, strict=True)):
+    for at, (row, other) in enumerate(zip(request.kept_logits or (), rows, strict=True)):
         off = difference(row, other)
         outcome.see(off)
         if not off <= bound.value:

@@ -7,14 +7,13 @@ trees, as under rejection, must not depend on a clock: for that there are fixed 
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from draftproof.drafting.bush import Ranks
-from draftproof.runners.base import KEY, Target, Work
+from draftproof.drafting.growth import Ranks
+from draftproof.runners.base import Target
+from draftproof.runners.costs import pass_seconds
 from draftproof.shapes import best_shape, choices_to_parents, parents_to_choices, positional
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -43,7 +42,8 @@ class Costs:
     @classmethod
     def measured(cls, target: Target, draft: Target, nodes: int) -> Costs:
         sizes = [n for n in TIMED if n <= max(nodes, 2)]
-        return cls(_seconds(target, sizes), _seconds(draft, [2])[2])
+        passes = pass_seconds(target, CONTEXT, sizes, rounds=3, warm=1)
+        return cls(passes, pass_seconds(draft, CONTEXT, [2], rounds=3, warm=1)[2])
 
 
 # In passes over one node: about what skinny passes and a draft of a tenth of the target cost.
@@ -84,20 +84,3 @@ class Fit:
         # What is long ago counts less.
         self.accepted = [count // 2 for count in self.accepted]
         self.offered = [count // 2 for count in self.offered]
-
-
-def _seconds(runner: Target, sizes: Sequence[int]) -> dict[int, float]:
-    """Of a pass over so many nodes, the median of three, warm."""
-    room = max(1, runner.max_length - max(sizes))
-    ids = [(7 * i) % runner.vocabulary for i in range(min(CONTEXT, room))]
-    runner.forward([Work(KEY, ids, None)])
-    found: dict[int, float] = {}
-    for nodes in sizes:
-        work, seconds = [Work(KEY, [], TokenTree.chain([1] * nodes))], []
-        for _ in range(4):
-            began = time.perf_counter()
-            runner.forward(work)
-            seconds.append(time.perf_counter() - began)
-        found[nodes] = statistics.median(seconds[1:])
-    runner.free(KEY)
-    return found

@@ -1,58 +1,69 @@
-"""What drafting models share: growing a tree.
+"""What drafting models share: growing token trees, one pass of the model a level.
 
-A model grows a chain, one pass of it per depth; the best tokens at every depth become siblings.
 Stopping after a doubtful token: transformers' assisted generation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from draftproof.drafting.base import Drafter
-from draftproof.drafting.bush import stacked
+from draftproof.drafting.beside import Beside
+from draftproof.drafting.growth import Growth, Shape
 from draftproof.drafting.together import passed
 from draftproof.runners.base import Output
 from draftproof.tree import TokenTree
 from draftproof.writing import Children, Writing
 
+Run = Callable[[Sequence[Growth]], Sequence[Output]]  # a pass; the last rows are the tips'
+Draw = Callable[[Growth, Sequence[int], Tensor, int], Children]  # path, row (V,), count
 
-@dataclass(slots=True)
-class Growth:
-    """The tree of one request while a model grows it, which itself runs only the chain of tips."""
 
-    request: Writing
-    depth: int  # tokens that may still be drafted
-    tips: list[int]  # tokens of the chain that grows, root first
-    tokens: list[int] = field(init=False)  # of the tree's nodes
-    parents: list[int] = field(default_factory=lambda: [-1])
-    laws: list[Tensor] = field(default_factory=list)  # one (V,) per node but node 0
-    scores: list[float] = field(default_factory=lambda: [1.0])
-    tip: int = 0  # the node of the last tip
-    ran: int = 0  # tips that the model has run
-    chance: float = 1.0  # the model's own estimate that every tip is accepted
+def grow(growths: Sequence[Growth], run: Run, draw: Draw) -> None:
+    """Until every growth has its shape, or its room, or the model is in doubt."""
+    while growing := [growth for growth in growths if growth.room > 0]:
+        for growth, output in passed(growing, run, stop):
+            tips = [*growth.tips.items()]
+            growth.ran += growth.tips
+            rows = zip(tips, output.logits[-len(tips) :], strict=True)
+            width = growth.shape.width
+            try:
+                growth.level(
+                    draw(growth, growth.path(tip), row, width(ranks)) for (tip, ranks), row in rows
+                )
+            except Exception as error:  # of a row, or of a rule from outside: this request's alone
+                stop(growth, error)
 
-    def __post_init__(self) -> None:
-        self.tokens = self.tips[:1]
 
-    def add(self, ids: Sequence[int], shares: Sequence[float], laws: Sequence[Tensor]) -> None:
-        """Give the tip children, best first; the first one becomes the tip."""
-        first = len(self.parents)
-        self.tokens += ids
-        self.parents += [self.tip] * len(ids)
-        self.laws += laws
-        self.scores += [self.chance * share for share in shares]
-        self.tips.append(ids[0])
-        self.tip, self.depth, self.chance = first, self.depth - 1, self.chance * shares[0]
+def grow_beside(
+    draft: Beside, requests: Sequence[Writing], shapes: Sequence[Shape], draw: Draw
+) -> list[TokenTree]:
+    """A tree of its shape for each request, by a model beside the target."""
 
-    def tree(self) -> TokenTree:
-        return TokenTree(self.tokens, self.parents, stacked(self.laws), self.scores)
+    def run(growing: Sequence[Growth]) -> Sequence[Output]:
+        return draft.runner.forward(
+            [
+                draft.work(growth.request, growth.run([*growth.ran, *growth.tips]), len(growth.ran))
+                for growth in growing
+            ]
+        )
+
+    ready = draft.catch_up(requests)
+    growths = [
+        Growth(request, shape, draft.room(request) if able else 0)
+        for request, shape, able in zip(requests, shapes, ready, strict=True)
+    ]
+    grow(growths, run, draw)
+    for growth in growths:
+        if growth.ran:
+            draft.ran(growth.request, growth.run(growth.ran))
+    return [growth.tree() for growth in growths]
 
 
 class Growing(Drafter):
-    """A method whose model runs the chain of tips of every request, one token deeper a pass."""
+    """A method whose model grows a chain, with siblings at every depth."""
 
     vocabulary: int  # the target's
 
@@ -63,38 +74,17 @@ class Growing(Drafter):
             raise ValueError(f"min_confidence={min_confidence} is not within [0, 1]")
         self.num_draft_tokens = num_draft_tokens
         self.min_confidence, self.branch = min_confidence, branch
+        self.chain = Shape(
+            lambda ranks: 0 if any(ranks) else branch, num_draft_tokens, min_confidence
+        )
 
-    def run(self, growing: Sequence[Growth]) -> list[Output]:
-        """A pass of the model over the tips that it has not run; the last row is the tip's."""
-        raise NotImplementedError
-
-    def draw(self, growth: Growth, output: Output) -> Children:
-        """What follows the tip by the last row of the pass."""
-        row, path = output.logits[-1], growth.tips[1:]
+    def draw(self, growth: Growth, path: Sequence[int], row: Tensor, count: int) -> Children:
+        """What follows `path` by a row of the model."""
         writing = growth.request
-        return writing.rule.children(writing, path, row, self.branch, self.vocabulary)
-
-    def grow(self, grown: Sequence[Growth]) -> None:
-        """Until every growth has its depth, or the model is in doubt."""
-        while growing := [growth for growth in grown if growth.depth > 0]:
-            self._grow(growing)
-
-    def _grow(self, growing: Sequence[Growth]) -> None:
-        """One pass of the model, and children for every tip."""
-        for growth, output in passed(growing, self.run, stop):
-            growth.ran = len(growth.tips)
-            try:
-                ids, shares, laws = self.draw(growth, output)
-            except Exception as error:  # of a row, or of a rule from outside: this request's alone
-                stop(growth, error)
-                continue
-            if ids:
-                growth.add(ids, shares, laws)
-            if not ids or growth.chance < self.min_confidence:
-                growth.depth = 0
+        return writing.rule.children(writing, path, row, count, self.vocabulary)
 
 
 def stop(growth: Growth, error: Exception) -> None:
     """End a growth whose model failed, and tell the request."""
-    growth.depth = 0
+    growth.room = 0
     growth.request.stop_drafting(error)

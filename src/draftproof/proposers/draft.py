@@ -10,20 +10,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
-from draftproof.drafting import bush
 from draftproof.drafting.base import alone
 from draftproof.drafting.beside import Beside
-from draftproof.drafting.bush import Ranks
 from draftproof.drafting.fitting import FIXED, Costs, Fit, widths
-from draftproof.drafting.growing import Growing, Growth
-from draftproof.runners.base import Load, Output, Target
+from draftproof.drafting.growing import Growing, grow_beside
+from draftproof.drafting.growth import Ranks, Shape
+from draftproof.runners.base import Load, Target
 from draftproof.shapes import choices_to_parents
 from draftproof.tree import TokenTree
-from draftproof.writing import Children, Writing
+from draftproof.writing import Writing
 
 NODES, DEPTH = 16, 8  # of a fitted tree, at most
+DEEPEST = 10**9  # of a tree that is given
 
 
 class DraftModel(Growing):
@@ -92,39 +90,18 @@ class DraftModel(Growing):
             for request in requests:
                 if request.key in self._last:
                     fits[request.key].learn(request, self._last[request.key])
-            shapes = {key: fit.widths for key, fit in fits.items()}
-            trees = self._shaped(requests, lambda request, ranks: shapes[request.key][ranks])
             keys = [request.key for request in requests]
+            trees = self._shaped(
+                requests, [Shape(fits[key].widths.__getitem__, DEPTH) for key in keys]
+            )
             self._last.update(zip(keys, trees, strict=True))
             return trees
         if (widths := self.widths) is not None:
-            return self._shaped(requests, lambda _, ranks: widths[ranks])
-        able = self.beside.catch_up(requests)
-        grown = [self._start(r, ready) for r, ready in zip(requests, able, strict=True)]
-        self.grow(grown)
-        for growth in grown:
-            if growth.ran:
-                self.beside.ran(growth.request, TokenTree.chain(growth.tips[: growth.ran]))
-        return [growth.tree() for growth in grown]
+            return self._shaped(requests, [Shape(widths.__getitem__, DEEPEST)] * len(requests))
+        return self._shaped(requests, [self.chain] * len(requests))
 
     def _fit(self, request: Writing) -> Fit:
         return self._fits.setdefault(request.key, Fit(FIXED, NODES, DEPTH))
 
-    def _shaped(self, requests: Sequence[Writing], width: bush.Width) -> list[TokenTree]:
-        def draw(request: Writing, path: Sequence[int], row: Tensor, count: int) -> Children:
-            return request.rule.children(request, path, row, count, self.vocabulary)
-
-        return bush.grown(self.beside, requests, width, draw)
-
-    def _start(self, request: Writing, ready: bool) -> Growth:
-        depth = min(self.num_draft_tokens, self.beside.room(request)) if ready else 0
-        return Growth(request, depth, [request.tokens[-1]])
-
-    def run(self, growing: Sequence[Growth]) -> list[Output]:
-        """See `Growing`."""
-        return self.beside.runner.forward(
-            [
-                self.beside.work(growth.request, TokenTree.chain(growth.tips), growth.ran)
-                for growth in growing
-            ]
-        )
+    def _shaped(self, requests: Sequence[Writing], shapes: Sequence[Shape]) -> list[TokenTree]:
+        return grow_beside(self.beside, requests, shapes, self.draw)

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 
 from draftproof.drafting.base import alone
-from draftproof.drafting.growing import Growing, Growth
+from draftproof.drafting.growing import Growing, grow
+from draftproof.drafting.growth import Growth
 from draftproof.heads.files import load
 from draftproof.heads.module import Heads
 from draftproof.heads.placed import placed
@@ -64,24 +65,19 @@ class EarlyExit(Growing):
         self.target, self.vocabulary = target, target.vocabulary
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
-        grown = [self._start(request) for request in requests]
-        self.grow(grown)
-        return [growth.tree() for growth in grown]
+        growths = [self._start(request) for request in requests]
+        grow(growths, self._run, self.draw)
+        return [growth.tree() for growth in growths]
 
     def _start(self, request: Writing) -> Growth:
         # Until the target has read the prompt its first layers have nothing to stand on.
         ready = self.target.cached(request.key) == len(request.tokens) - 1
         if request.feedback is None and alone(request):
             ready = False  # though it may be, by what an earlier request or a sibling had read
-        depth = min(self.num_draft_tokens, request.room - 1) if ready else 0
-        return Growth(request, depth, [request.tokens[-1]])
+        return Growth(request, self.chain, request.room - 1 if ready else 0)
 
-    def run(self, growing: Sequence[Growth]) -> list[Output]:
-        """See `Growing`."""
-        work = [
-            Work(growth.request.key, [], TokenTree.chain(growth.tips), growth.ran)
-            for growth in growing
-        ]
+    def _run(self, growing: Sequence[Growth]) -> list[Output]:
+        work = [Work(g.request.key, [], g.run([*g.ran, *g.tips]), len(g.ran)) for g in growing]
         if self.placed is None:
             return self.target.forward(work, layers=self.exit)
         passed = self.target.forward(work, (-1,), self.exit, head=False)

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from draftproof import sampling
-from draftproof.drafting.growing import Growing, Growth, stop
+from draftproof.drafting.growing import Growing, grow, stop
+from draftproof.drafting.growth import Growth
 from draftproof.drafting.script import BROKEN, Script
 from draftproof.drafting.translated import Translated
 from draftproof.runners.base import Load, Output, Target, Work
@@ -70,34 +72,35 @@ class ForeignDraft(Growing):
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         ready = self.beside.catch_up(requests)
-        self.grow(grown := [self._start(request, request.key in ready) for request in requests])
-        return [TokenTree.chain([growth.tips[0], *self._drafted(growth)]) for growth in grown]
+        growths = [self._start(request, request.key in ready) for request in requests]
+        grow(growths, self._run, self.draw)
+        return [TokenTree.chain([growth.tokens[0], *self._drafted(growth)]) for growth in growths]
 
     def _start(self, request: Writing, ready: bool) -> Growth:
         room = 0
         if ready and (text := self.beside.texts[request.key]).ready and text.tail:
             places = self.runner.max_length - len(text.settled) - len(text.tail)
-            room = min(self.num_draft_tokens, request.room - 1, places)
-        return Growth(request, room, request.tokens[-1:])
+            room = min(request.room - 1, places)
+        return Growth(request, self.chain, room)
 
-    def run(self, growing: Sequence[Growth]) -> list[Output]:
-        """See `Growing`; a tip is the target's id, or the draft's that shares no string, plus V."""
+    def _run(self, growing: Sequence[Growth]) -> list[Output]:
+        """A node is the target's id, or the draft's that shares no string, plus V."""
         work = []
         for growth in growing:
             text = self.beside.texts[key := growth.request.key]
-            tree = TokenTree.chain(text.tail + [self.ids.get(tip, 0) for tip in growth.tips[1:]])
+            tree = TokenTree.chain(text.tail + [self.ids.get(tip, 0) for tip in growth.tokens[1:]])
             new = text.settled[self.runner.cached(key) : -1]
             ran = len(tree) - 1 if growth.ran else 0
             work.append(Work(key, new, tree, ran))
         return self.runner.forward(work)
 
-    def draw(self, growth: Growth, output: Output) -> Children:
+    def draw(self, growth: Growth, path: Sequence[int], row: Tensor, count: int) -> Children:
         """See `Growing`: over the target's ids, and behind them the draft's that share none."""
-        request, path, row = growth.request, growth.tips[1:], output.logits[-1]
+        request, part = growth.request, 1.0  # of the mass: what can be proposed at all
         every = row.new_full((self.vocabulary,), -torch.inf)
         row = every.scatter_(0, self.tips, row)  # indexing takes 100 times as long
         if request.params.temperature > 0 and request.races:
-            growth.chance *= float(row.softmax(0)[: self.size].sum())
+            part = float(row.softmax(0)[: self.size].sum())
             row = row[: self.size]
         elif request.history.process is not None:  # which knows the target's ids alone
             row = row[: self.size]
@@ -105,19 +108,20 @@ class ForeignDraft(Growing):
             # Greedily, which under this rule has to be said.
             best = sampling.adjust(row, request.params, request.history, path)
             row = row.masked_fill(best < best.max(), -torch.inf)
-            growth.chance *= float(row.softmax(0).max())
-        return request.rule.children(request, path, row, 1, len(row))
+            part *= float(row.softmax(0).max())
+        ids, shares, laws = request.rule.children(request, path, row, count, len(row))
+        return ids, [share * part for share in shares], laws
 
     def _drafted(self, growth: Growth) -> list[int]:
         try:
-            return self._proposed(growth) if growth.tips[1:] else []
+            return self._proposed(growth) if growth.tokens[1:] else []
         except Exception as error:  # of a tokenizer, which is foreign code
             stop(growth, error)
             return []
 
     def _proposed(self, growth: Growth) -> list[int]:
         """The target's ids, without laws; the last may be half a word, which costs only a row."""
-        request, ids = growth.request, growth.tips[1:]
+        request, ids = growth.request, growth.tokens[1:]
         wrote, behind = [self.ids.get(i, 0) for i in ids], self.beside.texts[request.key].tail
         text = kept = self.own.text(wrote, behind)
         if request.params.temperature == 0 or not request.races:

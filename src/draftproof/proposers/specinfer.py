@@ -16,7 +16,8 @@ from torch import Tensor
 
 from draftproof.drafting.base import Drafter
 from draftproof.drafting.beside import Beside
-from draftproof.drafting.bush import Ranks, grown, stacked
+from draftproof.drafting.growing import grow_beside
+from draftproof.drafting.growth import Growth, Ranks, Shape, stacked
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree, merge
 from draftproof.writing import Children, Writing
@@ -63,19 +64,22 @@ class SpecInfer(Drafter):
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         proposed = []
         for number, (draft, expansion) in enumerate(zip(self.drafts, self.expansions, strict=True)):
-
-            def width(_: Writing, ranks: Ranks, expansion: Sequence[int] = expansion) -> int:
-                return expansion[len(ranks)] if len(ranks) < len(expansion) else 0
-
-            proposed.append(grown(draft, requests, width, partial(self._children, number)))
+            shape = Shape(partial(_width, expansion), len(expansion))
+            draw = partial(self._draw, number)
+            proposed.append(grow_beside(draft, requests, [shape] * len(requests), draw))
         return [_joined(trees) for trees in zip(*proposed, strict=True)]
 
-    def _children(
-        self, number: int, request: Writing, path: Sequence[int], row: Tensor, count: int
+    def _draw(
+        self, number: int, growth: Growth, path: Sequence[int], row: Tensor, count: int
     ) -> Children:
+        request, size = growth.request, self.vocabulary
         return request.rule.children(
-            request, path, row, count, self.vocabulary, stream=number, independent=True
+            request, path, row, count, size, stream=number, independent=True
         )
+
+
+def _width(expansion: Sequence[int], ranks: Ranks) -> int:
+    return expansion[len(ranks)] if len(ranks) < len(expansion) else 0
 
 
 def _joined(trees: Sequence[TokenTree]) -> TokenTree:

@@ -13,7 +13,8 @@ from typing import Any
 
 from draftproof.drafting.base import Proposer, adopt
 from draftproof.drafting.beside import Beside
-from draftproof.drafting.growing import Growing, Growth, stop
+from draftproof.drafting.growing import Growing, stop
+from draftproof.drafting.growth import Growth
 from draftproof.drafting.stage import Stage, written
 from draftproof.drafting.together import passed
 from draftproof.runners.base import Load, Output, Target
@@ -65,12 +66,13 @@ class Staged(Growing):
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         able = self.beside.catch_up(requests)
-        grown = [self._start(r, ready) for r, ready in zip(requests, able, strict=True)]
-        self.grow(grown)
-        for growth in grown:
+        growths = [self._start(r, ready) for r, ready in zip(requests, able, strict=True)]
+        while growing := [growth for growth in growths if growth.room > 0]:
+            self._grow(growing)
+        for growth in growths:
             if (ran := self._stages[growth.request.key].ran) is not None:
                 self.beside.ran(growth.request, ran)
-        return [growth.tree() for growth in grown]
+        return [growth.tree() for growth in growths]
 
     def _stage(self, request: Writing) -> Stage:
         """With the text as it is committed."""
@@ -83,8 +85,7 @@ class Staged(Growing):
 
     def _start(self, request: Writing, ready: bool) -> Growth:
         self._stage(request)
-        room = self.beside.room(request) if ready else 0
-        return Growth(request, min(self.num_draft_tokens, room), [request.tokens[-1]])
+        return Growth(request, self.chain, self.beside.room(request) if ready else 0)
 
     def _guess(self, growing: Sequence[Growth]) -> None:
         """What the drafter proposes for each, cut to what the draft has places and rows for."""
@@ -111,18 +112,18 @@ class Staged(Growing):
         stages = [self._stages[growth.request.key] for growth in growing]
         wholes = [stage.hung(stage.guess) for stage in stages]
         work = [
-            self.beside.work(growth.request, whole, growth.ran)
-            for growth, whole in zip(growing, wholes, strict=True)
+            self.beside.work(growth.request, whole, len(whole) - len(stage.guess))
+            for growth, stage, whole in zip(growing, stages, wholes, strict=True)
         ]
         return list(zip(wholes, self.beside.runner.forward(work), strict=True))
 
     def _grow(self, growing: Sequence[Growth]) -> None:
-        """See `Growing`: one pass, and what the draft accepts of it."""
+        """One pass, and what the draft accepts of it."""
         self._guess(growing)
-        going = [growth for growth in growing if growth.depth > 0]
+        going = [growth for growth in growing if growth.room > 0]
         for growth, (whole, output) in passed(going, self._run, stop):
             stage = self._stages[growth.request.key]
-            first, growth.ran, stage.ran = growth.ran, len(whole), whole
+            first, stage.ran = len(whole) - len(stage.guess), whole
             try:
                 path, found = written(
                     stage.shadow, stage.guess, output.logits, self.branch, self.vocabulary
@@ -131,11 +132,9 @@ class Staged(Growing):
                 stop(growth, error)
                 continue
             stage.tip = first + path[-1]
-            for ids, shares, laws in found:
-                if ids:
-                    growth.add(ids, shares, laws)
-                    stage.shadow.tokens.append(ids[0])
-                    stage.shadow.history.append(ids[:1])
-                if not ids or growth.depth == 0 or growth.chance < self.min_confidence:
-                    growth.depth = 0
+            for children in found:
+                growth.level([children])
+                stage.shadow.tokens += children[0][:1]
+                stage.shadow.history.append(children[0][:1])
+                if not growth.room:
                     break

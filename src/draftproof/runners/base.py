@@ -41,11 +41,13 @@ class Output:
     Tensors may be views of memory that the runner's next pass writes to.
     """
 
-    logits: Tensor  # (N - first, V), the model's own precision; (0, V) where `best` stands for it
+    logits: (
+        Tensor  # (N - first, V), the model's own precision; (0, V) where `argmaxes` stands for it
+    )
     hidden: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> (N - first, hidden size)
     # (N - first): the first argmax of each row, -1 where NaN or +inf is in it or nothing is finite;
     # None from a runner that does not find it on the way.
-    best: Sequence[int] | None = None
+    argmaxes: Sequence[int] | None = None
     # layer -> (len(new), hidden size), where `Work.read` asks for it. Every committed token is in
     # `new` of one pass, or a kept node of one tree.
     read: Mapping[int, Tensor] = field(default_factory=dict)

@@ -158,6 +158,14 @@ def unwrap(model: Any) -> Any:
     return model.get_base_model()
 
 
+def check_length(asked: int | None) -> None:
+    """Refuse what no model can run, which is known before one is loaded."""
+    if asked is not None and asked < 2:
+        raise ValueError(
+            f"max_length={asked} leaves no room for a prompt and a token: use 2 or more"
+        )
+
+
 def length_limit(config: Any, asked: int | None) -> int:
     """The longest sequence (prompt and output) that is run."""
     limit = int(getattr(config, "max_position_embeddings", None) or 1 << 20)
@@ -172,10 +180,7 @@ def length_limit(config: Any, asked: int | None) -> int:
             limit = min(limit, int(original or limit))
     if asked is None:
         return limit
-    if asked < 2:
-        raise ValueError(
-            f"max_length={asked} leaves no room for a prompt and a token: use 2 or more"
-        )
+    check_length(asked)
     if asked > limit:
         raise ValueError(f"max_length={asked} exceeds the {limit} tokens that the model can run")
     return asked

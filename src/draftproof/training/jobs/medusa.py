@@ -11,6 +11,7 @@ import torch
 from draftproof.heads import files
 from draftproof.heads.module import Heads
 from draftproof.proposers.medusa import Medusa as Proposer
+from draftproof.runners import costs
 from draftproof.training.checkpoint import writing
 from draftproof.training.data.capture import Captured, capture, key
 from draftproof.training.data.rows import batch_of_text
@@ -182,7 +183,7 @@ class HeadsJob(Job):
             for ids, one in zip(prompts, plain, strict=True):
                 batch = on(batch_of_text([*ids, *one.token_ids]), target.device)
                 sequences.append(recipe.ranks(batch)[len(ids) - 1 : -1])
-            cost = served.pass_costs(llm, room)
+            cost = costs.pass_seconds(llm.runner, room, served.PASSES)
             seconds = served.heads_seconds(llm, heads)
             judged = slice(1 if len(prompts) > 1 else 0, None, 2)  # a single text serves for both
             best = calibrate.calibrated(sequences[::2], cost, seconds, self.options.nodes)

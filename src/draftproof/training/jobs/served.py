@@ -114,14 +114,6 @@ def own_texts(
     return own
 
 
-def pass_costs(llm: LLM, context: int) -> dict[int, float]:
-    """Median seconds of a pass of the target by its number of tokens, behind `context` tokens."""
-    passes = clock.passes(llm.runner, context)
-    seconds = clock.interleaved({str(size): passes(size) for size in PASSES}, rounds=15, warm=3)
-    llm.runner.free(clock.KEY)
-    return {int(size): statistics.median(values) for size, values in seconds.items()}
-
-
 def heads_seconds(llm: LLM, heads: Heads) -> float:
     """Of a pass of the heads and of the LM head over what they make, the median of nine."""
     placed = Placed(heads, llm.runner)

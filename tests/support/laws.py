@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import draftproof as dp
-from oracles import chi_square_p
+from chi_square import chi_square_p
 
 
 def slow_law(row: list[float], params: dp.SamplingParams, prompt: list[int], output: list[int]):

@@ -17,7 +17,7 @@ import draftproof as dp
 import tiny
 from cases import PROMPTS, SAMPLED
 from draftproof.sampling.noise import mix, noise
-from laws import slow_law
+from sampling_oracles import oracle_law
 from speculating import TOKENS, engine, generated, params_of, target
 
 METHODS = ("none", "ngram", "draft", "branches", "both")
@@ -67,12 +67,9 @@ def slow_decoding(model: PreTrainedModel, prompt: list[int], params: dp.Sampling
         context = [*prompt, *output]
         with torch.no_grad():
             row = model(torch.tensor([context])).logits[0, -1].double()
-        left = slow_law(row.tolist(), params, prompt, output)
-        if params.temperature == 0:
-            best = max(left, key=lambda t: (left[t], -t))
-        else:
-            e = noise(seed, 0, len(context), len(row)).tolist()
-            best = max(left, key=lambda t: (left[t] - math.log(e[t]), -t))
+        left = oracle_law(row.tolist(), params, prompt, output)
+        e = noise(seed, 0, len(context), len(row)).tolist()
+        best = max(left, key=lambda t: (math.log(left[t]) - math.log(e[t]), -t))
         output.append(best)
         if best == 2 or best in params.stop_token_ids:
             break

@@ -9,10 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from draftproof.sampling import (
-    History,
-    SamplingParams,
-)
+from draftproof.sampling import History, SamplingParams
 
 NOTHING = History([])
 
@@ -68,11 +65,13 @@ def oracle_survivors(x: list[float], params: SamplingParams) -> dict[int, float]
     return {i: weight[i] / total for i in sorted(order)}
 
 
-def p_value(observed: Sequence[int], expected: Sequence[float]) -> float:
-    """Pearson's chi-square, its tail by Wilson and Hilferty's cube root."""
-    cells = [(o, e) for o, e in zip(observed, expected, strict=True) if e > 0]
-    assert sum(observed) == sum(o for o, _ in cells), "an impossible value occurred"
-    chi2 = sum((o - e) ** 2 / e for o, e in cells)
-    d = len(cells) - 1
-    z = ((chi2 / d) ** (1 / 3) - (1 - 2 / (9 * d))) / math.sqrt(2 / (9 * d))
-    return math.erfc(z / math.sqrt(2)) / 2
+def oracle_law(
+    x: list[float], params: SamplingParams, prompt: Sequence[int], output: Sequence[int]
+) -> dict[int, float]:
+    """Token -> probability, after everything before it; 2 ends a text."""
+    x = oracle_adjust(x, params, prompt, output, [2, *params.stop_token_ids])
+    if params.temperature == 0:
+        return {max(range(len(x)), key=lambda i: (x[i], -i)): 1.0}
+    kept = oracle_survivors(x, params)
+    assert kept is not None, "a border is too close to call"
+    return kept

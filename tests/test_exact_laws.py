@@ -24,20 +24,20 @@ def draft_of_small(branch: int = 1, length: int = 3) -> dp.DraftModel:
 
 @pytest.mark.parametrize("branch", [1, 2])
 def test_law_of_the_rejection_rule(branch: int) -> None:
-    check_law("rejection", draft_of_small(branch), 3000, max_tokens=4)
+    check_law("rejection", draft_of_small(branch), 1200, max_tokens=4)
 
 
 def test_law_of_the_rejection_rule_with_warped_laws() -> None:
-    check_law("rejection", draft_of_small(2), 1500, max_tokens=4, **WARPED)
+    check_law("rejection", draft_of_small(2), 1000, max_tokens=4, **WARPED)
 
 
 def test_law_of_the_rejection_rule_without_laws() -> None:
     proposer = [dp.NGram(min_ngram=1), draft_of_small(2)]
-    check_law("rejection", proposer, 1500)
+    check_law("rejection", proposer, 1000)
 
 
 def test_law_of_coupled_sampling() -> None:
-    check_law("coupled", draft_of_small(2), 1500)
+    check_law("coupled", draft_of_small(2), 1000)
 
 
 BREAKING = {
@@ -68,7 +68,7 @@ def test_law_when_the_draft_breaks_after_some_tokens(kind: str) -> None:
     armed: list[bool] = []
     breaking.register_forward_pre_hook(explode, with_kwargs=True)
     proposer = BREAKING[kind](breaking)
-    params = dp.SamplingParams(temperature=1.0, max_tokens=4, ignore_eos=True)
+    params = dp.SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True)
     seeds = [dp.SamplingParams(**{**vars_of(params), "seed": seed}) for seed in range(700)]
     with dp.LLM(small(0), speculate=proposer, rule="rejection", max_batch=1) as llm:
         armed.append(True)

@@ -22,10 +22,10 @@ def decoded(prompt: list[int], tokens: list[int]) -> str:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
 def test_text_is_what_the_tokens_decode_to(drafted_llm: dp.LLM, temperature: float) -> None:
-    for prompt in (TEXT, "x", "\u00e9\u4e16\U0001f600"):
-        for seed in range(4):
-            one = params(temperature=temperature, seed=seed, max_tokens=50)
-            (out,) = drafted_llm.generate(prompt, one)
+    prompts = [TEXT, "x", "\u00e9\u4e16\U0001f600"]
+    for seed in range(4):
+        one = params(temperature=temperature, seed=seed, max_tokens=50)
+        for out in drafted_llm.generate(prompts, one):
             tokens = out.token_ids[:-1] if out.finish_reason == "stop" else out.token_ids
             assert out.text == decoded(out.prompt_token_ids, tokens)
 
@@ -146,7 +146,8 @@ def test_max_length_is_reached_exactly(
 ) -> None:
     made = request.getfixturevalue(fixture)
     prompt = [7 + i % 50 for i in range(MAX - left)]
-    out = made.generate([prompt, [5]], params(max_tokens=500, ignore_eos=True))[0]
+    each = [params(max_tokens=500, ignore_eos=True), params(max_tokens=10)]
+    out = made.generate([prompt, [5]], each)[0]
     assert len(out.token_ids) == left and out.finish_reason == "length"
 
 

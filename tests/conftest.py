@@ -2,11 +2,16 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from functools import cache
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, so it comes first
 
+import pytest
 import torch
 from hypothesis import settings
+
+from draftproof.bundled import corpus
 
 # Fixtures: pair, run; chat, chat_models; folder, train; plain_llm, drafted_llm; refuse_tensor.
 pytest_plugins = ("commands", "conversing", "training_folders", "facade", "writing_rows")
@@ -20,3 +25,11 @@ torch.set_num_threads(1)
 # No deadline: the first call into torch is slow, and so is a busy machine.
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def modules_are_read_once() -> Iterator[None]:
+    """Finding prompts in the standard library takes a second, and many tests want some."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "modules", cache(corpus.modules))
+        yield

@@ -1,23 +1,35 @@
-"""What holds for every test: no network, at most two threads, the same examples on every run."""
+"""What holds for every test: no network, one thread of torch, the same examples on every run."""
 
 import os
 import signal
+from collections.abc import Iterator
+from functools import cache
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, so it comes first
 
+import pytest
 import torch
 from hypothesis import settings
 
-# Fixtures: pair, run; chat, chat_models; folder, train.
-pytest_plugins = ("commands", "conversing", "training_folders")
+from draftproof.bundled import corpus
+
+# Fixtures: pair, run; chat, chat_models; folder, train; plain_llm, drafted_llm; refuse_tensor.
+pytest_plugins = ("commands", "conversing", "training_folders", "facade", "writing_rows")
 
 # A shell that starts the tests with & has them ignore interrupts, which some of them raise.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Several workers with as many threads each would wait for one another.
-most = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
-torch.set_num_threads(min(most, torch.get_num_threads()))
+# These models gain nothing from a second thread, and on a busy machine they wait for it.
+torch.set_num_threads(1)
 
 # No deadline: the first call into torch is slow, and so is a busy machine.
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def modules_are_read_once() -> Iterator[None]:
+    """Finding prompts in the standard library takes a second, and many tests want some."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "modules", cache(corpus.modules))
+        yield

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import oracles
+import attending
 from draftproof.runners import attention
 from draftproof.runners.attention import Step
 from draftproof.runners.kv import KVCache
@@ -95,11 +95,11 @@ def test_every_row_sees_its_past_and_nothing_else(
     }[how]
     made = attended(cache, segment, query, new, scaling=0.6, sliding_window=window, **options)
     keys, values = cache.read(0, 0, segment.slots)
-    wanted = oracles.attention(
+    wanted = attending.attention(
         query,
         keys[0],
         values[0],
-        oracles.slots_seen(cached, fresh, tree, first, window),
+        attending.slots_seen(cached, fresh, tree, first, window),
         0.6,
         options.get("softcap"),
         options.get("s_aux"),

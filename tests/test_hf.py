@@ -1,12 +1,10 @@
-"""`generate(custom_generate=...)`: the tokens transformers would write, and refusals by name."""
+"""`generate(custom_generate=...)`: the tokens that transformers would write."""
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -16,86 +14,12 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from transformers import PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput
 
 import draftproof as dp
 import tiny
-from draftproof.tree import TokenTree
-from oracles import chi_square_p
-
-NEW = 12  # tokens written, if nothing ends them earlier
-PROMPTS = ([5, 6, 7, 8, 9, 5, 6, 7, 8], [0, 11, 12, 11], [21, 22])  # 0 is the pad token
-WIDTH = len(PROMPTS[0])
-GPT2 = {"vocab_size": tiny.VOCABULARY, "n_embd": 48, "n_layer": 3, "n_head": 4}
-GPT2 |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "initializer_range": 0.3}
-
-
-@cache
-def model(name: str = "llama") -> PreTrainedModel:
-    config = transformers.GPT2Config(**GPT2) if name == "gpt2" else tiny.CONFIGS[name]()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return transformers.AutoModelForCausalLM.from_config(config).eval()
-
-
-def method(kind: str, name: str = "llama") -> Any:
-    made = dp.DraftModel(tiny.relative(model(name)), branch=1 if kind == "chain" else 2)
-    return {"plain": None, "ngram": dp.NGram(), "both": [dp.NGram(), made]}.get(kind, made)
-
-
-def inputs(batch: int = 1) -> dict[str, Tensor]:
-    """The first prompts, padded on the left."""
-    left = [WIDTH - len(prompt) for prompt in PROMPTS[:batch]]
-    ids = [[0] * n + prompt for n, prompt in zip(left, PROMPTS, strict=False)]
-    mask = [[0] * n + [1] * (WIDTH - n) for n in left]
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-
-
-def theirs(target: PreTrainedModel, batch: int = 1, **options: Any) -> Any:
-    """What transformers writes; up to NEW tokens, unless told where to end."""
-    defaults = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None}
-    return target.generate(**{**inputs(batch), **defaults, **options})
-
-
-@cache
-def whole(batch: int = 1, name: str = "llama") -> Tensor:
-    return theirs(model(name), batch)
-
-
-def ours(target: PreTrainedModel, speculate: Any = None, batch: int = 1, **options: Any) -> Any:
-    made = dp.custom_generate(speculate, seed=options.pop("seed", None))
-    return theirs(target, batch, custom_generate=made, **options)
-
-
-def same(got: Tensor, want: Tensor) -> None:
-    assert got.tolist() == want.tolist()
-    assert got.dtype == want.dtype and got.device == want.device
-
-
-class Oracle:
-    """Drafts the known continuation, a wrong sibling before every token and a wrong leaf."""
-
-    taps: tuple[int, ...] = ()
-    calls_left = 99  # then it fails
-
-    def __init__(self, known: Tensor) -> None:
-        left = [WIDTH - len(prompt) for prompt in PROMPTS]
-        self.known = [row[n:] for n, row in zip(left, known.tolist(), strict=False)]
-
-    def propose(self, requests: Any) -> list[TokenTree]:
-        self.calls_left -= 1
-        if self.calls_left < 0:
-            raise RuntimeError("no idea")
-        return [self.tree(list(request.tokens)) for request in requests]
-
-    def tree(self, tokens: list[int]) -> TokenTree:
-        nodes, parents, at, n = [tokens[-1]], [-1], 0, len(tokens)
-        rest = next((row[n:] for row in self.known if row[:n] == tokens), [])
-        for token in rest[:4]:
-            nodes, parents = [*nodes, (token + 1) % tiny.VOCABULARY, token], [*parents, at, at]
-            at = len(nodes) - 1
-        return TokenTree([*nodes, 5], [*parents, at])
+from chi_square import chi_square_p
+from generating import NEW, PROMPTS, WIDTH, Oracle, inputs, method, model, ours, same, theirs, whole
 
 
 @pytest.mark.parametrize("kind", ["plain", "ngram", "draft", "chain", "both"])
@@ -126,6 +50,8 @@ def allowed(batch_id: int, ids: Tensor) -> list[int]:
 
 
 MIXED = {"repetition_penalty": 1.5, "prefix_allowed_tokens_fn": allowed}
+
+
 # Options that change the output; t is what the first row writes without them.
 PROCESSORS: dict[str, Callable[[list[int]], dict[str, Any]]] = {
     "repetition": lambda t: {"repetition_penalty": 1.8},
@@ -319,80 +245,3 @@ def test_text_streams_out_of_a_thread() -> None:
     thread.start()
     assert "".join(streamer) == numbers.decode(whole()[0, WIDTH:].tolist())
     thread.join()
-
-
-REFUSED: dict[str, Any] = {"num_beams": 2, "num_return_sequences": 2, "guidance_scale": 2.0}
-REFUSED |= {"penalty_alpha": 0.6, "dola_layers": "low", "assistant_early_exit": 2}
-REFUSED |= {"prompt_lookup_num_tokens": 3, "use_cache": False, "cache_implementation": "static"}
-REFUSED |= {"use_mtp": True, "prefill_chunk_size": 4, "low_memory": True}
-REFUSED |= {"compile_config": transformers.CompileConfig()}
-REFUSED |= {"output_attentions": True, "past_key_values": transformers.DynamicCache()}
-REFUSED |= {"output_hidden_states": True, "position_ids": torch.arange(3, WIDTH + 3)[None]}
-T5 = transformers.T5Config(d_model=16, d_kv=8, d_ff=16, num_heads=2, decoder_start_token_id=0)
-OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "assistant_model": lambda: {"assistant_model": model()},
-    "inputs_embeds": lambda: {"input_ids": None, "inputs_embeds": torch.zeros(1, WIDTH, 48)},
-    "padd": lambda: {"attention_mask": torch.tensor([[1] * (WIDTH - 2) + [0] * 2])},
-    "attention_mask": lambda: {"attention_mask": torch.tensor([[1, 1, 0] + [1] * (WIDTH - 3)])},
-    "streamer": lambda: {"streamer": Mock(), "batch": 3},
-    "token_type_ids": lambda: {"target": model("gpt2"), "token_type_ids": torch.ones(1, WIDTH)},
-    "encoder": lambda: {"target": transformers.T5ForConditionalGeneration(T5)},
-}
-
-
-@pytest.mark.parametrize("word", [*REFUSED, *OTHERS])
-def test_what_cannot_be_honoured_is_refused_by_name(word: str) -> None:
-    options = {"target": model(), "speculate": "ngram", "return_dict_in_generate": True, "top_k": 4}
-    options |= {word: REFUSED[word]} if word in REFUSED else OTHERS[word]()
-    with pytest.raises(ValueError, match=word):
-        ours(**options)
-
-
-def test_bad_options_are_refused() -> None:
-    for speculate in ("eagle", 5.5, ["ngram", "eagle"]):
-        with pytest.raises(ValueError, match="eagle|float"):
-            dp.custom_generate(speculate)  # before any call
-    for name, value in (("rule", "greedy"), ("max_batch", 0)):
-        with pytest.raises(ValueError, match=name):
-            theirs(model(), custom_generate=dp.custom_generate(**{name: value}))
-
-
-def test_one_object_serves_several_models() -> None:
-    made = dp.custom_generate(dp.NGram(), seed=1, max_batch=2)
-    for name, batch in (("llama", 1), ("qwen3", 3), ("gpt2", 1), ("gpt2", 3), ("llama", 3)):
-        same(theirs(model(name), batch, custom_generate=made), whole(batch, name))
-
-
-def test_a_converted_or_trained_model_is_followed() -> None:
-    target = copy.deepcopy(model())
-    made = dp.custom_generate(method("draft"))
-    for dtype in (torch.float32, torch.float64, torch.float32):
-        target.to(dtype)
-        same(theirs(target, 3, custom_generate=made), theirs(target, 3))
-    for parameter in target.parameters():
-        parameter.data += 0.1 * parameter.data.flip(-1)
-    want = theirs(target, 3)
-    assert want.tolist() != whole(3).tolist()
-    same(theirs(target, 3, custom_generate=made), want)
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_the_model_and_the_generator_are_left_alone(training: bool) -> None:
-    target = copy.deepcopy(model()).train(training)
-
-    def looks() -> Any:
-        parts = [(name, part.training, list(vars(part))) for name, part in target.named_modules()]
-        config = target.config
-        return parts, config._attn_implementation, str(config), str(target.generation_config)
-
-    torch.manual_seed(9)
-    before, state = looks(), torch.get_rng_state()
-    same(ours(target, method("both"), 3), whole(3))
-    assert looks() == before and torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_failing_draft_is_told_and_changes_nothing() -> None:
-    failing = Oracle(whole(3))
-    failing.calls_left = 2
-    with pytest.warns(Warning, match="no idea"):
-        same(ours(model(), failing, 3), whole(3))

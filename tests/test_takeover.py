@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import pytest
@@ -18,23 +17,12 @@ from transformers.models.llama import LlamaForCausalLM
 
 import draftproof as dp
 import tiny
-from draftproof import native
 from draftproof.runners import choice, takeover
 from draftproof.runners.base import Work
-from draftproof.tree import TokenTree
 from interrupting import places
+from kin import TREE, fresh, native_is_there
 
-TREE = TokenTree([5, 6, 7, 8], [-1, 0, 0, 1])
 WORK = [Work(0, [9, 10, 11], TREE)]
-
-
-@cache
-def target() -> PreTrainedModel:
-    return tiny.model(dtype=torch.float64)
-
-
-def fresh() -> PreTrainedModel:
-    return copy.deepcopy(target())
 
 
 def kin() -> tuple[PreTrainedModel, PreTrainedModel]:
@@ -187,14 +175,6 @@ def test_a_runner_is_made_while_another_runs(make: Callable[[PreTrainedModel], A
     assert made.layers == 4 and state(model) == before
 
 
-def native_is_there() -> bool:
-    try:
-        native.library()
-    except native.Missing:
-        return False
-    return True
-
-
 def test_several_threads_generate_over_one_model() -> None:
     model = fresh()
     params = [
@@ -264,47 +244,3 @@ def test_an_interrupt_before_or_in_a_pass_gives_the_model_back() -> None:
         in_thread(lambda: runner.takeover.alone(lambda: "free"), other).join(5)
         assert other == ["free"]
     assert len(errors) > 30
-
-
-# --- threads of torch ---
-
-
-@pytest.fixture(name="threads")
-def _threads() -> Iterator[tuple[int, int]]:
-    """How many torch has, and another number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield 2, 1
-    torch.set_num_threads(before)
-
-
-def test_threads_are_the_runners_for_the_length_of_a_pass(threads: tuple[int, int]) -> None:
-    have, asked = threads
-    model, seen = fresh(), []
-    model.model.layers[0].register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
-    with dp.LLM(model, threads=asked, speculate="ngram") as llm:
-        assert torch.get_num_threads() == have
-        del seen[:]
-        for _ in llm.stream([5, 6, 7], dp.SamplingParams(max_tokens=4)):
-            assert torch.get_num_threads() == have
-        assert set(seen) == {asked}
-        beside_it = dp.LLM(llm)
-        del seen[:]
-        beside_it.generate([5, 6], dp.SamplingParams(max_tokens=2))
-        assert set(seen) == {asked} and torch.get_num_threads() == have
-        model.model.layers[1].register_forward_hook(lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            llm.runner.forward([Work(77, [], TREE)])
-        assert torch.get_num_threads() == have
-
-
-def test_threads_of_the_native_runner_are_its_team(threads: tuple[int, int]) -> None:
-    if not native_is_there():
-        pytest.skip("no native library")
-    have, asked = threads
-    with dp.LLM(
-        tiny.model(dtype=torch.bfloat16, head_dim=16), runner="native", threads=asked
-    ) as llm:
-        assert llm.runner.team.threads == asked and torch.get_num_threads() == have
-        llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=3))
-        assert torch.get_num_threads() == have

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from functools import cache
 from typing import Any
@@ -13,42 +12,8 @@ from transformers import PreTrainedModel
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import draftproof as dp
-from oracles import chi_square_p
-
-
-def slow_law(row: list[float], params: dp.SamplingParams, prompt: list[int], output: list[int]):
-    """Adjusted and truncated logits over the temperature: {token: logit}; vLLM's order."""
-    for t in range(len(row)):
-        if t in prompt or t in output:
-            row[t] = (
-                row[t] / params.repetition_penalty
-                if row[t] > 0
-                else row[t] * params.repetition_penalty
-            )
-        row[t] -= params.frequency_penalty * output.count(t)
-        row[t] -= params.presence_penalty * (t in output)
-        row[t] += (params.logit_bias or {}).get(t, 0.0)
-    banned = set(params.bad_token_ids)
-    if len(output) < params.min_tokens:
-        banned |= {2, *params.stop_token_ids}
-    left = {t: x for t, x in enumerate(row) if t not in banned}
-    if params.temperature == 0:
-        return left
-    left = {t: x / params.temperature for t, x in left.items()}
-    top = max(left.values())
-    left = {t: x for t, x in left.items() if math.exp(x - top) >= params.min_p}
-    order = sorted(left, key=lambda t: (-left[t], t))
-    if params.top_k > 0:
-        order = order[: params.top_k]
-    total = math.fsum(math.exp(left[t] - top) for t in order)
-    kept, mass = [], 0.0
-    for t in order:
-        if mass >= params.top_p * total and kept:
-            break
-        kept.append(t)
-        mass += math.exp(left[t] - top)
-    return {t: left[t] for t in kept}
-
+from chi_square import chi_square_p
+from sampling_oracles import oracle_law
 
 V = 4
 
@@ -84,9 +49,7 @@ def exact_law(model: PreTrainedModel, params: dp.SamplingParams, prompt: list[in
         x = 1.0
         for i, t in enumerate(sequence):
             row = rows[len(prompt) - 1 + i].tolist()
-            left = slow_law(row, params, prompt, list(sequence[:i]))
-            total = math.fsum(math.exp(y) for y in left.values())
-            x *= math.exp(left[t]) / total if t in left else 0.0
+            x *= oracle_law(row, params, prompt, sequence[:i]).get(t, 0.0)
         law[sequence] = x
     assert abs(sum(law.values()) - 1) < 1e-9
     return law

@@ -7,7 +7,7 @@ Here a law is a list of floats, and a toy model is a list of such rows: one per 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from random import Random
@@ -264,76 +264,3 @@ class Grower:
 
 def _support(q: Law) -> Iterator[int]:
     return (t for t, x in enumerate(q) if x > 0)
-
-
-# --- statistics ---
-
-
-def chi_square_p(counts: Counter, law: Mapping, least: float = 5.0) -> float:
-    """Pearson's test of `counts` against `law`: the probability of a deviation this large.
-
-    Cells are pooled, from the least likely on, until each expects at least `least`. A count where
-    the law has no mass gives 0.
-    """
-    n = sum(counts.values())
-    if any(law.get(cell, 0.0) <= 0 for cell, count in counts.items() if count):
-        return 0.0
-    bins: list[tuple[float, int]] = []  # (expected, seen)
-    expected, seen = 0.0, 0
-    for cell in sorted(law, key=lambda cell: law[cell]):
-        expected, seen = expected + n * law[cell], seen + counts[cell]
-        if expected >= least:
-            bins.append((expected, seen))
-            expected, seen = 0.0, 0
-    if seen or expected > 0:  # only if all of it is less than one bin
-        bins.append((expected, seen))
-    if len(bins) < 2:
-        return 1.0
-    statistic = sum((seen - expected) ** 2 / expected for expected, seen in bins)
-    halves = torch.tensor([len(bins) - 1, statistic], dtype=torch.float64) / 2
-    return torch.special.gammaincc(halves[0], halves[1]).item()
-
-
-# --- attention ---
-
-
-def slots_seen(
-    cached: int, fresh: int, tree: TokenTree | None, first: int, window: int | None
-) -> list[list[int]]:
-    """For every packed row of a request, the slots it attends to: its past, one by one."""
-    depth = {} if tree is None else {i: len(path(tree, i)) - 1 for i in range(len(tree))}
-    position = {slot: slot for slot in range(cached + fresh)}
-    position |= {cached + fresh + i: cached + fresh + d for i, d in depth.items()}
-    rows = [list(range(cached + i + 1)) for i in range(fresh)]
-    if tree is not None:
-        root = cached + fresh
-        rows += [
-            [*range(root), *(root + j for j in path(tree, i))] for i in range(first, len(tree))
-        ]
-    return [
-        [slot for slot in row if window is None or position[row[-1]] - position[slot] < window]
-        for row in rows
-    ]
-
-
-def attention(
-    query: torch.Tensor,  # (heads, T, d)
-    keys: torch.Tensor,  # (key heads, slots, d)
-    values: torch.Tensor,
-    seen: Sequence[Sequence[int]],
-    scaling: float,
-    cap: float | None = None,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """(T, heads, d): every head of every row by itself, over the slots that it sees."""
-    made = torch.empty(query.shape[1], query.shape[0], values.shape[2], dtype=query.dtype)
-    for head in range(query.shape[0]):
-        of = head * keys.shape[0] // query.shape[0]
-        for row, slots in enumerate(seen):
-            scores = keys[of, slots] @ query[head, row] * scaling
-            if cap is not None:
-                scores = cap * torch.tanh(scores / cap)
-            if sinks is not None:
-                scores = torch.cat([scores, sinks[head : head + 1].to(scores.dtype)])
-            made[row, head] = scores.softmax(0)[: len(slots)] @ values[of, slots]
-    return made

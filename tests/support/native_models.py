@@ -1,0 +1,140 @@
+"""Small models for the native runner, and their logits one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.llama import LlamaConfig
+from transformers.models.mistral import MistralConfig
+from transformers.models.qwen2 import Qwen2Config
+from transformers.models.qwen3 import Qwen3Config
+
+import tiny
+from draftproof import native
+from draftproof.runners import packing
+from draftproof.runners.base import Work
+from draftproof.runners.native import NativeRunner
+from draftproof.runners.team import Team
+from draftproof.runners.weights import LoadedWeights
+from draftproof.tree import TokenTree
+
+V = 99
+SETS = ("portable", "avx2", "avx512")
+PRECISIONS = ("bfloat16", "int8")
+SIZES: dict[str, Any] = {
+    **tiny.COMMON,
+    "vocab_size": V,
+    "hidden_size": 54,  # no multiple of a step, a lane or a panel
+    "num_attention_heads": 6,
+    "intermediate_size": 90,
+    "head_dim": 16,
+}
+KINDS = [tiny.KINDS[i % 2] for i in range(4)]
+ROPE = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ROPE}
+CONFIGS: dict[str, Any] = {
+    "llama": lambda: LlamaConfig(**SIZES, tie_word_embeddings=False),
+    "llama biases": lambda: LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "llama3 rope": lambda: LlamaConfig(**SIZES, rope_parameters=LLAMA3),
+    "linear rope": lambda: LlamaConfig(**SIZES, rope_parameters={"rope_type": "linear", **ROPE}),
+    "yarn rope": lambda: LlamaConfig(**SIZES, rope_parameters={"rope_type": "yarn", **ROPE}),
+    "mistral": lambda: MistralConfig(**SIZES, sliding_window=5),
+    "qwen2": lambda: Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=7, layer_types=KINDS
+    ),
+    "qwen3": lambda: Qwen3Config(
+        **{**SIZES, "num_key_value_heads": 1, "head_dim": 80},
+        tie_word_embeddings=True,
+        use_sliding_window=True,
+        sliding_window=6,
+        layer_types=KINDS,
+    ),
+}
+
+
+# Contexts longer than what attention takes at a time, and more heads on one key than go together.
+LONG: dict[str, Any] = {**SIZES, "max_position_embeddings": 512, "num_hidden_layers": 2}
+FAR: dict[str, Any] = {
+    "many heads": lambda: LlamaConfig(
+        **{**LONG, "hidden_size": 72, "num_attention_heads": 36, "num_key_value_heads": 1}
+    ),
+    "wide window": lambda: MistralConfig(**LONG, sliding_window=150),
+    "narrow window": lambda: MistralConfig(**LONG, sliding_window=9),
+}
+
+
+def sets() -> list[str]:
+    """The instruction sets that this machine has."""
+    return [name for name in SETS if native.library().dp_kernels(name.encode())]
+
+
+@cache
+def model(name: str, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
+    """Biases and norms are random too: a fresh model has zeros and ones there."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = AutoModelForCausalLM.from_config({**CONFIGS, **FAR}[name](), dtype=torch.bfloat16)
+        for path, parameter in made.named_parameters():
+            if path.endswith("bias") or "norm" in path:
+                torch.nn.init.normal_(parameter, mean=float("norm" in path), std=0.2)
+    if dtype != torch.bfloat16:  # .to(bfloat16) would round the rotary frequencies too
+        made = made.to(dtype)
+    return made.eval()
+
+
+@cache
+def team(threads: int) -> Team:
+    return Team(threads)
+
+
+@cache
+def packed(name: str, precision: str, kernels: str = "") -> packing.Packed:
+    kind = native.INT8 if precision == "int8" else native.BF16
+    return packing.Packed(LoadedWeights(model(name)), kind, kernels=kernels)
+
+
+def runner(
+    name: str = "llama",
+    precision: str = "bfloat16",
+    kernels: str = "",
+    threads: int = 2,
+    **more: Any,
+) -> NativeRunner:
+    return NativeRunner(
+        model(name),
+        precision=precision,
+        team=team(threads),
+        packed=packed(name, precision, kernels),
+        **more,
+    )
+
+
+def tokens(seed: int, count: int) -> list[int]:
+    rng = Random(seed)
+    return [rng.randrange(3, V) for _ in range(count)]
+
+
+def random_tree(rng: Random, root: int, nodes: int) -> TokenTree:
+    parents = [-1] + [rng.choice([i - 1, rng.randrange(i)]) for i in range(1, nodes)]
+    return TokenTree([root, *(rng.randrange(3, V) for _ in range(nodes - 1))], parents)
+
+
+def one_by_one(made: NativeRunner, ids: Sequence[int]) -> Tensor:
+    """Plain decoding: the logits after each token, (T, V)."""
+    key, rows = 10**6, []
+    for token in ids:
+        (output,) = made.forward([Work(key, [], TokenTree.chain([token]))])
+        rows.append(output.logits[0].clone())
+        made.keep(key, [0])
+    made.free(key)
+    return torch.stack(rows)
+
+
+def spread_error(got: Tensor, want: Tensor) -> float:
+    return float((got - want).norm() / (want - want.mean(-1, keepdim=True)).norm())

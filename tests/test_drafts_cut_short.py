@@ -1,0 +1,61 @@
+"""Texts that end inside a draft, and the counters of a draft that is always right."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftproof.engine import Engine
+from draftproof.scheduler import Scheduler
+from fakes import Table, request, run
+from prophets import Prophet, prophecy
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 15))
+def test_max_tokens_inside_a_draft(max_tokens: int) -> None:
+    each, future = prophecy(request(0, [1, 2], 5, temperature=1.0, max_tokens=max_tokens))
+    run(Engine(Table(), Prophet({0: future}), scheduler=Scheduler(1)), [each])
+    assert each.output == future[:max_tokens] and each.finish_reason == "length"
+    stats = each.stats
+    assert stats.tokens == max_tokens
+    assert stats.steps == -(-max_tokens // 7)
+    assert stats.accepted == max_tokens - stats.steps  # accepted + 1 tokens a step
+    assert sum(each.from_draft) == stats.accepted
+
+
+@pytest.mark.parametrize("length", range(3, 16))
+def test_max_length_inside_a_draft(length: int) -> None:
+    each, future = prophecy(request(0, [1, 2], 5, temperature=1.0, max_length=length))
+    run(Engine(Table(), Prophet({0: future}), scheduler=Scheduler(1)), [each])
+    assert each.output == future[: length - 2] and each.finish_reason == "length"
+
+
+def test_end_of_text_inside_a_draft() -> None:
+    _, future = prophecy(request(0, [1, 2], 5))
+    for end in set(future[:15]):
+        at = future.index(end)
+        each = request(0, [1, 2], 5, temperature=1.0, max_tokens=60, end_ids=(end,))
+        run(Engine(Table(), Prophet({0: future}), scheduler=Scheduler(1)), [each])
+        assert each.output == future[: at + 1] and each.finish_reason == "stop"
+        assert each.stats.tokens == at + 1 == len(each.from_draft)
+        # the step in which it ended counts what was written, not what was drafted after it
+        assert each.stats.accepted == sum(each.from_draft) <= at + 1
+        assert len(each.stats.accepted_per_position) <= 6
+
+
+def test_stats_of_a_perfect_draft() -> None:
+    each, future = prophecy(request(0, [1, 2], 5, temperature=1.0, max_tokens=21))
+    run(Engine(Table(), Prophet({0: future}), scheduler=Scheduler(1)), [each])
+    stats = each.completion().stats
+    assert (stats.steps, stats.drafting_steps, stats.drafted, stats.accepted) == (3, 3, 18, 18)
+    assert stats.accepted_per_position == [3] * 6
+    assert stats.tokens_per_step == 7 and stats.acceptance_length == 7
+    assert each.from_draft == ([True] * 6 + [False]) * 3
+
+
+def test_stats_of_plain_decoding() -> None:
+    each = request(0, [1, 2], 5, max_tokens=9)
+    run(Engine(Table(), scheduler=Scheduler(1)), [each])
+    stats = each.completion().stats
+    assert (stats.steps, stats.drafted, stats.accepted) == (9, 0, 0)
+    assert stats.tokens_per_step == 1 and stats.acceptance_length == 1
+    assert stats.began <= stats.first_token <= stats.ended

@@ -71,7 +71,7 @@ def test_results_that_cannot_be_written_still_print_the_table(
     (tmp_path / "file").write_text("")
     result = run("bench", "T", *ALONE, "--out", str(tmp_path / "file" / "below"))
     assert result.code == 2 and "cannot write results" in result.err
-    assert "\n none " in result.out
+    assert "\nnone " in result.out
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import pages
 import tiny
 from draftproof.bench import files, suite
 
@@ -23,7 +22,7 @@ def test_the_command_from_end_to_end(run: Any, tmp_path: Path) -> None:
         *("--method", "none,ngram", "--methods", "draft", "--method", "ngram+draft"),
     )
     assert result.code == 0, result.err
-    assert " ngram+draft " in result.out and "plain steps" not in result.out
+    assert "ngram+draft" in result.out and "plain steps" not in result.out
     verdicts = [line for line in result.out.splitlines() if "draftproof generate " in line]
     assert len(verdicts) == 1 and verdicts[0].startswith(("Fastest here: ", "Plain decoding is"))
     (file,) = out.glob("*.json")
@@ -43,8 +42,6 @@ def test_the_command_from_end_to_end(run: Any, tmp_path: Path) -> None:
     (choice,) = json.loads(lines[0])["choices"]
     assert choice["new_tokens"] == [8] and sum(choice["accept_lengths"]) == 8
     assert choice["decoding_steps"] == [len(choice["accept_lengths"])] and len(lines) == 2
-    text = pages.page([("a-run", found)])
-    assert "## a run" in text and text.count("| draftproof draft |") == 2
 
 
 def test_batches_leave_out_who_takes_one_prompt(run: Any, tmp_path: Path) -> None:
@@ -74,7 +71,7 @@ def test_results_that_cannot_be_written_still_print_the_table(
     (tmp_path / "file").write_text("")
     result = run("bench", "T", *ALONE, "--out", str(tmp_path / "file" / "below"))
     assert result.code == 2 and "cannot write results" in result.err
-    assert "\n none " in result.out
+    assert "\nnone " in result.out
 
 
 @pytest.mark.parametrize(

@@ -66,14 +66,29 @@ def printed(found: dict[str, Any], width: int) -> str:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("width", [45, 75, 76, 80, 120])
-def test_tables_fit_and_nothing_is_cut(width: int) -> None:
-    text = printed(run(), width)
+def is_stacked(text: str) -> bool:
+    return "\n  tokens/s  " in text
+
+
+@pytest.mark.parametrize("width", [45, 60, 80, 120])
+@pytest.mark.parametrize("slowest", [90.0, 1.0])  # the spread of the rounds below and above 100%
+def test_tables_fit_and_nothing_is_cut(width: int, slowest: float) -> None:
+    found = run()
+    for each in found["results"]:
+        each["tokens_per_s"] = [slowest, 95.0, 12345.6]
+        each["of_plain"] = each["of_transformers"] = {"median": 1.0, "low": 0.1, "high": 150.0}
+        each["predicted"] = {"speedup": 1.25}
+    text = printed(found, width)
     assert all(len(line) <= width for line in text.splitlines()) and "…" not in text
     assert "ngram+draft" in text and "transformers" in text
-    assert ("  tokens/s        200" in text or "  tokens/s        190" in text) == (width < 76)
+    row = "ngram+draft" if is_stacked(text) else "ngram+draft 95 ±12895% 1.00 ±14900% 1.00 ±14900%"
+    assert row in " ".join(text.split())
     heading = " ".join(text.split())
     assert "some/model: native (amx) runner, int8, 2 threads, A CPU; 3 prompts" in heading
+
+
+def test_a_table_is_stacked_only_where_it_does_not_fit() -> None:
+    assert is_stacked(printed(run(), 45)) and not is_stacked(printed(run(), 80))
 
 
 def test_an_interrupted_run_says_so() -> None:

@@ -11,42 +11,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from draftproof.methods import needed, takes
 
-HEADINGS = (
-    *("T", "batch", "side", "tokens/s", "of plain", "of transformers"),
-    *("predicted", "tokens/step", "alpha", "differ"),
-)
 OURS = "draftproof "
 PLAIN = "draftproof none"
 WORTH = 1.03  # a method is named the fastest if it is at least so much faster than plain
-NARROWEST = 76  # columns of a table; below, its rows are stacked
-
-
-def cells(each: dict[str, Any], prompts: int) -> list[str]:
-    """A result under `HEADINGS`; ranges are those of the rounds."""
-    differing = each["differing"]
-    return [
-        f"{each['temperature']:g}",
-        str(each["batch"]),
-        each["side"],
-        f"{statistics.median(each['tokens_per_s']):.1f} "
-        f"({min(each['tokens_per_s']):.1f}-{max(each['tokens_per_s']):.1f})",
-        _spread(each["of_plain"]),
-        _spread(each["of_transformers"]),
-        f"{each['predicted']['speedup']:.2f}x" if each["predicted"] else "-",
-        f"{each['tokens_per_step']:.2f}" if each["tokens_per_step"] else "-",
-        f"{each['acceptance']['alpha']:.2f}" if each["acceptance"] else "-",
-        "other noise" if differing is None else f"{differing} of {prompts}",
-    ]
-
-
-def _spread(ratio: dict[str, float] | None) -> str:
-    return f"{ratio['median']:.2f}x ({ratio['low']:.2f}-{ratio['high']:.2f})" if ratio else "-"
+UNBOUNDED = 10_000  # columns, more than any table takes
 
 
 def heading(found: dict[str, Any]) -> str:
@@ -82,32 +56,40 @@ def cases(found: dict[str, Any]) -> dict[tuple[float, int], list[dict[str, Any]]
 
 
 def table(found: dict[str, Any], width: int) -> Group:
-    """One table per temperature and batch size; stacked where `width` columns are too few."""
-    draw = _stacked if width < NARROWEST else _table
+    """One table per temperature and batch size; stacked where one takes more than `width` columns.
+
+    What a table takes hangs on its figures: a spread of 100% or more takes a column more.
+    """
+    grouped, prompts = cases(found), found["prompts"]
+    drawn: list[RenderableType] = [_table(results, prompts) for results in grouped.values()]
+    paper = Console(width=UNBOUNDED)
+    if any(paper.measure(each).maximum > width for each in drawn):
+        drawn = [_stacked(results, prompts) for results in grouped.values()]
     legend = "Medians of the rounds ± the farthest one; differ: answers unlike plain's."
     parts: list[RenderableType] = [Text(heading(found))]
-    for (temperature, batch), results in cases(found).items():
-        title = Text(f"\ntemperature {temperature:g}, batch {batch}")
-        parts += [title, draw(results, found["prompts"])]
+    for (temperature, batch), each in zip(grouped, drawn, strict=True):
+        parts += [Text(f"\ntemperature {temperature:g}, batch {batch}"), each]
     if found.get("incomplete"):
         parts.append(Text(f"incomplete: {found['incomplete']}", style="bold"))
     return Group(*parts, Text(legend))
 
 
 def _row(each: dict[str, Any], prompts: int) -> list[str]:
-    row, speed = cells(each, prompts), each["tokens_per_s"]
+    speed = each["tokens_per_s"]
     median = statistics.median(speed)
     return [
         each["side"].removeprefix(OURS),
         f"{median:.4g} {_around(median, speed)}",
         *(_short(each[name]) for name in ("of_plain", "of_transformers")),
-        *row[6:9],
+        f"{each['predicted']['speedup']:.2f}x" if each["predicted"] else "-",
+        f"{each['tokens_per_step']:.2f}" if each["tokens_per_step"] else "-",
+        f"{each['acceptance']['alpha']:.2f}" if each["acceptance"] else "-",
         "-" if each["differing"] is None else f"{each['differing']}/{prompts}",
     ]
 
 
 def _table(results: list[dict[str, Any]], prompts: int) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     made.add_column("", no_wrap=True)
     for name in ("tokens/s", "of\nplain", "of trans-\nformers", "pre-\ndicted"):
         made.add_column(name, justify="right")
@@ -120,7 +102,10 @@ def _table(results: list[dict[str, Any]], prompts: int) -> Table:
 
 def _stacked(results: list[dict[str, Any]], prompts: int) -> Text:
     """A block of lines per side, without what a side has not."""
-    names = ("tokens/s", "of plain", "of transformers", *HEADINGS[6:])
+    names = (
+        *("tokens/s", "of plain", "of transformers"),
+        *("predicted", "tokens/step", "alpha", "differ"),
+    )
     lines = []
     for each in results:
         side, *values = _row(each, prompts)

@@ -27,16 +27,16 @@ from draftproof.certify.certificate import (
     SETTINGS,
     Case,
     Certificate,
-    draws,
 )
 from draftproof.certify.contexts import Context, candidates, tests
 from draftproof.certify.identity import Bound, Outcome, Reference, calibrate, examine, references
 from draftproof.llm import LLM
+from draftproof.rules import RULES as rules_of_acceptance
 from draftproof.rules import named
 from draftproof.runners.kv import available_bytes
 from draftproof.sampling import SamplingParams
 
-RULES = ("coupled", "rejection")
+RULES = tuple(name for name, rule in rules_of_acceptance.items() if not rule.lossy)
 CONTEXTS = 2  # per method, of the tests of law
 SAID = ("greedy", "temperature 0.7")  # whose texts are contexts of the tests of law
 EARLY = 4  # tokens: where every text ends before, next to nothing would be compared
@@ -206,7 +206,7 @@ def _examine(
 ) -> None:
     """Every prompt alone, then all in one batch; draws of its own in one batch only."""
     outcome = Outcome()
-    drawn = case.drawn and draws(SETTINGS[setting])
+    drawn = named(case.rule).wants_laws(SETTINGS[setting])
     look: Callable[[LLM, Sequence[Reference], Bound], Outcome]
     look = partial(sampled.examine, llm) if drawn else examine
     groups = [refs] if drawn else [*([ref] for ref in refs), refs]

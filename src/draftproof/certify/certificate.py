@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from draftproof.certify import law
 from draftproof.certify.identity import Bound, Finding, Outcome
+from draftproof.rules import named
 from draftproof.sampling import SamplingParams
 
 IDENTICAL, DEFECT, NEAR_TIES, NOT_EXERCISED = 0, 1, 3, 4  # exit codes
@@ -83,7 +84,7 @@ class Case:
     @property
     def drawn(self) -> bool:
         """Whether its sampling draws by itself, so that its law is tested."""
-        return self.rule == "rejection"
+        return any(named(self.rule).wants_laws(params) for params in SETTINGS.values())
 
     @property
     def onesided(self) -> str | None:

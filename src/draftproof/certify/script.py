@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from draftproof.certify import SETTINGS, Certificate
+from draftproof.rules import named
 from draftproof.sampling import SamplingParams
 
 LOADED = '''"""Shows again what `draftproof certify` found, by the same comparisons.
@@ -67,7 +68,7 @@ def text(
     if certificate.defects:
         case, setting, one = certificate.defects[0]
         where = f"{setting}, prompt {one.number}, token {one.position}: {one.cause}"
-        draws = case.rule == "rejection" and SETTINGS[setting].temperature > 0
+        draws = named(case.rule).wants_laws(SETTINGS[setting])
         body = WRITTEN.format(
             prompts=certificate.prompts,
             settings=[_given(params) for params in certificate.settings[setting]],

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from random import Random
 
 import torch
-from transformers import AutoModelForCausalLM
-from transformers.models.llama import LlamaConfig
 
 import draftproof as dp
 import tiny
@@ -27,8 +25,9 @@ from draftproof.runners.native import NativeRunner
 from draftproof.runners.team import Team
 from draftproof.tree import TokenTree
 
-SIZES = {**tiny.COMMON, "head_dim": 16, "hidden_size": 256, "max_position_embeddings": 4096}
-MODEL = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES), dtype=torch.bfloat16).eval()
+MODEL = tiny.model(
+    "llama", dtype=torch.bfloat16, head_dim=16, hidden_size=256, max_position_embeddings=4096
+)
 IDS = [3 + i % 90 for i in range(600)]
 
 

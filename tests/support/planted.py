@@ -151,17 +151,17 @@ def failing_drafter(patch: pytest.MonkeyPatch) -> None:
 
 def undrawn_siblings(patch: pytest.MonkeyPatch) -> None:
     """A group of siblings is the likeliest tokens, and not drawn from the law it tells."""
-    whole = SpecInfer._children
+    whole = SpecInfer._draw
 
     def children(
-        self: SpecInfer, number: int, of: request.Request, path: Any, row: Tensor, count: int
+        self: SpecInfer, number: int, of: Growth, path: Any, row: Tensor, count: int
     ) -> Any:
         ids, shares, laws = whole(self, number, of, path, row, count)
         if laws and count > 1:
             ids = laws[0].topk(count).indices.tolist()
         return ids, shares, laws
 
-    patch.setattr(SpecInfer, "_children", children)
+    patch.setattr(SpecInfer, "_draw", children)
 
 
 def wrong_bonus(patch: pytest.MonkeyPatch) -> None:

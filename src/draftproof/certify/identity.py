@@ -18,11 +18,10 @@ from torch import Tensor
 from draftproof.counts import Stats
 from draftproof.llm import LLM
 from draftproof.request import Request
-from draftproof.runners.base import Work
+from draftproof.runners.base import KEY, Work
 from draftproof.sampling import History, NoCandidate, SamplingParams, pick
 from draftproof.tree import TokenTree
 
-KEY = -2  # of the passes that calibrate: no request's
 BLOCK = 8  # tokens of a block in the calibration, about a verification pass
 SLACK = 4  # a block and a plain pass may each be off by twice what was seen in a sample
 ENOUGH = 20  # defects of one run, after which the rest is not looked for

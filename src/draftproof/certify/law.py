@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from draftproof.certify.chi_square import Outcome, chi_square, visible
-from draftproof.certify.identity import KEY, complaints
+from draftproof.certify.identity import complaints
 from draftproof.counts import Stats
 from draftproof.llm import LLM
 from draftproof.request import Request
-from draftproof.runners.base import Work
+from draftproof.runners.base import KEY, Work
 from draftproof.sampling import History, SamplingParams, adjust, law
 from draftproof.tree import TokenTree
 

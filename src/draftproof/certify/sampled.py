@@ -25,7 +25,7 @@ from draftproof.certify.identity import (
 )
 from draftproof.llm import LLM
 from draftproof.request import Request
-from draftproof.runners.base import Work
+from draftproof.runners.base import KEY, Work
 from draftproof.sampling import History, NoCandidate, SamplingParams, law
 from draftproof.tree import TokenTree
 

@@ -99,7 +99,17 @@ def test_the_dtype_of_the_bundled_target(run: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_json_holds_everything(run: Any) -> None:
-    options = ("--json", "--logprobs", "2", "-n", "2", "--temperature", "1", "--max-tokens", "5")
+    options = (
+        "--json",
+        "--logprobs",
+        "2",
+        "--completions",
+        "2",
+        "--temperature",
+        "1",
+        "--max-tokens",
+        "5",
+    )
     code, out, err = run("generate", "T", PROMPT, "--draft", "D", *options)
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -115,7 +125,7 @@ def test_json_holds_everything(run: Any) -> None:
 
 
 def test_several_completions_and_the_table(run: Any) -> None:
-    options = ("-n", "3", "--temperature", "1", "--seed", "8", "--max-tokens", "4")
+    options = ("--completions", "3", "--temperature", "1", "--seed", "8", "--max-tokens", "4")
     code, out, err = run("generate", "T", PROMPT, "--draft", "D", "--stats", *options)
     assert code == 0
     assert [line for line in out.splitlines() if line in ("[0]", "[1]", "[2]")] == [
@@ -140,7 +150,7 @@ def test_all_the_sampling_options_arrive(run: Any, monkeypatch: pytest.MonkeyPat
         "--temperature 0.5 --top-k 9 --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 "
         "--presence-penalty 0.2 --frequency-penalty -0.3 --logit-bias 5=-1.5 --logit-bias 6=2 "
         "--bad-token-id 7 --bad-token-id 8 --min-tokens 2 --max-tokens 3 --stop foo --stop bar "
-        "--stop-token-id 9 --ignore-eos --seed 4 --logprobs 1 -n 2 --json"
+        "--stop-token-id 9 --ignore-eos --seed 4 --logprobs 1 --completions 2 --json"
     )
     assert run("generate", "T", PROMPT, *options.split()).code == 0
     assert seen == [
@@ -197,7 +207,7 @@ def test_the_draft_fails_in_the_middle(run: Any, monkeypatch: pytest.MonkeyPatch
     assert err.startswith("warning: drafting stopped") and err.count("\n") == 2
 
 
-@pytest.mark.parametrize("options", [(), ("--json",), ("-n", "2"), ("--stats",)])
+@pytest.mark.parametrize("options", [(), ("--json",), ("--completions", "2"), ("--stats",)])
 def test_an_interrupt_prints_what_is_there(
     run: Any, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
@@ -217,9 +227,9 @@ def test_an_interrupt_prints_what_is_there(
         (one,) = json.loads(out)["completions"]
         assert one["finish_reason"] == "abort" and len(one["token_ids"]) == 6
         out = one["text"]
-    elif "-n" not in options:
+    elif "--completions" not in options:
         assert out.endswith("\n")
-    if "-n" not in options:
+    if "--completions" not in options:
         assert out.strip() and whole.out.startswith(out.rstrip("\n"))
     assert ("abort" in err) == ("--stats" in options)
 

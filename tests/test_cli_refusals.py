@@ -42,7 +42,7 @@ BAD_INPUT: list[tuple[str, str]] = [
     ("T p --top-p 0", "top_p"),
     ("T p --min-tokens 9 --max-tokens 8", "min_tokens"),
     ("T p --max-tokens -1", "max_tokens"),
-    ("T p -n 0", "n is 0"),
+    ("T p --completions 0", "n is 0"),
     ("T p --logit-bias 5", "ID=VALUE"),
     ("T p --logit-bias 5=1 --logit-bias 5=2", "twice"),
     ("T p --logit-bias 9999=1", "9999"),

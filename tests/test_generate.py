@@ -145,7 +145,7 @@ def test_a_draft_with_any_tokenizer(run: Any, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("columns", [30, 45, 80])
 def test_a_narrow_table_is_stacked(run: Any, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    common = ("generate", "T", "def main():", "--max-tokens", "4", "--stats", "-n", "2")
+    common = ("generate", "T", "def main():", "--max-tokens", "4", "--stats", "--completions", "2")
     err = run(*common, "--method", "ngram").err
     assert "…" not in err and max(map(len, err.splitlines())) <= columns
     assert err.count("length") == (4 if columns < 76 else 3)  # a name and an end, each twice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from transformers import AutoTokenizer
 
 import tiny
 from commands import SIZES, TOKENIZER
+from draftproof import cli
+from draftproof.cli import commands
 
 HINTS = [  # what goes wrong, a word of the hint, and the same command as the hint says
     ("--runner torch --dtype int8", "runner auto", "--runner torch --dtype bfloat16"),
@@ -37,3 +40,13 @@ def test_a_hint_leads_somewhere(
     refused = run(*common, *wrong.split())
     assert refused.code == 2 and hint in refused.err
     assert run(*common, *right.split()).code == 0
+
+
+@pytest.mark.parametrize("name", commands.OPTIONS)
+def test_options_of_other_programs(run: Any, name: str) -> None:
+    refused = run("generate", "bundled", "x", name, "1")
+    assert refused.code == 2 and f"there is no option {name}: " in refused.err
+    known = {
+        each for param in commands.every(cli.group())["generate"].params for each in param.opts
+    }
+    assert {*re.findall(r"--[a-z-]+", commands.OPTIONS[name])} <= known

@@ -21,8 +21,6 @@ import draftproof
 from draftproof import native
 from draftproof.cli import commands
 
-USAGE: Any = typer.BadParameter.__bases__[0]  # what typer raises for wrong usage
-
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 
@@ -38,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _flush()
     except BrokenPipeError:  # whoever reads our output has seen enough
         code = 1  # as typer says when it notices first
-    except USAGE as error:
+    except commands.USAGE as error:
         said = error.format_message()  # nothing, where it has shown the help of a group instead
         code = _refuse(said) if said else 0
     except KeyboardInterrupt:

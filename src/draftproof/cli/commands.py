@@ -39,6 +39,7 @@ TRAIN = {
         "A small model that drafts for a target: distilled, and served once to be sure.",
     ),
 }
+USAGE: Any = typer.BadParameter.__bases__[0]  # what typer raises for wrong usage
 CHAT = "draftproof chat MODEL talks with it"
 FETCHED = "a model is fetched when it is first used: try draftproof generate MODEL"
 ELSEWHERE = {  # words of other programs, and what to write here
@@ -59,6 +60,33 @@ ELSEWHERE = {  # words of other programs, and what to write here
     "version": "write draftproof --version",
     "help": "write draftproof --help, or draftproof generate --help",
 }
+THREADS, CONTEXT = "write --threads N", "write --max-length N"
+FIRST = "the model is the first argument: draftproof generate MODEL PROMPT"
+OPTIONS = {  # of other programs, and what to write here
+    "-m": FIRST,
+    "--model": FIRST,
+    "-p": FIRST,
+    "--prompt": FIRST,
+    "-f": "write --prompt-file FILE",
+    "--file": "write --prompt-file FILE",
+    "-n": "write --max-tokens N, or --completions N for several answers",
+    **dict.fromkeys(
+        ("--n-predict", "--predict", "--num-predict", "--max-new-tokens"), "write --max-tokens N"
+    ),
+    "--temp": "write --temperature T",
+    "--repeat-penalty": "write --repetition-penalty X",
+    "-t": THREADS,
+    "-c": CONTEXT,
+    "--ctx-size": CONTEXT,
+    "--max-model-len": CONTEXT,
+    "--n-gpu-layers": "write --device cuda, for the whole model",
+    "--tensor-parallel-size": "a model runs on one device: drop it",
+    "--model-draft": "write --draft MODEL",
+    "--draft-max": "write --num-draft-tokens N",
+    "--speculative-config": "write --method ngram, or --method draft --draft MODEL",
+    "--num-speculative-tokens": "write --num-draft-tokens N",
+    "--quantization": "write --dtype int8",
+}
 
 
 class Group(TyperGroup):
@@ -72,6 +100,15 @@ class Group(TyperGroup):
 
 class Quietly(TyperCommand):
     """A command; the libraries that it uses say nothing of their own on a terminal."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE as error:
+            name = getattr(error, "option_name", None)  # only an unknown option has one
+            if name in OPTIONS and "no such option" in error.format_message().lower():
+                ctx.fail(f"there is no option {name}: {OPTIONS[name]}")
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         from huggingface_hub.utils.tqdm import enable_progress_bars

@@ -97,7 +97,7 @@ StopTokenIds = Annotated[
 IgnoreEos = Annotated[bool, option(SAMPLING, "Write on behind an end of text.", "--ignore-eos")]
 Seed = Annotated[int | None, option(SAMPLING, "Of all that is drawn.")]
 Logprobs = Annotated[int | None, option(SAMPLING, "The best k per token, in --json.")]
-N = Annotated[int, option(SAMPLING, "Completions; several are not streamed.", "-n")]
+N = Annotated[int, option(SAMPLING, "Several answers are not streamed.", "--completions")]
 
 # The model
 Runner = Annotated[str, option(LOADING, "auto, native (bfloat16 and int8, CPU) or torch.")]

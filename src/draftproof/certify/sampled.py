@@ -13,7 +13,6 @@ from torch import Tensor
 
 from draftproof.certify.identity import (
     ENOUGH,
-    KEY,
     OTHER_LOGITS,
     Bound,
     Finding,

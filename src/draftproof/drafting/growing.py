@@ -25,13 +25,13 @@ def grow(growths: Sequence[Growth], run: Run, draw: Draw) -> None:
     """Until every growth has its shape, or its room, or the model is in doubt."""
     while growing := [growth for growth in growths if growth.room > 0]:
         for growth, output in passed(growing, run, stop):
-            tips = [*growth.tips.items()]
-            growth.ran += growth.tips
-            rows = zip(tips, output.logits[-len(tips) :], strict=True)
-            width = growth.shape.width
+            tips, rows, width = growth.tips, output.logits, growth.shape.width
+            growth.ran += len(tips)
+            first = len(rows) - len(tips)
             try:
                 growth.level(
-                    draw(growth, growth.path(tip), row, width(ranks)) for (tip, ranks), row in rows
+                    draw(growth, tip.path, rows[first + number], width(tip.ranks))
+                    for number, tip in enumerate(tips)
                 )
             except Exception as error:  # of a row, or of a rule from outside: this request's alone
                 stop(growth, error)
@@ -44,10 +44,7 @@ def grow_beside(
 
     def run(growing: Sequence[Growth]) -> Sequence[Output]:
         return draft.runner.forward(
-            [
-                draft.work(growth.request, growth.run([*growth.ran, *growth.tips]), len(growth.ran))
-                for growth in growing
-            ]
+            [draft.work(growth.request, growth.run_tree(), growth.ran) for growth in growing]
         )
 
     ready = draft.catch_up(requests)
@@ -58,7 +55,7 @@ def grow_beside(
     grow(growths, run, draw)
     for growth in growths:
         if growth.ran:
-            draft.ran(growth.request, growth.run(growth.ran))
+            draft.ran(growth.request, growth.run_tree(growth.ran))
     return [growth.tree() for growth in growths]
 
 

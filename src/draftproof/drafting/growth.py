@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +33,15 @@ class Shape:
     min_confidence: float = 0.0
 
 
+class Tip(NamedTuple):
+    """A node that gets children next."""
+
+    node: int
+    ranks: Ranks
+    place: int  # among the nodes that the model runs
+    path: list[int]  # the tokens behind node 0 up to it
+
+
 @dataclass(slots=True)
 class Growth:
     """The tree of one request while a model grows it."""
@@ -43,40 +53,38 @@ class Growth:
     parents: list[int] = field(default_factory=lambda: [-1])
     laws: list[Tensor] = field(default_factory=list)  # one (V,) per node but node 0
     scores: list[float] = field(default_factory=lambda: [1.0])
-    tips: dict[int, Ranks] = field(default_factory=lambda: {0: ()})  # nodes that get children next
-    ran: list[int] = field(default_factory=list)  # nodes that the model ran
+    tips: list[Tip] = field(default_factory=lambda: [Tip(0, (), 0, [])])
+    ran: int = 0  # nodes that the model ran, which are the first of those that it runs
+    _run_tokens: list[int] = field(init=False)
+    _run_parents: list[int] = field(default_factory=lambda: [-1])
 
     def __post_init__(self) -> None:
         self.tokens = self.request.tokens[-1:]
+        self._run_tokens = self.tokens[:]
         self.room = min(self.room, self.shape.depth)
-
-    def path(self, node: int) -> list[int]:
-        """The tokens behind node 0 up to `node`."""
-        tokens = []
-        while node:
-            tokens.append(self.tokens[node])
-            node = self.parents[node]
-        return tokens[::-1]
 
     def level(self, level: Iterable[Children]) -> None:
         """Give every tip its children, best first."""
-        tips, self.tips = self.tips, {}
-        for (tip, ranks), (ids, shares, laws) in zip(tips.items(), level, strict=True):
-            for rank, share in enumerate(shares):
-                if self.shape.width((*ranks, rank)):
-                    self.tips[len(self.scores)] = (*ranks, rank)
-                self.scores.append(self.scores[tip] * share)
+        tips, self.tips, best = self.tips, [], 0.0
+        width = self.shape.width
+        for tip, (ids, shares, laws) in zip(tips, level, strict=True):
+            for rank, (token, share) in enumerate(zip(ids, shares, strict=True)):
+                score, ranks = self.scores[tip.node] * share, (*tip.ranks, rank)
+                if width(ranks):
+                    best = max(best, score)
+                    place = len(self._run_tokens)
+                    self.tips.append(Tip(len(self.scores), ranks, place, [*tip.path, token]))
+                    self._run_tokens.append(token)
+                    self._run_parents.append(tip.place)
+                self.scores.append(score)
             self.tokens += ids
-            self.parents += [tip] * len(ids)
+            self.parents += [tip.node] * len(ids)
             self.laws += laws
-        best = max((self.scores[tip] for tip in self.tips), default=0.0)
         self.room = 0 if best < self.shape.min_confidence or not self.tips else self.room - 1
 
-    def run(self, nodes: Sequence[int]) -> TokenTree:
-        """The tree of `nodes`, each behind its parent."""
-        where = {node: number for number, node in enumerate(nodes)}
-        parents = [where.get(self.parents[node], -1) for node in nodes]
-        return TokenTree([self.tokens[node] for node in nodes], parents)
+    def run_tree(self, count: int | None = None) -> TokenTree:
+        """What the model runs, or the first `count` nodes of it: those that get children."""
+        return TokenTree(self._run_tokens[:count], self._run_parents[:count])
 
     def tree(self) -> TokenTree:
         return TokenTree(self.tokens, self.parents, stacked(self.laws), self.scores)

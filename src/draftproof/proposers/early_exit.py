@@ -77,7 +77,7 @@ class EarlyExit(Growing):
         return Growth(request, self.chain, request.room - 1 if ready else 0)
 
     def _run(self, growing: Sequence[Growth]) -> list[Output]:
-        work = [Work(g.request.key, [], g.run([*g.ran, *g.tips]), len(g.ran)) for g in growing]
+        work = [Work(g.request.key, [], g.run_tree(), g.ran) for g in growing]
         if self.placed is None:
             return self.target.forward(work, layers=self.exit)
         passed = self.target.forward(work, (-1,), self.exit, head=False)

@@ -176,7 +176,8 @@ class NativeRunner(Committed):
             asked = rows if head and not item.greedy else 0
             places += range(full, full + asked) if asked else [-1] * rows
             read = len(item.new) if item.read else 0
-            tapped += [*range(begin, begin + read), *range(len(tokens) - rows, len(tokens))]
+            if taps:
+                tapped += [*range(begin, begin + read), *range(len(tokens) - rows, len(tokens))]
             spans.append(
                 Spans(
                     best=slice(len(places) - rows, len(places)),
@@ -194,7 +195,9 @@ class NativeRunner(Committed):
         if len(self._logits) < full:
             self._logits = floats(full, self.vocabulary)
         logits, best = self._logits, array("i", wanted)
-        hidden = floats(len(taps), len(tapped), self.packed.shape.hidden)
+        # Without taps nothing is made: an empty tensor, and walking over it, take microseconds.
+        hidden = floats(len(taps), len(tapped), self.packed.shape.hidden) if taps else None
+        states = dict(zip(taps, hidden, strict=True)) if hidden is not None else {}
         tap_layers = [tap % (self.layers + 1) for tap in taps]
         try:  # in 32 bits; held here while the kernels read them by address
             ids = [array("i", each) for each in (tokens, parents, wanted, places)]
@@ -222,7 +225,7 @@ class NativeRunner(Committed):
                 tap_layers=ids[4].buffer_info()[0],
                 tapped=len(tapped),
                 tapped_rows=ids[5].buffer_info()[0],
-                hidden=hidden.data_ptr(),
+                hidden=None if hidden is None else hidden.data_ptr(),
                 layers=layers or self.layers,
             ),
         )
@@ -234,9 +237,9 @@ class NativeRunner(Committed):
         return [
             Output(
                 logits[span.logits],
-                {tap: rows[span.nodes] for tap, rows in zip(taps, hidden, strict=True)},
+                {tap: rows[span.nodes] for tap, rows in states.items()},
                 best[span.best] if head else None,
-                {tap: rows[span.read] for tap, rows in zip(taps, hidden, strict=True) if item.read},
+                {tap: rows[span.read] for tap, rows in states.items() if item.read},
             )
             for item, span in zip(work, spans, strict=True)
         ]

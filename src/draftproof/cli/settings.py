@@ -34,7 +34,7 @@ def changed(params: SamplingParams, words: str) -> SamplingParams:
     name, _, value = words.replace("=", " ", 1).partition(" ")
     name, value = name.lower().replace("-", "_"), value.strip()
     if name not in KINDS:
-        close = get_close_matches(name, KINDS, 1)
+        close = get_close_matches(name, KINDS, 1, 0.5)
         hint = f"did you mean {close[0]}? There are" if close else "there are"
         raise ValueError(f"nothing is called {name!r}: {hint} {', '.join(KINDS)}")
     if not value:

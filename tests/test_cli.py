@@ -20,7 +20,7 @@ import tiny
 from commands import SIZES, TOKENIZER, Result
 from draftproof import cli, native
 from draftproof.cli import commands
-from draftproof.cli.generate import generate
+from draftproof.cli.arguments import generate
 from draftproof.engine import Engine
 
 PROMPT = "def main():\n    parser ="

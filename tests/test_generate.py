@@ -11,8 +11,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 import tiny
 from commands import SIZES, TOKENIZER
-from draftproof import methods
-from draftproof.cli import generate as module
+from draftproof import LLM, methods
 from draftproof.proposers.foreign import ForeignDraft
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}> {{ m.content }}{% endfor %}"
@@ -106,13 +105,13 @@ def test_the_models_own_defaults(
     line: str,
 ) -> None:
     seen = []
-    real = module.LLM.submit
+    real = LLM.submit
 
     def spy(self: Any, prompt: Any, params: Any) -> Any:
         seen.append(params)
         return real(self, prompt, params)
 
-    monkeypatch.setattr(module.LLM, "submit", spy)
+    monkeypatch.setattr(LLM, "submit", spy)
     result = run("generate", str(chatty), "hello", "--max-tokens", "2", *options)
     assert result.code == 0 and seen[0].temperature == temperature
     assert line in result.err if line else "generation_config" not in result.err

@@ -59,7 +59,7 @@ detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors
 intake                  <- request sampling text verify writing
-places                  <-
+places                  <- bundled
 analysis                <- tree
 shapes                  <- analysis | numpy
 clock                   <-  | torch

@@ -8,23 +8,17 @@ from typing import Any, get_args
 import pytest
 
 from draftproof import cli, methods
-from draftproof.cli import commands, options, training
+from draftproof.cli import commands, options
 
 EVERY = commands.every(cli.group())
 SEVERAL = {"--temperature", "--rule"}  # of which a comparison takes a list
 
 
-def table(module: Any) -> dict[str, Any]:
-    """The options that a module names."""
-    every = {name: get_args(each) for name, each in vars(module).items()}
-    return {
-        name: each[1]
-        for name, each in every.items()
-        if len(each) > 1 and hasattr(each[1], "param_decls")
-    }
-
-
-TABLE = table(options)
+TABLE = {  # the options that the module names
+    name: args[1]
+    for name, each in vars(options).items()
+    if len(args := get_args(each)) > 1 and hasattr(args[1], "param_decls")
+}
 
 
 def listed(command: Any) -> dict[str, Any]:
@@ -58,10 +52,7 @@ def test_what_several_commands_have_is_in_the_table(name: str) -> None:
     others = {
         option for other, command in EVERY.items() if other != name for option in listed(command)
     }
-    known = TABLE | (
-        table(training) if name.startswith("train ") else {}
-    )  # what all trainings have
-    helps = {info.help for info in known.values()}
+    helps = {info.help for info in TABLE.values()}
     for option, param in listed(EVERY[name]).items():
         if option in others:
             assert param.help in helps or option in SEVERAL, option

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import draftproof
 from draftproof import cli
-from draftproof.cli import commands
+from draftproof.cli import commands, interrupts
 
 HEAVY = ("torch", "transformers", "matplotlib", "accelerate", "datasets", "peft", "prompt_toolkit")
-MODELS = {"torch", "transformers", "accelerate"}  # the last is imported by the second
-HELPS = {  # what the help of a command may load; one that is not here may load nothing heavy
-    "generate": MODELS,
-    "info": MODELS,
-    "chat": MODELS | {"prompt_toolkit"},
-    "bench": MODELS,
-    "certify": MODELS,
-    "demo": MODELS,
-    "train medusa": MODELS,
-    "train draft": MODELS,
-}
 SAY = f"; import sys; print(*[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
 
 
@@ -38,16 +31,14 @@ def loaded(program: str, *words: str) -> set[str]:
 RUN = "import contextlib, draftproof.cli as c\nwith contextlib.suppress(SystemExit): c.main()\n0"
 
 
-@pytest.mark.parametrize("words", ["", "--help", "--version", "train --help", "serve"])
+HELPS = [f"{name} --help" for name in commands.every(cli.group())]
+WRONG = ["serve", "generate", "generate bundled --nonsense", "bench bundled --rounds x"]
+
+
+@pytest.mark.parametrize("words", ["", "--help", "--version", "train --help", *HELPS, *WRONG])
 def test_nothing_heavy_before_a_command(words: str) -> None:
     found = loaded(RUN, *words.split())
     assert not found & {*HEAVY}
-
-
-@pytest.mark.parametrize("name", [*commands.every(cli.group())])
-def test_the_help_of_a_command(name: str) -> None:
-    found = loaded(RUN, *name.split(), "--help")
-    assert found <= HELPS.get(name, set())
 
 
 def test_the_plain_import_is_light() -> None:
@@ -75,11 +66,34 @@ def test_an_interrupt_while_modules_load(seconds: float) -> None:
     assert (process.returncode, err) == (130, b"")
 
 
-def test_the_first_lines_in_the_help_are_those_of_the_commands() -> None:
-    every = commands.every(cli.group())
-    for prefix, table in (("", commands.COMMANDS), ("train ", commands.TRAIN)):
-        for name, (_, line) in table.items():
-            assert every[prefix + name].help.splitlines()[0] == line
+def interrupted() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(5)
+
+
+def swallowed() -> None:
+    with contextlib.suppress(BaseException):
+        interrupted()
+
+
+def told_as_another_error() -> None:
+    swallowed()
+    raise ModuleNotFoundError("are this object's requirements defined correctly?")
+
+
+@pytest.mark.parametrize("loads", [interrupted, swallowed, told_as_another_error])
+def test_an_interrupt_stays_one(loads: Callable[[], None]) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), interrupts.kept():
+        loads()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_without_an_interrupt_nothing_changes() -> None:
+    with pytest.raises(ImportError, match="missing"), interrupts.kept():
+        raise ImportError("missing")
+    with ThreadPoolExecutor() as pool, interrupts.kept():
+        pool.submit(interrupts.kept().__enter__).result()  # another thread has no handlers
 
 
 @pytest.mark.parametrize("word", commands.ELSEWHERE)

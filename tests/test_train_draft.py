@@ -15,7 +15,7 @@ import draftproof as dp
 import tiny
 from cyclic import V, batch_of, cycle
 from distilling import Watch, cyclic, options, random, tokenizer
-from draftproof.cli.train_draft import draft as command
+from draftproof.cli.training_arguments import draft as command
 from draftproof.heads.files import load as load_heads
 from draftproof.heads.module import Heads
 from draftproof.training import checkpoint

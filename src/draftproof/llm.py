@@ -86,6 +86,7 @@ class LLM(metaclass=Explained):
         if max_batch < 1:
             raise ValueError(f"max_batch={max_batch} runs nothing: use 1 or more")
         loading.check_length(max_length)
+        places.check(model, revision)
         model, proposer = located(model, "target"), resolve(speculate)
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         room: dict[str, Any] = {
@@ -100,7 +101,6 @@ class LLM(metaclass=Explained):
             self.runner = model.runner.again(**room)
             tokenizer = tokenizer or model.tokenizer
         else:
-            places.check(model)
             self.runner = choice.make(
                 model,
                 runner=runner,

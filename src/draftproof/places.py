@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from draftproof.bundled import BUNDLED
+
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 GIVE = "a model is a hub id, or a folder as transformers' save_pretrained writes it"
 CONVERT = (
@@ -17,14 +19,19 @@ CONVERT = (
 HUBS = ("https://huggingface.co/", "http://huggingface.co/", "huggingface.co/", "hf.co/")
 
 
-def check(model: Any) -> None:
+def check(model: Any, revision: str | None = None) -> None:
     """Refuse what cannot be a model by name or folder; `ValueError` says what it is instead.
 
-    A loaded model, and a name that only the hub can know, pass.
+    A loaded model, and a name that only the hub can know, pass. revision: a branch, tag or commit,
+    which only models of the hub have.
     """
     if not isinstance(model, str | Path):
         return
     path = Path(model)
+    if revision is not None and (model == BUNDLED or path.is_dir()):
+        raise ValueError(
+            f"revision {revision!r} is for models of the hub, and {str(model)!r} is none"
+        )
     if path.is_file():
         raise ValueError(_of_file(path))
     reason = _of_folder(path) if path.is_dir() else _of_name(str(model))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from draftproof import clock
+from draftproof import clock, places
 from draftproof import prompts as prompt_files
 from draftproof.bench.compare import Comparison, Result, Tick, compare, fastest
 from draftproof.bench.inflation import inflate
@@ -99,6 +99,8 @@ def check(options: Options) -> None:
             raise ValueError(f"--against {name} is unknown: use {', '.join(PEERS)}, or '' for none")
     if options.system is not None and not options.chat:
         raise ValueError("a system message needs the chat template: add --chat")
+    places.check(options.model, options.revision)
+    places.check(options.draft)
     listed(options.methods, _sources(options, options.draft))
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import shellingham  # type: ignore[import-untyped]  # typer's own way to know the shell
 import typer
-from typer.main import get_command, get_group
+from typer.main import get_command
 
 import draftproof
 from draftproof import native
@@ -110,11 +110,13 @@ def _about(
     """Makes a language model write faster without changing what it writes."""
 
 
+for name, function in commands.COMMANDS.items():
+    app.command(name, cls=commands.Command)(function)
+for name, function in commands.TRAIN.items():
+    train.command(name, cls=commands.Command)(function)
+app.add_typer(train)
+
+
 def group() -> Any:
-    """The command line with every command in it, none of them loaded."""
-    whole: Any = get_command(app)
-    training = get_group(train)
-    commands.add(whole, commands.COMMANDS)
-    commands.add(training, commands.TRAIN)
-    whole.add_command(training)
-    return whole
+    """The command line with every command in it."""
+    return get_command(app)

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -16,88 +17,55 @@ from rich.console import Console
 from draftproof import certify as certificates
 from draftproof import clock
 from draftproof import prompts as texts
-from draftproof.bundled import BUNDLED, located
 from draftproof.certify import report, script
-from draftproof.cli import options
-from draftproof.cli.generate import given_sources
-from draftproof.cli.options import DRAFTING, SAMPLING, option
+from draftproof.cli import opening
 from draftproof.cli.progress import Running
 from draftproof.llm import LLM
 from draftproof.methods import ALL, Sources, given_options, listed, named
 
 
-def certify(
-    model: options.Model,
-    prompts: options.Prompts = None,
-    num_prompts: options.NumPrompts = 6,
-    chat: options.Chat = False,
-    method: options.Method = None,
-    draft: options.Draft = None,
-    heads: options.Heads = None,
-    num_draft_tokens: options.NumDraftTokens = None,
-    rule: Annotated[
-        list[str] | None, option(DRAFTING, "coupled, rejection, or typical (lossy).")
-    ] = None,
-    max_tokens: options.MaxTokens = 48,
-    seed: options.Seed = 0,
-    runs: Annotated[int, option(SAMPLING, "Runs of each test of law.")] = 1000,
-    runner: options.Runner = "auto",
-    dtype: options.Dtype = None,
-    device: options.Device = "auto",
-    threads: options.Threads = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    as_json: options.AsJson = False,
-    out: options.Out = Path(),
-) -> int:
-    """Prove on your model that drafting changes nothing.
-
-    Exit codes: 0 identical, 1 a defect, 3 near-ties, 4 not exercised (nothing was drafted),
-    130 interrupted: what was finished is shown.
-    All methods that can run unless --method; coupled and rejection unless --rule;
-    held-out code unless --prompts.
-    """
-    for name, value in (("num-prompts", num_prompts), ("max-tokens", max_tokens), ("runs", runs)):
+def run(given: SimpleNamespace) -> int:
+    """The command, with its arguments by name; the exit code."""
+    for name in ("num_prompts", "max_tokens", "runs"):
+        value = getattr(given, name)
         if value is not None and value < 1:
-            raise ValueError(f"--{name} is {value}, but must be 1 or more")
-    rules = rule or list(certificates.RULES)
+            raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be 1 or more")
+    rules = given.rule or list(certificates.RULES)
     for name in rules:
         if name not in certificates.RULES:
             raise ValueError(f"rule {name!r} is unknown: use {', '.join(certificates.RULES)}")
-    if revision is not None and (model == BUNDLED or Path(model).is_dir()):
-        raise ValueError(f"revision {revision!r} is for models of the hub, and {model!r} is none")
-    methods, how = _methods(method or [], given_sources(draft, heads), num_draft_tokens)
-    target = located(model, "target")
+    methods, how = _methods(given.method or [], opening.sources(given), given.num_draft_tokens)
+    target = opening.target(given)
     loading: dict[str, Any] = {
-        "runner": runner,
-        "dtype": dtype or "auto",
-        "device": device,
-        "threads": threads,
-        "revision": revision,
-        "trust_remote_code": trust_remote_code,
+        "runner": given.runner,
+        "dtype": given.dtype or "auto",
+        "device": given.device,
+        "threads": given.threads,
+        **opening.hub_options(given),
     }
-    sources = prompts or [texts.HELD_OUT]
+    sources = given.prompts or [texts.HELD_OUT]
     with Running() as running:
         running("loading", None)
         with LLM(target, **loading) as llm:
+            prompts = texts.read(sources, given.num_prompts, llm.tokenizer, given.chat)
             certificate = certificates.certify(
                 llm,
                 methods,
-                _ids(llm, texts.read(sources, num_prompts, llm.tokenizer, chat), max_tokens),
+                _ids(llm, prompts, given.max_tokens),
                 rules=rules,
-                max_tokens=max_tokens,
-                seed=seed or 0,
-                runs=runs,
+                max_tokens=given.max_tokens,
+                seed=given.seed or 0,
+                runs=given.runs,
                 tick=running,
             )
-    path = _save(script.text(certificate, target, loading, how), out)
-    if as_json:
-        print(json.dumps(report.as_dict(certificate, model) | {"script": path}), flush=True)
+    path = _save(script.text(certificate, target, loading, how), given.out)
+    if given.as_json:
+        print(json.dumps(report.as_dict(certificate, given.model) | {"script": path}), flush=True)
     else:
-        used = threads or torch.get_num_threads()
+        used = given.threads or torch.get_num_threads()
         machine = f"{used} {'thread' if used == 1 else 'threads'}, {clock.processor()}"
         shown = Console(highlight=False, markup=False)
-        shown.print(report.heading(certificate, model, machine, sources))
+        shown.print(report.heading(certificate, given.model, machine, sources))
         shown.print(report.table(certificate))
         lines = [report.bound(certificate), report.laws(certificate), *report.idle(certificate)]
         for line in filter(None, [*lines, *report.defects(certificate)]):

@@ -1,43 +1,26 @@
-"""Commands by name. One is imported when it runs or shows its own help: models take seconds.
-
-Knows where a command lies and its line in the help; what it does is the command's own.
-"""
+"""Commands by name, and hints for the words and options of other programs."""
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
 
-COMMANDS = {  # name: module and function, and the first line of what it says of itself
-    "generate": ("generate:generate", "Continue a prompt; text is written as it comes."),
-    "chat": ("chat:chat", "Talk with a model; /help lists what can be said besides messages."),
-    "bench": (
-        "bench:bench",
-        "Compare draftproof with what you use today, on your model: same weights, same prompts.",
-    ),
-    "certify": ("certify:certify", "Prove on your model that drafting changes nothing."),
-    "info": ("info:info", "Tell versions, devices, and what is available or why not."),
-    "demo": (
-        "demo:demo",
-        "Watch the bundled models write the same Python code, plainly and faster.",
-    ),
+from draftproof.cli import arguments, training_arguments
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "generate": arguments.generate,
+    "chat": arguments.chat,
+    "bench": arguments.bench,
+    "certify": arguments.certify,
+    "info": arguments.info,
+    "demo": arguments.demo,
 }
-TRAIN = {
-    "medusa": (
-        "train_medusa:medusa",
-        "Medusa heads for a target: trained, their tree calibrated, and served once to be sure.",
-    ),
-    "draft": (
-        "train_draft:draft",
-        "A small model that drafts for a target: distilled, and served once to be sure.",
-    ),
+TRAIN: dict[str, Callable[..., int]] = {
+    "medusa": training_arguments.medusa,
+    "draft": training_arguments.draft,
 }
 USAGE: Any = typer.BadParameter.__bases__[0]  # what typer raises for wrong usage
 CHAT = "draftproof chat MODEL talks with it"
@@ -98,64 +81,27 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class Quietly(TyperCommand):
-    """A command; the libraries that it uses say nothing of their own on a terminal."""
+class Command(TyperCommand):
+    """A command, with a hint for options that other programs have."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         try:
             return super().parse_args(ctx, args)
         except USAGE as error:
-            name = getattr(error, "option_name", None)  # only an unknown option has one
-            if name in OPTIONS and "no such option" in error.format_message().lower():
+            name = getattr(error, "option_name", None)
+            own = {word for param in self.params for word in (*param.opts, *param.secondary_opts)}
+            if name in OPTIONS and name not in own:
                 ctx.fail(f"there is no option {name}: {OPTIONS[name]}")
             raise
 
-    def invoke(self, ctx: Any) -> Any:
-        from huggingface_hub.utils.tqdm import enable_progress_bars
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.set_verbosity_error()
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry
-        transformers_logging.disable_progress_bar()
-        if sys.stderr is not None and sys.stderr.isatty():
-            enable_progress_bars()  # a download is worth watching
-        return super().invoke(ctx)
-
-
-class Unloaded(TyperCommand):
-    """Stands for a command in the help above it, and loads it once it is named."""
-
-    def __init__(self, name: str, place: str, help: str) -> None:
-        super().__init__(name=name, help=help)
-        self.place = place
-
-    def load(self) -> Any:
-        """The command itself."""
-        module, function = self.place.split(":")
-        alone = typer.Typer(add_completion=False)
-        found = getattr(import_module(f"draftproof.cli.{module}"), function)
-        alone.command(self.name, cls=Quietly)(found)
-        return get_command(alone)
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
-    ) -> Any:
-        return self.load().make_context(info_name, args, parent, **extra)
-
-
-def add(group: Any, commands: dict[str, tuple[str, str]]) -> None:
-    """Add these to a group, unloaded."""
-    for name, (place, help) in commands.items():
-        group.add_command(Unloaded(name, place, help))
-
 
 def every(group: Any, above: Sequence[str] = ()) -> dict[str, Any]:
-    """The commands of a group and of those in it, loaded, by their names: "train medusa"."""
-    found: dict[str, Any] = {}
+    """The commands of a group and of those in it by their names: "train medusa"."""
+    named: dict[str, Any] = {}
     for name, command in group.commands.items():
         path = (*above, name)
         if isinstance(command, TyperGroup):
-            found |= every(command, path)
+            named |= every(command, path)
         else:
-            found[" ".join(path)] = command.load()
-    return found
+            named[" ".join(path)] = command
+    return named

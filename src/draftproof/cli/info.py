@@ -12,6 +12,7 @@ import platform
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from safetensors import SafetensorError, safe_open
 
 import draftproof
 from draftproof import bundled, clock, native
-from draftproof.cli import options
 from draftproof.methods import METHODS
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
@@ -34,12 +34,10 @@ OPTIONAL = {
 }
 
 
-def info(
-    as_json: options.AsJson = False,
-) -> int:
-    """Tell versions, devices, and what is available or why not."""
+def run(given: SimpleNamespace) -> int:
+    """The command, with its arguments by name; the exit code."""
     found = facts()
-    if as_json:
+    if given.as_json:
         print(json.dumps(found), flush=True)
         return 0
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

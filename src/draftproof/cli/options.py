@@ -19,6 +19,8 @@ def option(panel: str, help: str, *names: str, **more: Any) -> Any:
 
 PROMPTS, OUTPUT = "What is written", "Output"
 SAMPLING, DRAFTING, LOADING = "Sampling", "Drafting", "The model"
+DATA, TRAINING, RESULTS = "The data", "Training", OUTPUT
+HEADS, DRAFT = "The heads", "The draft"
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")]
 
@@ -125,3 +127,32 @@ Export = Annotated[
         metavar="FORMAT",
     ),
 ]
+
+# Training
+Data = Annotated[
+    list[str], option(DATA, "Text, JSON lines, a folder, or a data set's name; repeatable.")
+]
+HeldOut = Annotated[
+    list[str] | None, option(DATA, "What it is judged on; a twentieth of the data unless given.")
+]
+Limit = Annotated[int | None, option(DATA, "So many tokens of it.")]
+SelfDistill = Annotated[
+    bool,
+    option(DATA, "The model writes the answers itself: prompts are enough.", "--self-distill"),
+]
+Length = Annotated[int | None, option(DATA, "Tokens of a row; 512 or what there is.")]
+Steps = Annotated[
+    int | None, option(TRAINING, "At most; two epochs and 300 at least unless given.")
+]
+Rows = Annotated[int | None, option(TRAINING, "Rows of a step; about 8,192 tokens.")]
+Accumulate = Annotated[int, option(TRAINING, "Passes that a step is made of.")]
+Rate = Annotated[
+    float | None, option(TRAINING, "Peak learning rate; by kind and width unless given.")
+]
+Start = Annotated[
+    str | None,
+    option(TRAINING, "A draft or heads to go on from: id, folder or `bundled`.", metavar="MODEL"),
+]
+Resume = Annotated[bool, option(TRAINING, "Go on from the checkpoint in --out.", "--resume")]
+CalibrationTokens = Annotated[int, option(RESULTS, "Of text that the result is judged on.")]
+Overwrite = Annotated[bool, option(RESULTS, "Replace the model in --out.", "--overwrite")]

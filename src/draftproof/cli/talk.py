@@ -48,7 +48,7 @@ class Conversation:
     ) -> None:
         self.llm, self.params, self.names = llm, params, names
         self._drafting, self._confirm, self._quiet = drafting, confirm, quiet
-        self.system = opening(system)
+        self.system = system_messages(system)
         self.turns: list[Message] = []  # the user's and the model's, one after the other
         self.answers: list[Completion] = []  # of this run, for /stats
 
@@ -143,7 +143,7 @@ class Conversation:
 
     def _system(self, text: str) -> None:
         if text:
-            system = opening(text)
+            system = system_messages(text)
             greeting = [{"role": "user", "content": "hello"}]
             render(self.llm.tokenizer, [*system, *(self.turns or greeting)])
             self.system = system
@@ -213,7 +213,7 @@ def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def opening(system: str | None) -> list[Message]:
+def system_messages(system: str | None) -> list[Message]:
     """The system message, if there is one."""
     return [{"role": "system", "content": system}] if system else []
 

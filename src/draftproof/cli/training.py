@@ -10,50 +10,18 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from draftproof.bundled import located
-from draftproof.cli.options import OUTPUT, option
 from draftproof.training.checkpoint import CHECKPOINT
 from draftproof.training.jobs import job, setup
 from draftproof.training.trainer import Plan, State
 
-DATA, TRAINING, RESULTS = "The data", "Training", OUTPUT
 MINUTE = 60.0  # seconds between two lines where there is no terminal
 SURE = 10.0, 0.02  # seconds and share of a phase, before which no time that is left is said
-
-Data = Annotated[
-    list[str], option(DATA, "Text, JSON lines, a folder, or a data set's name; repeatable.")
-]
-HeldOut = Annotated[
-    list[str] | None, option(DATA, "What it is judged on; a twentieth of the data unless given.")
-]
-Limit = Annotated[int | None, option(DATA, "So many tokens of it.")]
-SelfDistill = Annotated[
-    bool,
-    option(DATA, "The model writes the answers itself: prompts are enough.", "--self-distill"),
-]
-Length = Annotated[int | None, option(DATA, "Tokens of a row; 512 or what there is.")]
-Steps = Annotated[
-    int | None, option(TRAINING, "At most; two epochs and 300 at least unless given.")
-]
-Rows = Annotated[int | None, option(TRAINING, "Rows of a step; about 8,192 tokens.")]
-Accumulate = Annotated[int, option(TRAINING, "Passes that a step is made of.")]
-Rate = Annotated[
-    float | None, option(TRAINING, "Peak learning rate; by kind and width unless given.")
-]
-Seed = Annotated[int, option(TRAINING, "Of all that is drawn.")]
-Start = Annotated[
-    str | None,
-    option(TRAINING, "A draft or heads to go on from: id, folder or `bundled`.", metavar="MODEL"),
-]
-Resume = Annotated[bool, option(TRAINING, "Go on from the checkpoint in --out.", "--resume")]
-
-CalibrationTokens = Annotated[int, option(RESULTS, "Of text that the result is judged on.")]
-Overwrite = Annotated[bool, option(RESULTS, "Replace the model in --out.", "--overwrite")]
 
 Kind = TypeVar("Kind", bound=job.Options)
 

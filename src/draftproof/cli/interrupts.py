@@ -1,0 +1,38 @@
+"""An interrupt stays one, whatever the libraries that are being loaded make of it.
+
+Their lazy imports catch what an interrupt leaves half done, and report a broken installation.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Leave with `KeyboardInterrupt` if one came inside, even as another error or swallowed."""
+    if threading.current_thread() is not threading.main_thread():  # Python interrupts no other
+        yield
+        return
+    came = False
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception:
+        if came:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt

@@ -1,0 +1,66 @@
+"""The model that a command names, and what drafts for it: refused by name, then loaded."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from draftproof import LLM, places
+from draftproof.bundled import BUNDLED, located
+from draftproof.cli import interrupts
+from draftproof.demo import precision
+from draftproof.text import load_tokenizer
+
+
+def hub_options(given: SimpleNamespace) -> dict[str, Any]:
+    """How files of the target are found and trusted."""
+    return {"revision": given.revision, "trust_remote_code": given.trust_remote_code}
+
+
+def target(given: SimpleNamespace) -> str:
+    """What MODEL names, `bundled` located. Raises `ValueError`: it can be no model."""
+    places.check(given.model, given.revision)
+    name: str = located(given.model, "target")
+    return name
+
+
+def tokenizer(given: SimpleNamespace) -> Any:
+    """The target's, or None: it has none."""
+    return load_tokenizer(target(given), None, hub_options(given))
+
+
+def sources(given: SimpleNamespace) -> dict[str, Any]:
+    """What methods draft with, by its kind; `bundled` located.
+
+    A draft with --any-tokenizer brings its own tokenizer and the target's, which are loaded.
+    """
+    places.check(given.draft)
+    draft, heads = located(given.draft, "draft"), located(given.heads, "heads")
+    if not getattr(given, "any_tokenizer", False):
+        return {"draft": draft, "heads": heads}
+    if draft is None:
+        raise ValueError("--any-tokenizer is about a draft: add --draft MODEL")
+    own = load_tokenizer(draft, None, {"trust_remote_code": given.trust_remote_code})
+    return {"draft": None, "heads": heads, "foreign": (draft, own, tokenizer(given))}
+
+
+def tuning(given: SimpleNamespace) -> dict[str, Any]:
+    """Options of methods; None: not given."""
+    return {name: getattr(given, name) for name in ("num_draft_tokens", "min_confidence", "branch")}
+
+
+def load(given: SimpleNamespace, **options: Any) -> LLM:
+    """The target as its options say, in an engine."""
+    natural = precision(given.dtype, given.runner, given.device)
+    with interrupts.kept():
+        return LLM(
+            target(given),
+            rule=given.rule,
+            runner=given.runner,
+            dtype=natural if given.model == BUNDLED else given.dtype or "auto",
+            device=given.device,
+            max_length=given.max_length,
+            threads=given.threads,
+            **hub_options(given),
+            **options,
+        )

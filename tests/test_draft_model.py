@@ -36,6 +36,14 @@ def test_draft_options_out_of_range(options: dict[str, Any]) -> None:
         dp.DraftModel(relative(), **options)
 
 
+def test_a_tree_without_nodes_runs_no_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposer = dp.DraftModel(relative(), tree=[])
+    monkeypatch.setattr(proposer, "draw", lambda *_: pytest.fail("drawn for no children"))
+    spy = Spy(proposer)
+    assert tokens_of(written(spy, "coupled")) == plain()
+    assert spy.trees and {len(tree) for _, tree in spy.trees} == {1}
+
+
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 @pytest.mark.parametrize("branch", [1, 3])
 def test_the_shape_of_a_draft(rule: str, branch: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from draftproof.training.data.rows import Document, Rows, pack
@@ -19,6 +20,20 @@ def cycle(begin: int, length: int) -> list[int]:
     while len(ids) < length:
         ids.append((3 * ids[-1] + 1) % V)
     return ids
+
+
+def learnt(model: Any, length: int, steps: int) -> Any:
+    """The model, which knows the language after so many steps on texts of this length."""
+    rows = torch.tensor([cycle(i, length) for i in range(V)])
+    adam = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(steps):
+        logits = model(rows[:, :-1]).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        loss.backward()
+        adam.step()
+        adam.zero_grad()
+    assert float(loss.detach()) < 0.05
+    return model.eval()
 
 
 def rows_of(texts: list[list[int]], length: int, taught: Any = None) -> Rows:

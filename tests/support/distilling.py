@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast
 
 import tiny
-from cyclic import V, cycle
+from cyclic import V, learnt
 from draftproof.training.jobs.draft import Options
 from draftproof.training.trainer import Plan
 
@@ -27,16 +26,7 @@ def random(*shape: int, seed: int = 0, scale: float = 2.0) -> Tensor:
 def cyclic() -> Any:
     """A model of two layers that knows the cyclic language."""
     model = tiny.model("llama", vocab_size=V, num_hidden_layers=2, initializer_range=0.02)
-    rows = torch.tensor([cycle(i, 20) for i in range(V)])
-    adam = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(40):
-        logits = model(rows[:, :-1]).logits
-        loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
-        loss.backward()
-        adam.step()
-        adam.zero_grad()
-    assert float(loss.detach()) < 0.05
-    return model.requires_grad_(False)
+    return learnt(model, 20, 40).requires_grad_(False)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch.nn import functional as F
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import tiny
-from cyclic import V, cycle
+from cyclic import V, learnt
 from draftproof import bundled, cli
 
 TEXT = "def main(arguments):\n    for name in arguments:\n        print(name)\n\n\n" * 40
@@ -78,13 +77,4 @@ def cyclic() -> Any:
                 tie_word_embeddings=False,
             )
         )
-        rows = torch.tensor([cycle(i, 24) for i in range(V)])
-        adam = torch.optim.Adam(model.parameters(), lr=1e-2)
-        for _ in range(60):
-            logits = model(rows[:, :-1]).logits
-            loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
-            loss.backward()
-            adam.step()
-            adam.zero_grad()
-    assert float(loss.detach()) < 0.05
-    return model.eval()
+    return learnt(model, 24, 60)

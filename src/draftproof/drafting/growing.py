@@ -25,12 +25,12 @@ def grow(growths: Sequence[Growth], run: Run, draw: Draw) -> None:
     """Until every growth has its shape, or its room, or the model is in doubt."""
     while growing := [growth for growth in growths if growth.room > 0]:
         for growth, output in passed(growing, run, stop):
-            tips, rows, width = growth.tips, output.logits, growth.shape.width
+            tips, rows = growth.tips, output.logits
             growth.ran += len(tips)
             first = len(rows) - len(tips)
             try:
                 growth.level(
-                    draw(growth, tip.path, rows[first + number], width(tip.ranks))
+                    draw(growth, tip.path, rows[first + number], tip.children)
                     for number, tip in enumerate(tips)
                 )
             except Exception as error:  # of a row, or of a rule from outside: this request's alone

@@ -7,6 +7,7 @@ model runs only nodes that get children.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -29,7 +30,7 @@ class Shape:
     """
 
     width: Callable[[Ranks], int]
-    depth: int
+    depth: int = sys.maxsize
     min_confidence: float = 0.0
 
 
@@ -38,6 +39,7 @@ class Tip(NamedTuple):
 
     node: int
     ranks: Ranks
+    children: int  # so many
     place: int  # among the nodes that the model runs
     path: list[int]  # the tokens behind node 0 up to it
 
@@ -53,7 +55,7 @@ class Growth:
     parents: list[int] = field(default_factory=lambda: [-1])
     laws: list[Tensor] = field(default_factory=list)  # one (V,) per node but node 0
     scores: list[float] = field(default_factory=lambda: [1.0])
-    tips: list[Tip] = field(default_factory=lambda: [Tip(0, (), 0, [])])
+    tips: list[Tip] = field(default_factory=list)
     ran: int = 0  # nodes that the model ran, which are the first of those that it runs
     _run_tokens: list[int] = field(init=False)
     _run_parents: list[int] = field(default_factory=lambda: [-1])
@@ -61,19 +63,20 @@ class Growth:
     def __post_init__(self) -> None:
         self.tokens = self.request.tokens[-1:]
         self._run_tokens = self.tokens[:]
-        self.room = min(self.room, self.shape.depth)
+        if count := self.shape.width(()):
+            self.tips = [Tip(0, (), count, 0, [])]
+        self.room = min(self.room, self.shape.depth) if self.tips else 0
 
     def level(self, level: Iterable[Children]) -> None:
         """Give every tip its children, best first."""
         tips, self.tips, best = self.tips, [], 0.0
-        width = self.shape.width
         for tip, (ids, shares, laws) in zip(tips, level, strict=True):
             for rank, (token, share) in enumerate(zip(ids, shares, strict=True)):
                 score, ranks = self.scores[tip.node] * share, (*tip.ranks, rank)
-                if width(ranks):
+                if count := self.shape.width(ranks):
                     best = max(best, score)
-                    place = len(self._run_tokens)
-                    self.tips.append(Tip(len(self.scores), ranks, place, [*tip.path, token]))
+                    place, path = len(self._run_tokens), [*tip.path, token]
+                    self.tips.append(Tip(len(self.scores), ranks, count, place, path))
                     self._run_tokens.append(token)
                     self._run_parents.append(tip.place)
                 self.scores.append(score)

@@ -21,7 +21,6 @@ from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
 NODES, DEPTH = 16, 8  # of a fitted tree, at most
-DEEPEST = 10**9  # of a tree that is given
 
 
 class DraftModel(Growing):
@@ -97,7 +96,7 @@ class DraftModel(Growing):
             self._last.update(zip(keys, trees, strict=True))
             return trees
         if (widths := self.widths) is not None:
-            return self._shaped(requests, [Shape(widths.__getitem__, DEEPEST)] * len(requests))
+            return self._shaped(requests, [Shape(widths.__getitem__)] * len(requests))
         return self._shaped(requests, [self.chain] * len(requests))
 
     def _fit(self, request: Writing) -> Fit:

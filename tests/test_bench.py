@@ -90,7 +90,7 @@ def test_results_that_cannot_be_written_still_print_the_table(
         ("--prompts missing.jsonl", "cannot read the prompts"),
         ("--against vllm", "vllm is unknown: use transformers"),
         ("--method ngrm", "did you mean ngram"),
-        ("--system be-brief", "add --chat"),
+        ("--system be-brief", "no chat template: leave out --chat and --system"),
         ("--inflate none-such", "none-such"),
         ("--max-tokens 250", "exceed"),
     ],

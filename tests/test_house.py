@@ -26,6 +26,7 @@ TABLE = f"""
 tree                    <-  | torch
 foreign_names           <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
+runners.loading         <-  | torch transformers huggingface_hub
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree

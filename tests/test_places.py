@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub import constants, errors
+from transformers import AutoConfig
 
 import draftproof as dp
 import tiny
@@ -72,3 +75,39 @@ def test_names_of_other_programs(name: str, says: str) -> None:
 def test_what_may_be_a_model_passes(things: Path) -> None:
     for model in ("Qwen/Qwen3-8B", "gpt2", str(things / "whole"), things / "nothing", object()):
         places.check(model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (errors.GatedRepoError, "ask on its page"),
+        (errors.RepositoryNotFoundError, "the hub has no such model"),
+        (errors.RevisionNotFoundError, "check --revision"),
+        (errors.RemoteEntryNotFoundError, "no transformers model"),
+        (None, "the hub cannot be reached"),
+    ],
+)
+def test_what_the_hub_has_against_a_name(
+    kind: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*words: Any, **options: Any) -> None:
+        if kind is None:
+            raise OSError("we couldn't connect") from ConnectionError()
+        raise OSError("is not a local folder") from kind("no", response=SimpleNamespace(headers={}))
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(ValueError) as error:
+        dp.LLM("someone/something")
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_hub_that_may_not_be_asked(run: Any) -> None:
+    """The tests run so."""
+    assert "unset that variable" in run("generate", "someone/something", "x").err
+
+
+def test_a_revision_is_of_the_hub(things: Path) -> None:
+    for model in ("bundled", things / "whole"):
+        with pytest.raises(ValueError, match="revision 'main' is for models of the hub"):
+            dp.LLM(model, revision="main")

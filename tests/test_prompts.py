@@ -76,6 +76,16 @@ def test_a_conversation_is_asked_its_last_question(tmp_path: Path) -> None:
         first.ids(bare(), [])
 
 
+def test_a_system_message_stands_before_all(tmp_path: Path) -> None:
+    said = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    path = lines(tmp_path / "p.jsonl", {"messages": said}, {"prompt": "ho"})
+    read = prompts.read([path], None, tokenizer(), system="be kind")
+    texts = [tokenizer().decode(prompt.ids(tokenizer(), [])) for prompt in read]
+    assert texts == [f"[system]be kind\n[user]{text}\n[assistant]" for text in ("hi", "ho")]
+    with pytest.raises(ValueError, match="no chat template"):
+        prompts.read([path], None, bare(), system="be kind")
+
+
 def test_any_other_file_is_a_prompt_per_paragraph(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text('\n{"prompt": 1}\n  and more\n \n\n  indented\n')
     assert prompts.load(tmp_path / "p.txt", False) == [

@@ -62,22 +62,34 @@ def has_template(tokenizer: Any) -> bool:
 
 
 def read(
-    sources: Sequence[str | Path], count: int | None, tokenizer: Any, chat: bool = False
+    sources: Sequence[str | Path],
+    count: int | None,
+    tokenizer: Any,
+    chat: bool = False,
+    system: str | None = None,
 ) -> list[Prompt]:
     """The first `count` prompts of each source (None: all); without sources, 10 held-out ones.
 
     sources: files, or names in `NAMES`. chat: every prompt goes through the chat template.
-    Raises `ValueError` for a file that cannot be read, and for `chat` without a template.
+    system: what it is told before each, whatever a file says; the template is used then too.
+    Raises `ValueError` for a file that cannot be read, and where there is no template.
     """
+    chat = chat or system is not None
     if chat and not has_template(tokenizer):
-        raise ValueError("this model has no chat template: leave out --chat")
+        raise ValueError("this model has no chat template: leave out --chat and --system")
     prompts: list[Prompt] = []
     for source in sources or [HELD_OUT]:
         if str(source) == HELD_OUT:
             prompts += [replace(each, chat=chat) for each in held_out(tokenizer, count or 10)]
         else:
             prompts += load(source, chat)[:count]
-    return prompts
+    return prompts if system is None else [_told(each, system) for each in prompts]
+
+
+def _told(prompt: Prompt, system: str) -> Prompt:
+    """The prompt behind this system message."""
+    messages = [message for message in prompt.opening if message[0] != "system"]
+    return replace(prompt, opening=(("system", system), *messages))
 
 
 def load(source: str | Path, chat: bool) -> list[Prompt]:

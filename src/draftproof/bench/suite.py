@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -97,8 +97,6 @@ def check(options: Options) -> None:
     for name in options.against:
         if name not in PEERS:
             raise ValueError(f"--against {name} is unknown: use {', '.join(PEERS)}, or '' for none")
-    if options.system is not None and not options.chat:
-        raise ValueError("a system message needs the chat template: add --chat")
     places.check(options.model, options.revision)
     places.check(options.draft)
     listed(options.methods, _sources(options, options.draft))
@@ -114,7 +112,9 @@ def run(options: Options, progress: Tick) -> Report:
     model, plain, assistant = load(options)
     if plain.tokenizer is None:
         raise ValueError("a comparison reads text, and this model came without a tokenizer")
-    prompts = _prompts(options, plain.tokenizer)
+    prompts = prompt_files.read(
+        options.prompts, options.num_prompts, plain.tokenizer, options.chat, options.system
+    )
     llms = {"none": plain}
     for method in options.methods:
         if method not in llms:
@@ -154,14 +154,6 @@ def run(options: Options, progress: Tick) -> Report:
             break
     report.environment["load_after"] = clock.load()
     return report
-
-
-def _prompts(options: Options, tokenizer: Any) -> list[prompt_files.Prompt]:
-    found = prompt_files.read(options.prompts, options.num_prompts, tokenizer, options.chat)
-    if options.system is None:
-        return found
-    system = ("system", options.system)
-    return [replace(prompt, opening=(system, *prompt.opening)) for prompt in found]
 
 
 def _within(progress: Tick, where: str, case: int, cases: int) -> Tick:

@@ -151,6 +151,7 @@ def certify(
     prompts: options.Prompts = None,
     num_prompts: options.NumPrompts = 6,
     chat: options.Chat = False,
+    system: options.System = None,
     method: options.Method = None,
     draft: options.Draft = None,
     heads: options.Heads = None,

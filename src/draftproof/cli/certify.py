@@ -47,7 +47,9 @@ def run(given: SimpleNamespace) -> int:
     with Running() as running:
         running("loading", None)
         with LLM(target, **loading) as llm:
-            prompts = texts.read(sources, given.num_prompts, llm.tokenizer, given.chat)
+            prompts = texts.read(
+                sources, given.num_prompts, llm.tokenizer, given.chat, given.system
+            )
             certificate = certificates.certify(
                 llm,
                 methods,

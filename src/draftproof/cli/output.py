@@ -139,7 +139,8 @@ def _finite(logprobs: list[dict[int, float]] | None) -> list[dict[int, float | N
 def speed(stats: Stats) -> str:
     """One line on how fast an answer was written."""
     seconds, first_s = _seconds(stats)
-    parts = [f"{stats.tokens} tokens", f"{stats.tokens / seconds:.1f} tokens/s"]
+    tokens = "1 token" if stats.tokens == 1 else f"{stats.tokens} tokens"
+    parts = [tokens, f"{stats.tokens / seconds:.1f} tokens/s"]
     if first_s is not None:
         parts.append(f"first after {first_s:.2f} s")
     if stats.drafted:

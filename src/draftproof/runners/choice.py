@@ -150,6 +150,10 @@ def _check(threads: int | None) -> None:
     if threads < 1:
         raise ValueError(f"threads={threads} computes nothing: use 1 or more")
     cores = os.cpu_count() or threads
+    if threads > 16 * cores:
+        raise ValueError(
+            f"threads={threads} on {cores} cores only wait for one another: use {cores}"
+        )
     if threads > cores:
         say_once(f"{threads} threads on {cores} cores wait for one another: use {cores}")
 

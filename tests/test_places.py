@@ -93,7 +93,9 @@ def test_what_the_hub_has_against_a_name(
     def refuse(*words: Any, **options: Any) -> None:
         if kind is None:
             raise OSError("we couldn't connect") from ConnectionError()
-        raise OSError("is not a local folder") from kind("no", response=SimpleNamespace(headers={}))
+        raise OSError("is not a local folder") from kind(
+            "no", response=SimpleNamespace(headers={}, request=None)
+        )
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 import draftproof as dp
 import tiny
-from draftproof.runners.base import Work
+from draftproof import clock
+from draftproof.runners import costs
+from draftproof.runners.base import KEY, Work
 from kin import TREE, fresh, native_is_there
 
 
@@ -52,3 +55,40 @@ def test_threads_of_the_native_runner_are_its_team(threads: tuple[int, int]) -> 
         assert llm.runner.team.threads == asked and torch.get_num_threads() == have
         llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=3))
         assert torch.get_num_threads() == have
+
+
+@pytest.mark.parametrize(("alone", "together", "chosen"), [(1.0, 1.0, 1), (1.0, 0.8, None)])
+def test_a_small_pass_is_on_one_thread_unless_more_are_faster(
+    threads: tuple[int, int],
+    alone: float,
+    together: float,
+    chosen: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the clock says, which is asked once for every model that is loaded."""
+    asked = []
+
+    def interleaved(sides: dict[str, Any], rounds: int, warm: int = 1) -> dict[str, list[float]]:
+        for side in sides.values():
+            side()
+        asked.append([*sides])
+        seconds = {"alone": alone * 0.01, "together": together * 0.01}
+        return {name: [seconds[name]] * rounds for name in sides}
+
+    monkeypatch.setattr(clock, "interleaved", interleaved)
+    seen: list[int] = []
+    model = fresh()
+    with dp.LLM(model) as llm:
+        assert asked == [["alone"], ["alone", "together"]]
+        assert llm.runner.threads == chosen and not llm.runner.cached(KEY)
+        model.model.layers[0].register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+        llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=2))
+        assert {*seen} == {chosen or threads[0]} and torch.get_num_threads() == threads[0]
+    assert dp.LLM(fresh(), threads=2).runner.threads == 2 and len(asked) == 2
+
+
+def test_a_large_pass_has_all_threads(
+    threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs, "SMALL", 0.0)
+    assert dp.LLM(fresh()).runner.threads is None

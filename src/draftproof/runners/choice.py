@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from draftproof import native
-from draftproof.runners import loading, packing, probe
+from draftproof.runners import costs, loading, packing, probe
 from draftproof.runners.base import Target
 from draftproof.runners.native import NativeRunner
 from draftproof.runners.takeover import Takeover, on_threads
@@ -106,6 +106,8 @@ def on_torch(model: Any, **options: Any) -> TorchRunner:
     runner = TorchRunner(model, **options)
     checked = functools.partial(probe.check_torch, runner)
     on_threads(runner.threads, lambda: runner.takeover.alone(checked))
+    if runner.threads is None:
+        runner.threads = costs.threads_of_torch(runner)
     return runner
 
 

@@ -254,7 +254,8 @@ def test_windows_that_no_layer_has(window: float, row: int) -> None:
         {"intermediate": -1},
         {"vocabulary": 0},
         {"vocabulary": FAR},
-        {"precision": 2},
+        {"formats": native.formats(2)},
+        {"formats": native.formats([0, 0, 0, 0, -1])},
     ],
 )
 def test_shapes_that_no_model_has(changes: dict[str, int]) -> None:

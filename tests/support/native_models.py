@@ -27,6 +27,12 @@ from draftproof.tree import TokenTree
 V = 99
 SETS = ("portable", "avx2", "avx512")
 PRECISIONS = ("bfloat16", "int8")
+FORMATS: dict[str, Any] = {  # of the head, q k v, o, gate and up, down
+    "bfloat16": native.BF16,
+    "int8": native.INT8,
+    "mixed": [native.BF16, native.INT8, native.BF16, native.BF16, native.INT8],
+    "mixed otherwise": [native.INT8, native.BF16, native.INT8, native.INT8, native.BF16],
+}
 SIZES: dict[str, Any] = {
     **tiny.COMMON,
     "vocab_size": V,
@@ -95,8 +101,7 @@ def team(threads: int) -> Team:
 
 @cache
 def packed(name: str, precision: str, kernels: str = "") -> packing.Packed:
-    kind = native.INT8 if precision == "int8" else native.BF16
-    return packing.Packed(LoadedWeights(model(name)), kind, kernels=kernels)
+    return packing.Packed(LoadedWeights(model(name)), FORMATS[precision], kernels=kernels)
 
 
 def runner(

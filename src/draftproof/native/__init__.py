@@ -9,6 +9,7 @@ import ctypes
 import functools
 import importlib.util
 import weakref
+from collections.abc import Sequence
 from ctypes import (
     POINTER,
     c_char_p,
@@ -22,12 +23,13 @@ from ctypes import (
 )
 from typing import Any
 
-VERSION = 4  # of the interface
+VERSION = 5  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8 = 0, 1
 PRECISIONS = {"bfloat16": BF16, "int8": INT8}
 SOURCE_FP32, SOURCE_BF16 = 0, 1
 HEAD, Q, K, V, OUT, GATE, UP, DOWN = range(8)
+MATRICES = 5  # with a format: the head; q, k and v; o; gate and up; down
 NORM_IN, NORM_POST, NORM_Q, NORM_K, NORM_LAST, INV_FREQ, WINDOW = range(7)
 
 int32s = POINTER(c_int32)
@@ -44,12 +46,17 @@ class Shape(ctypes.Structure):
         ("head_dim", c_int32),
         ("intermediate", c_int32),
         ("vocabulary", c_int32),
-        ("precision", c_int32),
+        ("formats", c_int32 * MATRICES),
         ("has_qk_norm", c_int32),
         ("eps", c_float),
         ("rope_scale", c_float),
         ("attention_scale", c_float),
     )
+
+
+def formats(each: int | Sequence[int]) -> Any:
+    """A shape's formats: one of every matrix, or all of them in order."""
+    return (c_int32 * MATRICES)(*([each] * MATRICES if isinstance(each, int) else each))
 
 
 class Segment(ctypes.Structure):

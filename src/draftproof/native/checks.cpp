@@ -1,5 +1,7 @@
 #include "checks.h"
 
+#include <algorithm>
+
 namespace {
 
 constexpr int kMostWidth = 1 << 26;  // of a layer's widest matrix, so that 32 bits count its outputs
@@ -82,7 +84,7 @@ bool sound(const dp_shape &s) {
   if (!each || s.heads % s.kv_heads) return false;
   if (s.layers && s.head_dim % kLanes) return false;  // attention goes by so many elements
   return (int64_t(s.heads) + 2 * int64_t(s.kv_heads)) * s.head_dim <= kMostWidth &&
-         (s.precision == DP_BF16 || s.precision == DP_INT8);
+         std::all_of(s.formats, s.formats + DP_MATRICES, [](int format) { return between(0, format, DP_FORMATS - 1); });
 }
 
 bool sound(dp_model &model, const dp_pass &pass) {

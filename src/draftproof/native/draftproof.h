@@ -27,17 +27,19 @@ enum {
   DP_BAD_ARGUMENT = -3,
   DP_FORKED = -4  // a pass of the parent's was in this model when the process was forked
 };
-enum { DP_BF16 = 0, DP_INT8 = 1 };
+enum { DP_BF16, DP_INT8, DP_FORMATS };
 enum { DP_SOURCE_FP32 = 0, DP_SOURCE_BF16 = 1 };
 
 // Matrices are (outputs, inputs), as in a checkpoint. Q, K and V are the rows of one matrix, the
 // gate and the up projection the two halves of another.
 enum { DP_HEAD, DP_Q, DP_K, DP_V, DP_O, DP_GATE, DP_UP, DP_DOWN };
+// Those that have a format of their own.
+enum { DP_OF_HEAD, DP_OF_QKV, DP_OF_O, DP_OF_GATE_UP, DP_OF_DOWN, DP_MATRICES };
 enum { DP_NORM_IN, DP_NORM_POST, DP_NORM_Q, DP_NORM_K, DP_NORM_LAST, DP_INV_FREQ, DP_WINDOW };
 
 typedef struct {
   int32_t layers, hidden, heads, kv_heads, head_dim, intermediate, vocabulary;
-  int32_t precision;      // DP_BF16 or DP_INT8
+  int32_t formats[DP_MATRICES];  // DP_BF16 or DP_INT8
   int32_t has_qk_norm;    // q and k are normalised per head before they are rotated
   float eps;              // of every norm
   float rope_scale;       // on cosines and sines (yarn), else 1
@@ -117,7 +119,7 @@ DP_API int32_t dp_head(dp_model *model, dp_team *team, const float *hidden, int3
 // What the machine can do at best: bytes read a second by tiles of so many rows, and products a
 // second of full tiles in the cache; 0 where it cannot be said.
 DP_API double dp_read_rate(dp_team *team, int64_t bytes, int32_t rows);
-DP_API double dp_tile_rate(dp_team *team, int32_t precision, int32_t tiles);
+DP_API double dp_tile_rate(dp_team *team, int32_t format, int32_t tiles);
 
 // Coupled sampling (noise.py and sampling.py say what it is; here it is fast).
 // -log(u), float, of the ids 0 to 4 * blocks - 1.

@@ -4,11 +4,11 @@
 namespace {
 
 // One row of a tile: both elements of a pair one after the other, the pairs in order.
-void tile_bf16(const uint16_t *panel, const uint16_t *x, int64_t stride, int inputs, int rows,
-               float *out) {
+void tile_bf16(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out) {
   for (int first = 0; first < rows; first += 2) {
     const int count = rows - first < 2 ? 1 : 2;
-    const uint16_t *a = x + first * stride, *b = a + (count - 1) * stride;
+    const uint16_t *a = reinterpret_cast<const uint16_t *>(x + first * stride);
+    const uint16_t *b = reinterpret_cast<const uint16_t *>(x + (first + count - 1) * stride);
     float sum[2][kPanel] = {};
     const uint32_t *w = reinterpret_cast<const uint32_t *>(panel);
     for (int i = 0; i < inputs; i += 2, w += kPanel) {
@@ -24,19 +24,33 @@ void tile_bf16(const uint16_t *panel, const uint16_t *x, int64_t stride, int inp
   }
 }
 
-void tile_int8(const int8_t *panel, const uint8_t *x, int64_t stride, int inputs, int rows,
-               int32_t *out) {
-  for (int row = 0; row < rows; ++row) {
-    int32_t sum[kPanel] = {};
-    const int8_t *w = panel;
-    const uint8_t *a = x + row * stride;
-    for (int i = 0; i < inputs; i += 4, w += 4 * kPanel) {
-      for (int n = 0; n < kPanel; ++n) {
-        sum[n] += w[4 * n] * a[i] + w[4 * n + 1] * a[i + 1] + w[4 * n + 2] * a[i + 2] +
-                  w[4 * n + 3] * a[i + 3];
+// Sums of a group are exact; groups come in order.
+void tile_int8(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out) {
+  constexpr int kHalf = kPanel / 2;
+  const uint16_t *scales = reinterpret_cast<const uint16_t *>(panel + int64_t(inputs) * kPanel);
+  for (int row = 0; row < rows; ++row, x += stride) {
+    const Group *groups = reinterpret_cast<const Group *>(x);
+    for (int half = 0; half < 2; ++half) {
+      const uint8_t *w = reinterpret_cast<const uint8_t *>(panel) + int64_t(half) * inputs * kHalf;
+      const uint16_t *scale = scales + half * kHalf;
+      float acc[kHalf] = {};
+      for (int g = 0; g < inputs / kGroup; ++g, scale += kPanel) {
+        int32_t sum[kHalf];
+        for (int &each : sum) each = groups[g].shift;
+        for (int i = 0; i < kGroup; i += 4, w += 4 * kHalf) {
+          const int8_t *a = groups[g].x + i;
+          for (int n = 0; n < kHalf; ++n) {
+            sum[n] += w[4 * n] * a[0] + w[4 * n + 1] * a[1] + w[4 * n + 2] * a[2] +
+                      w[4 * n + 3] * a[3];
+          }
+        }
+        const float of_row = groups[g].scale;
+        for (int n = 0; n < kHalf; ++n) {
+          acc[n] = madd(float(sum[n]) * from_bf16(scale[n]), of_row, acc[n]);
+        }
       }
+      std::memcpy(out + row * kPanel + half * kHalf, acc, sizeof(acc));
     }
-    std::memcpy(out + row * kPanel, sum, sizeof(sum));
   }
 }
 

@@ -7,29 +7,29 @@
 #pragma once
 #include <cstdint>
 
-constexpr int kPanel = 32;  // outputs in a panel of packed weights
-constexpr int kRows = 12;   // rows in a tile: as many as the registers hold
+#include "formats.h"
+
+constexpr int kMostTileRows = 32;
 constexpr int kLanes = 16;  // slots in a block of keys; partial sums in a reduction
 constexpr int kPairs = 4;   // (row, head) pairs in one call of the attention's loops
 constexpr int kTogether = 32;  // pairs that go over the keys of a head together
 constexpr int kMostHeadDim = 512;
 
-// A panel lies in steps of 128 bytes: 32 outputs x 2 inputs of bf16, or x 4 inputs of int8.
+// Of a format. Which rows are in a tile changes no bit of any of them.
+struct Tiles {
+  // A row of n activations as the tiles read it, padded.
+  void (*prepare)(const float *x, int n, int inputs, char *out);
+  // (rows, 32) = x (rows, inputs), `stride` bytes apart, times a panel.
+  void (*tile)(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
+};
+
 // Keys lie in blocks of 16 slots: head_dim / 2 steps of 16 slots x 2 elements of bf16.
 struct Kernels {
   const char *name;
-  // (rows, 32) = x (rows, inputs) times a panel; rows <= kRows. Inputs are a multiple of 2 or 4.
-  void (*tile_bf16)(const uint16_t *panel, const uint16_t *x, int64_t stride, int inputs, int rows,
-                    float *out);
-  // The same with unsigned activations: exact sums in 32 bits.
-  void (*tile_int8)(const int8_t *panel, const uint8_t *x, int64_t stride, int inputs, int rows,
-                    int32_t *out);
-  // Those sums as floats: (sum - shift) * (the row's scale * the output's).
-  void (*unscale)(const int32_t *sums, const int32_t *shift, const float *row_scales,
-                  const float *scales, int rows, float *out);
+  int rows;  // in a tile: as many as the registers hold
+  Tiles tiles[DP_FORMATS];
   void (*norm)(const float *x, const float *weight, float eps, int n, float *out);
   void (*to_bf16)(const float *x, int n, uint16_t *out);
-  float (*to_uint8)(const float *x, int n, uint8_t *out);  // 128 + x / the scale it returns
   void (*rotate)(float *head, const float *cosine, const float *sine, int half);
   void (*swiglu)(const float *tile, float *out);  // 16 gates and 16 ups -> 16
   // out[p][16 * b + lane] = q[p] . key, for the blocks b < blocks; pairs <= kPairs.

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include <cstddef>
+
 namespace {
 inline float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 }  // namespace
@@ -13,76 +15,127 @@ namespace {
 
 constexpr int kAhead = 8192;  // bytes of the panel that are fetched before they are needed
 
-struct Bf16 {
-  using Weight = uint16_t;
-  using Input = uint16_t;
-  using Output = float;
-  using Sum = __m512;
-  static constexpr int step = 2;
-  static Sum zero() { return _mm512_setzero_ps(); }
-  static Sum dot(Sum sum, __m512i w, __m512i x) {
-    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
-  }
-  static void store(Output *to, Sum sum) { _mm512_storeu_ps(to, sum); }
-};
+inline __m512 dot_bf16(__m512 sum, __m512i w, __m512i x) {
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+}
 
-struct Int8 {
-  using Weight = int8_t;
-  using Input = uint8_t;
-  using Output = int32_t;
-  using Sum = __m512i;
-  static constexpr int step = 4;
-  static Sum zero() { return _mm512_setzero_si512(); }
-  static Sum dot(Sum sum, __m512i w, __m512i x) { return _mm512_dpbusd_epi32(sum, x, w); }
-  static void store(Output *to, Sum sum) { _mm512_storeu_si512(to, sum); }
-};
+inline __m512i four_bytes(const void *from) {
+  int32_t four;
+  std::memcpy(&four, from, 4);
+  return _mm512_set1_epi32(four);
+}
 
 // Loops are unrolled by order, or the sums would go through memory.
 // Each sum of a row runs over the inputs in order, in one register: any number of rows beside it
 // gives the same bits.
-template <class T, int kCount>
-void tile_of(const typename T::Weight *panel, const typename T::Input *x, int64_t stride,
-             int inputs, typename T::Output *out) {
-  typename T::Sum low[kCount], high[kCount];
+struct Bf16 {
+  template <int kCount>
+  static void tile(const char *w, const char *x, int64_t stride, int inputs, float *out) {
+    __m512 low[kCount], high[kCount];
 #pragma GCC unroll 12
-  for (int r = 0; r < kCount; ++r) low[r] = high[r] = T::zero();
-  const char *w = reinterpret_cast<const char *>(panel);
-  for (int i = 0; i < inputs; i += T::step, w += 128) {
-    const __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
-    _mm_prefetch(w + kAhead, _MM_HINT_T0);
-    _mm_prefetch(w + kAhead + 64, _MM_HINT_T0);
+    for (int r = 0; r < kCount; ++r) low[r] = high[r] = _mm512_setzero_ps();
+    for (int i = 0; i < inputs; i += 2, w += 128) {
+      const __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
+      _mm_prefetch(w + kAhead, _MM_HINT_T0);
+      _mm_prefetch(w + kAhead + 64, _MM_HINT_T0);
+#pragma GCC unroll 12
+      for (int r = 0; r < kCount; ++r) {
+        const __m512i input = four_bytes(x + r * stride + 2 * i);
+        low[r] = dot_bf16(low[r], w0, input);
+        high[r] = dot_bf16(high[r], w1, input);
+      }
+    }
 #pragma GCC unroll 12
     for (int r = 0; r < kCount; ++r) {
-      int32_t four;
-      std::memcpy(&four, x + r * stride + i, 4);
-      const __m512i input = _mm512_set1_epi32(four);
-      low[r] = T::dot(low[r], w0, input);
-      high[r] = T::dot(high[r], w1, input);
+      _mm512_storeu_ps(out + r * kPanel, low[r]);
+      _mm512_storeu_ps(out + r * kPanel + 16, high[r]);
     }
   }
+};
+
+// The sums of a group are exact, and its floats are added when it is over: rows need two registers
+// for each 16 outputs, so many rows take the halves of a panel one after the other.
+struct Int8 {
+  template <int kCount, int kHalves>
+  static void halves(const char *w, const char *scales, const char *x, int64_t stride, int groups,
+                     float *out) {
+    __m512 acc[kCount][kHalves];
 #pragma GCC unroll 12
-  for (int r = 0; r < kCount; ++r) {
-    T::store(out + r * kPanel, low[r]);
-    T::store(out + r * kPanel + 16, high[r]);
+    for (int r = 0; r < kCount; ++r) {
+      for (int h = 0; h < kHalves; ++h) acc[r][h] = _mm512_setzero_ps();
+    }
+    const int64_t half = int64_t(groups) * kGroup * 16;
+    for (int g = 0; g < groups; ++g, x += sizeof(Group), scales += 2 * kPanel) {
+      __m512i sum[kCount][kHalves];
+#pragma GCC unroll 12
+      for (int r = 0; r < kCount; ++r) {
+        const __m512i shift = four_bytes(x + r * stride + offsetof(Group, shift));
+        for (int h = 0; h < kHalves; ++h) sum[r][h] = shift;
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < kGroup; i += 4, w += 64) {
+        __m512i weights[kHalves];
+        for (int h = 0; h < kHalves; ++h) {
+          weights[h] = _mm512_loadu_si512(w + h * half);
+          _mm_prefetch(w + h * half + kAhead, _MM_HINT_T0);
+        }
+#pragma GCC unroll 12
+        for (int r = 0; r < kCount; ++r) {
+          const __m512i input = four_bytes(x + r * stride + i);
+          for (int h = 0; h < kHalves; ++h) {
+            sum[r][h] = _mm512_dpbusd_epi32(sum[r][h], weights[h], input);
+          }
+        }
+      }
+      __m512 scale[kHalves];
+      for (int h = 0; h < kHalves; ++h) {
+        const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(scales + 32 * h));
+        scale[h] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+      }
+#pragma GCC unroll 12
+      for (int r = 0; r < kCount; ++r) {
+        const __m512 of_row =
+            _mm512_castsi512_ps(four_bytes(x + r * stride + offsetof(Group, scale)));
+        for (int h = 0; h < kHalves; ++h) {
+          const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][h]), scale[h]);
+          acc[r][h] = _mm512_fmadd_ps(scaled, of_row, acc[r][h]);
+        }
+      }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < kCount; ++r) {
+      for (int h = 0; h < kHalves; ++h) _mm512_storeu_ps(out + r * kPanel + 16 * h, acc[r][h]);
+    }
   }
-}
+
+  template <int kCount>
+  static void tile(const char *w, const char *x, int64_t stride, int inputs, float *out) {
+    const int groups = inputs / kGroup;
+    const char *scales = w + int64_t(inputs) * kPanel;
+    if constexpr (kCount <= 6) {
+      halves<kCount, 2>(w, scales, x, stride, groups, out);
+    } else {
+      halves<kCount, 1>(w, scales, x, stride, groups, out);
+      halves<kCount, 1>(w + int64_t(inputs) * 16, scales + 32, x, stride, groups, out + 16);
+    }
+  }
+};
 
 template <class T>
-void tile(const typename T::Weight *panel, const typename T::Input *x, int64_t stride, int inputs,
-          int rows, typename T::Output *out) {
+void tile(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out) {
   switch (rows) {
-    case 1: return tile_of<T, 1>(panel, x, stride, inputs, out);
-    case 2: return tile_of<T, 2>(panel, x, stride, inputs, out);
-    case 3: return tile_of<T, 3>(panel, x, stride, inputs, out);
-    case 4: return tile_of<T, 4>(panel, x, stride, inputs, out);
-    case 5: return tile_of<T, 5>(panel, x, stride, inputs, out);
-    case 6: return tile_of<T, 6>(panel, x, stride, inputs, out);
-    case 7: return tile_of<T, 7>(panel, x, stride, inputs, out);
-    case 8: return tile_of<T, 8>(panel, x, stride, inputs, out);
-    case 9: return tile_of<T, 9>(panel, x, stride, inputs, out);
-    case 10: return tile_of<T, 10>(panel, x, stride, inputs, out);
-    case 11: return tile_of<T, 11>(panel, x, stride, inputs, out);
-    default: return tile_of<T, 12>(panel, x, stride, inputs, out);
+    case 1: return T::template tile<1>(panel, x, stride, inputs, out);
+    case 2: return T::template tile<2>(panel, x, stride, inputs, out);
+    case 3: return T::template tile<3>(panel, x, stride, inputs, out);
+    case 4: return T::template tile<4>(panel, x, stride, inputs, out);
+    case 5: return T::template tile<5>(panel, x, stride, inputs, out);
+    case 6: return T::template tile<6>(panel, x, stride, inputs, out);
+    case 7: return T::template tile<7>(panel, x, stride, inputs, out);
+    case 8: return T::template tile<8>(panel, x, stride, inputs, out);
+    case 9: return T::template tile<9>(panel, x, stride, inputs, out);
+    case 10: return T::template tile<10>(panel, x, stride, inputs, out);
+    case 11: return T::template tile<11>(panel, x, stride, inputs, out);
+    default: return T::template tile<12>(panel, x, stride, inputs, out);
   }
 }
 
@@ -101,10 +154,8 @@ void scores_of(const uint16_t *keys, const uint16_t *const *q, int head_dim, flo
       _mm_prefetch(keys + (b + kBlocks) * block + i * kLanes, _MM_HINT_T0);
     }
     for (int p = 0; p < kCount; ++p) {
-      int32_t two;
-      std::memcpy(&two, q[p] + i, 4);
-      const __m512i input = _mm512_set1_epi32(two);
-      for (int b = 0; b < kBlocks; ++b) sum[p][b] = Bf16::dot(sum[p][b], k[b], input);
+      const __m512i input = four_bytes(q[p] + i);
+      for (int b = 0; b < kBlocks; ++b) sum[p][b] = dot_bf16(sum[p][b], k[b], input);
     }
   }
   for (int p = 0; p < kCount; ++p) {
@@ -185,5 +236,6 @@ void weigh(const uint16_t *values, int64_t n, const float *const *weights, int p
 
 }  // namespace
 
-const Kernels kAvx512 = {"avx512", tile<Bf16>, tile<Int8>, unscale, norm,  to_bf16, to_uint8, rotate,
-                         swiglu,   scores,     softmax,    weigh, argmax, gumbel, soften, max_of};
+const Kernels kAvx512 = {
+    "avx512", 12, {{prepare_bf16, tile<Bf16>}, {prepare_int8, tile<Int8>}}, norm, to_bf16, rotate, swiglu,
+    scores, softmax, weigh, argmax, gumbel, soften, max_of};

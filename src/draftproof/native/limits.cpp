@@ -17,9 +17,8 @@ struct Limits {
   Phase phase;
   const Kernels *kernels;
   Memory memory;
-  std::vector<uint8_t> x, panel;
-  int items, rows;
-  bool int8;
+  std::vector<char> x, panel;
+  int items, rows, format;
 };
 
 template <class Run>
@@ -33,22 +32,21 @@ double seconds_of(Run run) {
 
 // Reads by the kernel that reads weights, under so many rows, the panels in order.
 DP_API double dp_read_rate(dp_team *team, int64_t bytes, int32_t rows) try {
-  if (bytes < 1 || rows < 1 || rows > kRows) return 0.0;
   Limits limits{};
   limits.kernels = pick_kernels("");
+  if (bytes < 1 || rows < 1 || rows > limits.kernels->rows) return 0.0;
   limits.memory = Memory(bytes);
-  limits.x.assign(kRows * kInputs * 2, 0);
-  limits.items = int(bytes / kChunk);
   limits.rows = rows;
+  limits.x.assign(kMostTileRows * kInputs * 2, 0);
+  limits.items = int(bytes / kChunk);
   std::memset(limits.memory.data(), 1, bytes);
   const auto read = [](void *argument, int) {
     auto &of = *static_cast<Limits *>(argument);
-    const auto *x = reinterpret_cast<const uint16_t *>(of.x.data());
-    float out[kRows * kPanel];
+    float out[kMostTileRows * kPanel];
     share(of.phase, of.items, 1, [&](int item) {
-      const auto *chunk = of.memory.as<uint16_t>() + int64_t(item) * kChunk / 2;
-      for (int at = 0; at < kChunk / 2; at += kInputs * kPanel) {
-        of.kernels->tile_bf16(chunk + at, x, kInputs, kInputs, of.rows, out);
+      const char *chunk = of.memory.data() + int64_t(item) * kChunk;
+      for (int at = 0; at < kChunk; at += kInputs * kPanel * 2) {
+        of.kernels->tiles[DP_BF16].tile(chunk + at, of.x.data(), kInputs * 2, kInputs, of.rows, out);
       }
     });
   };
@@ -58,30 +56,24 @@ DP_API double dp_read_rate(dp_team *team, int64_t bytes, int32_t rows) try {
 }
 
 // Products (one weight, one input) a second of full tiles whose panels lie in the cache.
-DP_API double dp_tile_rate(dp_team *team, int32_t precision, int32_t tiles) try {
-  if (tiles < 1) return 0.0;
+DP_API double dp_tile_rate(dp_team *team, int32_t format, int32_t tiles) try {
+  if (tiles < 1 || format < 0 || format >= DP_FORMATS) return 0.0;
   Limits limits{};
   limits.kernels = pick_kernels("");
-  limits.x.assign(kRows * kInputs * 2, 1);
-  limits.panel.assign(kInputs * 64, 1);
+  limits.format = format;
+  limits.x.assign(limits.kernels->rows * kFormats[format].row_bytes(kInputs), 1);
+  limits.panel.assign(kFormats[format].panel_bytes(kInputs), 1);
   limits.items = tiles;
-  limits.int8 = precision == DP_INT8;
   const auto multiply = [](void *argument, int) {
     auto &of = *static_cast<Limits *>(argument);
-    float out[kRows * kPanel];
-    int32_t sums[kRows * kPanel];
+    float out[kMostTileRows * kPanel];
     share(of.phase, of.items, 16, [&](int) {
-      if (of.int8) {
-        of.kernels->tile_int8(reinterpret_cast<const int8_t *>(of.panel.data()), of.x.data(), kInputs,
-                              kInputs, kRows, sums);
-      } else {
-        of.kernels->tile_bf16(reinterpret_cast<const uint16_t *>(of.panel.data()),
-                              reinterpret_cast<const uint16_t *>(of.x.data()), kInputs, kInputs,
-                              kRows, out);
-      }
+      of.kernels->tiles[of.format].tile(of.panel.data(), of.x.data(),
+                                        kFormats[of.format].row_bytes(kInputs), kInputs,
+                                        of.kernels->rows, out);
     });
   };
-  const double products = double(tiles) * kRows * kPanel * kInputs;
+  const double products = double(tiles) * limits.kernels->rows * kPanel * kInputs;
   return products / seconds_of([&] { team->run(multiply, &limits); });
 } catch (const std::exception &) {
   return 0.0;

@@ -76,34 +76,49 @@ void norm(const float *x, const float *weight, float eps, int n, float *out) {
   for (int j = 0; j < n; ++j) out[j] = x[j] * scale * weight[j];
 }
 
-void unscale(const int32_t *__restrict sums, const int32_t *__restrict shift,
-             const float *__restrict row_scales, const float *__restrict scales, int rows,
-             float *__restrict out) {
-  for (int r = 0; r < rows; ++r, sums += kPanel, out += kPanel) {
-    const float of_row = row_scales[r];
-    for (int i = 0; i < kPanel; ++i) out[i] = float(sums[i] - shift[i]) * (of_row * scales[i]);
-  }
-}
-
 void to_bf16(const float *__restrict x, int n, uint16_t *__restrict out) {
   for (int i = 0; i < n; ++i) out[i] = round_bf16(x[i]);
 }
 
-float to_uint8(const float *__restrict x, int n, uint8_t *__restrict out) {
-  float lane[kLanes] = {}, top = 0.0f;
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) {
-      const float size = std::fabs(x[i + l]);
-      lane[l] = size > lane[l] ? size : lane[l];
-    }
+void prepare_bf16(const float *x, int n, int inputs, char *out) {
+  uint16_t *to = reinterpret_cast<uint16_t *>(out);
+  to_bf16(x, n, to);
+  for (int i = n; i < inputs; ++i) to[i] = 0;
+}
+
+void prepare_group(const float *__restrict x, Group *__restrict out) {
+  float lane[kLanes], wrong[kLanes];
+  for (int l = 0; l < kLanes; ++l) {
+    const float a = std::fabs(x[l]), b = std::fabs(x[l + kLanes]);
+    lane[l] = a > b ? a : b;
+    wrong[l] = (x[l] + x[l + kLanes]) * 0.0f;  // 0, or NaN
   }
+  float top = 0.0f;
   for (float most : lane) top = most > top ? most : top;
-  for (; i < n; ++i) top = std::fabs(x[i]) > top ? std::fabs(x[i]) : top;
-  const float scale = top / 127.0f, inverse = top > 0.0f ? 127.0f / top : 0.0f;
-  const float magic = 12582912.0f + 128.0f;
-  for (int j = 0; j < n; ++j) out[j] = uint8_t(as_bits(x[j] * inverse + magic) & 0xff);
-  return scale;
+  const bool some = top > 1e-30f;  // less is nothing: its inverse would be infinite
+  out->scale = (some ? top / 127.0f : 0.0f) + sum_of_lanes(wrong);
+  const float inverse = some ? 127.0f / top : 0.0f;
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  int32_t sum = 0;
+  for (int i = 0; i < kGroup; ++i) {
+    const int32_t integer = int32_t(as_bits(x[i] * inverse + magic) - as_bits(magic));
+    out->x[i] = int8_t(integer);
+    sum += out->x[i];
+  }
+  out->shift = -128 * sum;
+}
+
+void prepare_int8(const float *x, int n, int inputs, char *out) {
+  Group *to = reinterpret_cast<Group *>(out);
+  for (int first = 0; first < inputs; first += kGroup, ++to) {
+    if (first + kGroup <= n) {
+      prepare_group(x + first, to);
+      continue;
+    }
+    float padded[kGroup] = {};
+    std::memcpy(padded, x + first, (n - first) * sizeof(float));
+    prepare_group(padded, to);
+  }
 }
 
 void rotate(float *head, const float *__restrict cosine, const float *__restrict sine, int half) {

@@ -10,19 +10,14 @@
 namespace {
 
 // Lays a matrix out behind the others, from `at` on; returns where the next one begins.
-int64_t lay_out(Matrix &m, int outputs, int inputs, int precision, int64_t at, char *base) {
-  const int step = precision == DP_INT8 ? 4 : 2;
+int64_t lay_out(Matrix &m, int outputs, int inputs, int format, int64_t at, char *base) {
+  m.format = format;
   m.outputs = outputs;
-  m.inputs = round_up(inputs, step);
+  m.inputs = round_up(inputs, m.of().multiple);
   m.panels = round_up(outputs, kPanel) / kPanel;
-  m.panel_bytes = int64_t(m.inputs) / step * 128;
-  if (base) {
-    m.data = base + at;
-    if (precision == DP_INT8) {
-      m.scale.assign(m.panels * kPanel, 0.0f);
-      m.shift.assign(m.panels * kPanel, 0);
-    }
-  }
+  m.panel_bytes = m.of().panel_bytes(m.inputs);
+  m.row_bytes = m.of().row_bytes(m.inputs);
+  if (base) m.data = base + at;
   return at + m.panel_bytes * m.panels;
 }
 
@@ -31,12 +26,12 @@ int64_t lay_out_all(const dp_shape &s, std::vector<Layer> &layers, Matrix &head,
   int64_t at = 0;
   for (Layer &each : layers) {
     const int qkv = (s.heads + 2 * s.kv_heads) * s.head_dim;
-    at = lay_out(each.qkv, qkv, s.hidden, s.precision, at, base);
-    at = lay_out(each.o, s.hidden, s.heads * s.head_dim, s.precision, at, base);
-    at = lay_out(each.gate_up, 2 * act, s.hidden, s.precision, at, base);
-    at = lay_out(each.down, s.hidden, s.intermediate, s.precision, at, base);
+    at = lay_out(each.qkv, qkv, s.hidden, s.formats[DP_OF_QKV], at, base);
+    at = lay_out(each.o, s.hidden, s.heads * s.head_dim, s.formats[DP_OF_O], at, base);
+    at = lay_out(each.gate_up, 2 * act, s.hidden, s.formats[DP_OF_GATE_UP], at, base);
+    at = lay_out(each.down, s.hidden, act, s.formats[DP_OF_DOWN], at, base);
   }
-  return lay_out(head, s.vocabulary, s.hidden, s.precision, at, base);
+  return lay_out(head, s.vocabulary, s.hidden, s.formats[DP_OF_HEAD], at, base);
 }
 
 // Grows from `have` to what is wanted: to twice of what there was, so that growing is rare, or to
@@ -63,17 +58,7 @@ void dp_model::embed(int32_t token, float *out) const {
     return;
   }
   const char *panel = head.data + token / kPanel * head.panel_bytes;
-  const int lane = token % kPanel;
-  if (int8()) {
-    for (int i = 0; i < n; ++i) {
-      out[i] = head.scale[token] * float(panel[(i / 4 * kPanel + lane) * 4 + i % 4]);
-    }
-  } else {
-    const uint16_t *weights = reinterpret_cast<const uint16_t *>(panel);
-    for (int i = 0; i < n; ++i) {
-      out[i] = from_bf16(weights[(i / 2 * kPanel + lane) * 2 + i % 2]);
-    }
-  }
+  head.of().unpack(panel, head.inputs, token % kPanel, n, out);
 }
 
 void dp_model::ensure_positions(int64_t count) {
@@ -100,19 +85,20 @@ void dp_model::ensure_positions(int64_t count) {
 void dp_model::ensure_room(int rows) {
   if (rows <= room.rows) return;
   grow(rows, room.rows, [&](int64_t n) {
-    const int64_t item = int8() ? 1 : 2, step = 4;
-    const int64_t hidden = round_up(shape.hidden, step), q = round_up(q_width(), step);
+    int64_t input = head.row_bytes, act_input = 0;
+    for (const Layer &each : layers) {
+      input = std::max({input, each.qkv.row_bytes, each.o.row_bytes, each.gate_up.row_bytes});
+      act_input = std::max(act_input, each.down.row_bytes);
+    }
     Room fresh;
-    fresh.x = Memory(n * hidden * 4);
-    fresh.normed = Memory(n * hidden * 4);
+    fresh.x = Memory(n * shape.hidden * 4);
+    fresh.normed = Memory(n * shape.hidden * 4);
     fresh.qkv = Memory(n * (q_width() + 2 * kv_width()) * 4);
     fresh.rounded = Memory(n * (q_width() + 2 * kv_width()) * 2);
-    fresh.attended = Memory(n * q * 4);
+    fresh.attended = Memory(n * q_width() * 4);
     fresh.act = Memory(n * act_width() * 4);
-    fresh.input = Memory(n * hidden * item);
-    fresh.attended_input = Memory(n * q * item);
-    fresh.act_input = Memory(n * round_up(act_width(), step) * item);
-    fresh.scales = Memory(n * 4);
+    fresh.input = Memory(n * input);
+    fresh.act_input = Memory(n * act_input);
     fresh.rows = int(n);
     room = std::move(fresh);
   });

@@ -20,14 +20,14 @@ constexpr int kMostRows = 1 << 24;  // of a pass, and slots of a row: sums of a 
 
 inline int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// A matrix (outputs, inputs) in panels of 32 outputs; what a panel's rest holds is zero.
+// A matrix (outputs, inputs) in panels of 32 outputs of its format; what a panel's rest holds is zero.
 struct Matrix {
-  int outputs = 0, inputs = 0, panels = 0;
-  int64_t panel_bytes = 0;
+  int format = DP_BF16, outputs = 0, inputs = 0, panels = 0;
+  int64_t panel_bytes = 0, row_bytes = 0;  // of a row of activations, as its tiles read them
   char *data = nullptr;
-  std::vector<float> bias;     // (panels * 32), empty: none
-  std::vector<float> scale;    // int8: (panels * 32), weight = scale * integer
-  std::vector<int32_t> shift;  // int8: (panels * 32), what 128 added to every input adds
+  std::vector<float> bias;  // (panels * 32), empty: none
+
+  const Format &of() const { return kFormats[format]; }
 };
 
 struct Layer {
@@ -36,9 +36,9 @@ struct Layer {
   int window = 0;  // positions that attention reaches back, itself included; 0: all
 };
 
-// The activations of a pass, (rows, width) each; widths are padded with zeros for the tiles.
+// The activations of a pass, (rows, width) each; prepared ones as the tiles of a matrix read them.
 struct Room {
-  Memory x, normed, qkv, rounded, attended, act, input, attended_input, act_input, scales;
+  Memory x, normed, qkv, rounded, attended, act, input, act_input;
   int rows = 0;
 };
 
@@ -63,8 +63,6 @@ struct dp_model {
   Scores scores;
   bool complete = false;  // every vector was given
 
-  bool int8() const { return shape.precision == DP_INT8; }
-  int step() const { return int8() ? 4 : 2; }
   int q_width() const { return shape.heads * shape.head_dim; }
   int kv_width() const { return shape.kv_heads * shape.head_dim; }
   int act_width() const { return round_up(shape.intermediate, kPanel / 2); }

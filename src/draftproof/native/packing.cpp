@@ -14,12 +14,6 @@ float source_value(const void *data, int32_t source, int64_t at) {
                                   : from_bf16(static_cast<const uint16_t *>(data)[at]);
 }
 
-uint16_t to_bf16(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 // Where an output of a projection stands in its matrix.
 int place_of(const dp_model &model, int which, int output) {
   const int half = kPanel / 2;
@@ -69,36 +63,20 @@ Matrix *matrix_of(dp_model &model, int which, int layer) {
 constexpr int kBlock = kPanel / 2;  // outputs that lie side by side in a panel, whatever they are
 
 // `count` <= kBlock outputs from `first` on into their panel; false if a weight is not finite.
-bool pack_block(const dp_model &model, Matrix &m, int which, int first, int count,
+bool pack_block(const dp_model &model, const Matrix &m, int which, int first, int count,
                 const void *data, int32_t source, std::vector<float> &row) {
-  const int place = place_of(model, which, first), step = model.step();
+  const int place = place_of(model, which, first);
   char *panel = m.data + place / kPanel * m.panel_bytes;
-  const int lane = place % kPanel;
   const int inputs = int(row.size());
   for (int n = 0; n < count; ++n) {
     const int64_t from = int64_t(first + n) * inputs;
-    float top = 0.0f, wrong = 0.0f;
+    float wrong = 0.0f;
     for (int i = 0; i < inputs; ++i) {
       row[i] = source_value(data, source, from + i);
       wrong += row[i] * 0.0f;  // 0, or NaN
-      top = std::fabs(row[i]) > top ? std::fabs(row[i]) : top;
     }
     if (!(wrong == 0.0f)) return false;
-    if (!model.int8()) {
-      uint16_t *to = reinterpret_cast<uint16_t *>(panel) + (lane + n) * step;
-      for (int i = 0; i < inputs; ++i) to[i / 2 * kPanel * 2 + i % 2] = to_bf16(row[i]);
-      continue;
-    }
-    int8_t *to = reinterpret_cast<int8_t *>(panel) + (lane + n) * step;
-    const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
-    int32_t sum = 0;
-    for (int i = 0; i < inputs; ++i) {
-      const int8_t integer = int8_t(std::lrintf(row[i] * inverse));
-      to[i / 4 * kPanel * 4 + i % 4] = integer;
-      sum += integer;
-    }
-    m.scale[place + n] = top / 127.0f;
-    m.shift[place + n] = 128 * sum;
+    m.of().pack(row.data(), inputs, m.inputs, place % kPanel + n, panel);
   }
   return true;
 }

@@ -92,10 +92,10 @@ void Pass::layer(Worker &worker, int number) {
   const Layer &layer = model_.layers[number];
   const int rows = pass_.rows, width = model_.q_width() + 2 * model_.kv_width();
   float *x = room_.x.as<float>(), *qkv = room_.qkv.as<float>(), *act = room_.act.as<float>();
-  const bool int8 = model_.int8();
+  char *in = room_.input.data(), *act_in = room_.act_input.data();
 
   tap(worker, number);
-  Input in = input(worker, x, s.hidden, &layer.norm_in, rows, room_.input.data());
+  prepare(worker, layer.qkv, x, s.hidden, &layer.norm_in, rows, in);
   product(worker, layer.qkv, in, rows, [&](int panel, int first, int count, const float *tile) {
     const int at = panel * kPanel, n = std::min(kPanel, width - at);
     for (int r = 0; r < count; ++r) {
@@ -115,31 +115,28 @@ void Pass::layer(Worker &worker, int number) {
       for (int i = 0; i < n; ++i) to[i] += tile[r * kPanel + i];
     }
   };
-  const float *attended = room_.attended.as<float>();
-  in = input(worker, attended, model_.q_width(), nullptr, rows, room_.attended_input.data());
+  prepare(worker, layer.o, room_.attended.as<float>(), model_.q_width(), nullptr, rows, in);
   product(worker, layer.o, in, rows, add);
-  in = input(worker, x, s.hidden, &layer.norm_post, rows, room_.input.data());
-  const int act_width = model_.act_width(), act_stride = round_up(act_width, 4);
+  prepare(worker, layer.gate_up, x, s.hidden, &layer.norm_post, rows, in);
+  const int act_width = model_.act_width(), piece = layer.down.of().piece_bytes;
   const auto activate = [&](int panel, int first, int count, const float *tile) {
     const int at = panel * kPanel / 2;
     for (int r = 0; r < count; ++r) {
       float *to = act + int64_t(first + r) * act_width + at;
       k_.swiglu(tile + r * kPanel, to);
-      if (int8) continue;  // is quantised when its row is whole
-      uint16_t *rounded = room_.act_input.as<uint16_t>() + int64_t(first + r) * act_stride + at;
-      k_.to_bf16(to, kPanel / 2, rounded);
+      if (!piece) continue;  // is prepared when its row is whole
+      char *prepared = act_in + int64_t(first + r) * layer.down.row_bytes + panel * piece;
+      k_.tiles[layer.down.format].prepare(to, kPanel / 2, kPanel / 2, prepared);
     }
   };
   product(worker, layer.gate_up, in, rows, activate);
-  in = {room_.act_input.data(), act_stride, nullptr};
-  if (int8) in = input(worker, act, act_width, nullptr, rows, room_.act_input.data());
-  product(worker, layer.down, in, rows, add);
+  if (!piece) prepare(worker, layer.down, act, act_width, nullptr, rows, act_in);
+  product(worker, layer.down, act_in, rows, add);
 }
 
-Input Pass::input(Worker &worker, const float *from, int width, const std::vector<float> *norm,
-                  int rows, char *to) {
-  const int64_t padded = round_up(width, 4);
-  float *scales = room_.scales.as<float>(), *normed = room_.normed.as<float>();
+void Pass::prepare(Worker &worker, const Matrix &m, const float *from, int width,
+                   const std::vector<float> *norm, int rows, char *to) {
+  float *normed = room_.normed.as<float>();
   worker.items(rows, [&](int r) {
     const float *row = from + int64_t(r) * width;
     if (norm) {
@@ -147,13 +144,8 @@ Input Pass::input(Worker &worker, const float *from, int width, const std::vecto
       k_.norm(row, norm->data(), model_.shape.eps, width, out);
       row = out;
     }
-    if (model_.int8()) {
-      scales[r] = k_.to_uint8(row, width, reinterpret_cast<uint8_t *>(to) + r * padded);
-    } else {
-      k_.to_bf16(row, width, reinterpret_cast<uint16_t *>(to) + r * padded);
-    }
+    k_.tiles[m.format].prepare(row, width, m.inputs, to + r * m.row_bytes);
   });
-  return {to, padded, model_.int8() ? scales : nullptr};
 }
 
 // The queries and the key of a group, normalised and rotated, keys and values into their slots: a
@@ -229,8 +221,8 @@ void Pass::last(Worker &worker) {
 // Logits where they are asked for; the best token of every row on the way, without them.
 void Pass::head(Worker &worker) {
   const dp_shape &s = model_.shape;
-  const Input in = input(worker, room_.normed.as<float>(), s.hidden, nullptr, pass_.wanted,
-                         room_.input.data());
+  char *in = room_.input.data();
+  prepare(worker, model_.head, room_.normed.as<float>(), s.hidden, nullptr, pass_.wanted, in);
   float *best = best_.data() + worker.thread * apart();
   int32_t *ids = best_ids_.data() + worker.thread * apart();
   int32_t *bad = bad_.data() + worker.thread * apart();

@@ -21,12 +21,12 @@ class Pass {
   void last(Worker &worker);
   void head(Worker &worker);
   void tap(Worker &worker, int layer);
-  // Rows (rows, width) of floats as the tiles take them, after a norm if there is a weight for it.
-  Input input(Worker &worker, const float *from, int width, const std::vector<float> *norm, int rows,
-              char *to);
+  // Rows (rows, width) of floats as the tiles of a matrix read them, after a norm if it is given.
+  void prepare(Worker &worker, const Matrix &m, const float *from, int width,
+               const std::vector<float> *norm, int rows, char *to);
   // See tiles.h.
   template <class Done>
-  void product(Worker &worker, const Matrix &m, const Input &input, int rows, Done done) {
+  void product(Worker &worker, const Matrix &m, const char *input, int rows, Done done) {
     multiply(k_, team_.count(), worker, m, input, rows, done);
   }
 

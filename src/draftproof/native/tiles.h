@@ -5,13 +5,6 @@
 #include "model.h"
 #include "team.h"
 
-// Activations as the tiles of a precision take them.
-struct Input {
-  const char *data;
-  int64_t stride;       // elements between rows
-  const float *scales;  // int8: of every row
-};
-
 // What a thread of a region carries from one phase to the next.
 struct Worker {
   Phase *phase;  // the one that it is in; all workers go through the same ones
@@ -24,35 +17,25 @@ struct Worker {
   }
 };
 
-// Calls done(panel, first row, rows, tile (rows, 32)) for every tile of a product.
+// Calls done(panel, first row, rows, tile (rows, 32)) for every tile of a product with `input`, rows
+// of activations as the matrix's format has them.
 //
 // Panels go to whoever is free: another process on the machine slows one thread, not the pass.
 // Which thread takes a panel, and how its rows are cut into tiles, changes no bit.
 template <class Done>
-void multiply(const Kernels &k, int threads, Worker &worker, const Matrix &m, const Input &input,
+void multiply(const Kernels &k, int threads, Worker &worker, const Matrix &m, const char *input,
               int rows, Done done) {
   constexpr int64_t kGrain = 128 << 10;  // bytes taken at once, so that streams are long
   const int least = std::max(1, m.panels / (4 * threads));
   const int grain = std::clamp(int(kGrain / m.panel_bytes), 1, least);
-  const int tiles = (rows + kRows - 1) / kRows;
-  alignas(64) float tile[kRows * kPanel];
-  alignas(64) int32_t sums[kRows * kPanel];
+  const int tiles = (rows + k.rows - 1) / k.rows;
+  alignas(64) float tile[kMostTileRows * kPanel];
   share(*worker.phase++, rows ? m.panels : 0, grain, [&](int panel) {
     const char *weights = m.data + panel * m.panel_bytes;
     for (int t = 0; t < tiles; ++t) {
       const int first = int(int64_t(rows) * t / tiles);
       const int count = int(int64_t(rows) * (t + 1) / tiles) - first;
-      if (input.scales) {
-        const uint8_t *x = reinterpret_cast<const uint8_t *>(input.data);
-        k.tile_int8(reinterpret_cast<const int8_t *>(weights), x + first * input.stride,
-                     input.stride, m.inputs, count, sums);
-        k.unscale(sums, m.shift.data() + panel * kPanel, input.scales + first,
-                   m.scale.data() + panel * kPanel, count, tile);
-      } else {
-        const uint16_t *x = reinterpret_cast<const uint16_t *>(input.data);
-        k.tile_bf16(reinterpret_cast<const uint16_t *>(weights), x + first * input.stride,
-                     input.stride, m.inputs, count, tile);
-      }
+      k.tiles[m.format].tile(weights, input + first * m.row_bytes, m.row_bytes, m.inputs, count, tile);
       if (!m.bias.empty()) {
         const float *bias = m.bias.data() + panel * kPanel;
         for (int r = 0; r < count; ++r) {

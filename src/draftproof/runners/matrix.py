@@ -30,7 +30,7 @@ class Linear:
             head_dim=2,
             intermediate=1,
             vocabulary=self.outputs,
-            precision=native.PRECISIONS[precision],
+            formats=native.formats(native.PRECISIONS[precision]),
         )
         self.handle = self.library.dp_model_new(ctypes.byref(shape), native.kernels().encode())
         if not self.handle:

@@ -7,6 +7,7 @@ shape, `runners.probe` finds.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -64,12 +65,14 @@ def head_dim(config: Any) -> int:
 
 
 class Packed:
-    """A model in the layout of the kernels; owns that memory.
+    """A model in the layout of the kernels; owns that memory. formats: as of `native.formats`.
 
     Raises `ValueError` for weights that are not finite, `MemoryError` where there is no room.
     """
 
-    def __init__(self, weights: Weights, precision: int, *, kernels: str = "") -> None:
+    def __init__(
+        self, weights: Weights, formats: int | Sequence[int], *, kernels: str = ""
+    ) -> None:
         config, self.library = weights.config, native.library()
         frequencies, rope_scale = weights.rotary()
         self.shape = native.Shape(
@@ -80,7 +83,7 @@ class Packed:
             head_dim=head_dim(config),
             intermediate=config.intermediate_size,
             vocabulary=config.vocab_size,
-            precision=precision,
+            formats=native.formats(formats),
             has_qk_norm=int("model.layers.0.self_attn.q_norm.weight" in weights),
             eps=config.rms_norm_eps,
             rope_scale=rope_scale,

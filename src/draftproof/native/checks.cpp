@@ -84,7 +84,8 @@ bool sound(const dp_shape &s) {
   if (!each || s.heads % s.kv_heads) return false;
   if (s.layers && s.head_dim % kLanes) return false;  // attention goes by so many elements
   return (int64_t(s.heads) + 2 * int64_t(s.kv_heads)) * s.head_dim <= kMostWidth &&
-         std::all_of(s.formats, s.formats + DP_MATRICES, [](int format) { return between(0, format, DP_FORMATS - 1); });
+         std::all_of(s.formats, s.formats + DP_MATRICES,
+                     [](int format) { return between(0, format, DP_FORMATS - 1); });
 }
 
 bool sound(dp_model &model, const dp_pass &pass) {

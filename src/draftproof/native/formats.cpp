@@ -5,8 +5,6 @@
 
 namespace {
 
-constexpr int kHalf = kPanel / 2;
-
 uint32_t bits_of(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
@@ -45,22 +43,12 @@ void unpack(const char *panel, int, int output, int count, float *weights) {
 
 namespace int8 {
 
-int64_t panel_bytes(int inputs) { return int64_t(inputs / kGroup) * (kGroup * kPanel + 2 * kPanel); }
-int64_t row_bytes(int inputs) { return int64_t(inputs / kGroup) * int64_t(sizeof(Group)); }
-
-int64_t place(int inputs, int output, int input) {
-  return int64_t(output / kHalf) * inputs * kHalf + (input / 4 * kHalf + output % kHalf) * 4 +
-         input % 4;
-}
-
-// Behind the integers.
-uint16_t *scales(char *panel, int inputs) {
-  return reinterpret_cast<uint16_t *>(panel + int64_t(inputs) * kPanel);
-}
+int64_t panel_bytes(int inputs) { return inputs / kGroup * int64_t(sizeof(WeightGroup)); }
+int64_t row_bytes(int inputs) { return inputs / kGroup * int64_t(sizeof(Group)); }
 
 void pack(const float *weights, int count, int inputs, int output, char *panel) {
-  uint8_t *to = reinterpret_cast<uint8_t *>(panel);
-  for (int first = 0; first < inputs; first += kGroup) {
+  WeightGroup *group = reinterpret_cast<WeightGroup *>(panel);
+  for (int first = 0; first < inputs; first += kGroup, ++group) {
     const int end = first + kGroup < count ? first + kGroup : count;
     float top = 0.0f;
     for (int i = first; i < end; ++i) top = std::fmax(top, std::fabs(weights[i]));
@@ -68,21 +56,21 @@ void pack(const float *weights, int count, int inputs, int output, char *panel) 
     uint32_t bits = bits_of(top / 127.0f);
     if (bits & 0xffff) bits = (bits & 0xffff0000u) + 0x10000u;
     if (bits < 0x00800000u) bits = 0;
-    scales(panel, inputs)[first / kGroup * kPanel + output] = uint16_t(bits >> 16);
-    const float scale = float_of(bits);
-    for (int i = first; i < first + kGroup; ++i) {
-      const long integer = i < end && bits ? std::lrintf(weights[i] / scale) : 0;
-      to[place(inputs, output, i)] = uint8_t(128 + integer);
+    group->scale[output] = uint16_t(bits >> 16);
+    for (int i = 0; i < kGroup; ++i) {
+      const bool some = first + i < end && bits;
+      const long integer = some ? std::lrintf(weights[first + i] / float_of(bits)) : 0;
+      group->w[output / 16][i / 4][output % 16][i % 4] = uint8_t(128 + integer);
     }
   }
 }
 
-void unpack(const char *panel, int inputs, int output, int count, float *weights) {
-  const uint8_t *from = reinterpret_cast<const uint8_t *>(panel);
-  const uint16_t *scale = scales(const_cast<char *>(panel), inputs) + output;
+void unpack(const char *panel, int, int output, int count, float *weights) {
+  const WeightGroup *group = reinterpret_cast<const WeightGroup *>(panel);
   for (int i = 0; i < count; ++i) {
-    const float of_group = float_of(uint32_t(scale[i / kGroup * kPanel]) << 16);
-    weights[i] = of_group * float(int(from[place(inputs, output, i)]) - 128);
+    const WeightGroup &of = group[i / kGroup];
+    const int integer = of.w[output / 16][i % kGroup / 4][output % 16][i % 4] - 128;
+    weights[i] = float_of(uint32_t(of.scale[output]) << 16) * float(integer);
   }
 }
 

@@ -8,6 +8,12 @@
 constexpr int kPanel = 32;  // outputs in a panel of packed weights
 constexpr int kGroup = 32;  // int8: inputs that share a scale, of a weight as of an activation
 
+// int8 weights: a group of inputs of all outputs of a panel, as a thread reads it from memory.
+struct WeightGroup {
+  uint8_t w[kPanel / 16][kGroup / 4][16][4];  // integer + 128: 16 outputs x 4 inputs are a register
+  uint16_t scale[kPanel];                      // bf16; a weight is its scale * integer
+};
+
 // int8 activations: a group and what belongs to it.
 struct Group {
   int8_t x[kGroup];
@@ -26,6 +32,5 @@ struct Format {
 };
 
 // DP_BF16: steps of 128 bytes, 32 outputs x 2 inputs.
-// DP_INT8: 16 outputs after 16 outputs, each in steps of 64 bytes, 16 outputs x 4 inputs of
-// unsigned integer + 128; then the scales in bf16, 32 of each group.
+// DP_INT8: a `WeightGroup` for every 32 inputs; rows of activations are made of `Group`s.
 extern const Format kFormats[DP_FORMATS];

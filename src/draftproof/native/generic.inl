@@ -26,31 +26,30 @@ void tile_bf16(const char *panel, const char *x, int64_t stride, int inputs, int
 
 // Sums of a group are exact; groups come in order.
 void tile_int8(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out) {
-  constexpr int kHalf = kPanel / 2;
-  const uint16_t *scales = reinterpret_cast<const uint16_t *>(panel + int64_t(inputs) * kPanel);
-  for (int row = 0; row < rows; ++row, x += stride) {
+  for (int row = 0; row < rows; ++row, x += stride, out += kPanel) {
+    const WeightGroup *weights = reinterpret_cast<const WeightGroup *>(panel);
     const Group *groups = reinterpret_cast<const Group *>(x);
-    for (int half = 0; half < 2; ++half) {
-      const uint8_t *w = reinterpret_cast<const uint8_t *>(panel) + int64_t(half) * inputs * kHalf;
-      const uint16_t *scale = scales + half * kHalf;
-      float acc[kHalf] = {};
-      for (int g = 0; g < inputs / kGroup; ++g, scale += kPanel) {
-        int32_t sum[kHalf];
+    float acc[kPanel] = {};
+    for (int g = 0; g < inputs / kGroup; ++g) {
+      for (int half = 0; half < 2; ++half) {
+        int32_t sum[16];
         for (int &each : sum) each = groups[g].shift;
-        for (int i = 0; i < kGroup; i += 4, w += 4 * kHalf) {
+        for (int i = 0; i < kGroup; i += 4) {
+          const uint8_t *w = weights[g].w[half][i / 4][0];
           const int8_t *a = groups[g].x + i;
-          for (int n = 0; n < kHalf; ++n) {
+          for (int n = 0; n < 16; ++n) {
             sum[n] += w[4 * n] * a[0] + w[4 * n + 1] * a[1] + w[4 * n + 2] * a[2] +
                       w[4 * n + 3] * a[3];
           }
         }
         const float of_row = groups[g].scale;
-        for (int n = 0; n < kHalf; ++n) {
-          acc[n] = madd(float(sum[n]) * from_bf16(scale[n]), of_row, acc[n]);
+        for (int n = 0; n < 16; ++n) {
+          float &to = acc[16 * half + n];
+          to = madd(float(sum[n]) * from_bf16(weights[g].scale[16 * half + n]), of_row, to);
         }
       }
-      std::memcpy(out + row * kPanel + half * kHalf, acc, sizeof(acc));
     }
+    std::memcpy(out, acc, sizeof(acc));
   }
 }
 

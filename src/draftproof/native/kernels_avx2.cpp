@@ -10,5 +10,5 @@ inline float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #include "generic.inl"
 
 const Kernels kAvx2 = {
-    "avx2", 12, {{prepare_bf16, tile_bf16}, {prepare_int8, tile_int8}}, norm, to_bf16, rotate, swiglu,
-    scores, softmax, weigh, argmax, gumbel, soften, max_of};
+    "avx2", 12, {{prepare_bf16, tile_bf16}, {prepare_int8, tile_int8}},
+    norm, to_bf16, rotate, swiglu, scores, softmax, weigh, argmax, gumbel, soften, max_of};

@@ -57,45 +57,53 @@ struct Bf16 {
 // for each 16 outputs, so many rows take the halves of a panel one after the other.
 struct Int8 {
   template <int kCount, int kHalves>
-  static void halves(const char *w, const char *scales, const char *x, int64_t stride, int groups,
+  static void halves(const WeightGroup *group, int first, const char *x, int64_t stride, int groups,
                      float *out) {
     __m512 acc[kCount][kHalves];
 #pragma GCC unroll 12
     for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 2
       for (int h = 0; h < kHalves; ++h) acc[r][h] = _mm512_setzero_ps();
     }
-    const int64_t half = int64_t(groups) * kGroup * 16;
-    for (int g = 0; g < groups; ++g, x += sizeof(Group), scales += 2 * kPanel) {
+    for (int g = 0; g < groups; ++g, ++group, x += sizeof(Group)) {
+      const char *ahead = reinterpret_cast<const char *>(group) + kAhead;
       __m512i sum[kCount][kHalves];
 #pragma GCC unroll 12
       for (int r = 0; r < kCount; ++r) {
         const __m512i shift = four_bytes(x + r * stride + offsetof(Group, shift));
+#pragma GCC unroll 2
         for (int h = 0; h < kHalves; ++h) sum[r][h] = shift;
       }
 #pragma GCC unroll 8
-      for (int i = 0; i < kGroup; i += 4, w += 64) {
+      for (int i = 0; i < kGroup / 4; ++i) {
         __m512i weights[kHalves];
+#pragma GCC unroll 2
         for (int h = 0; h < kHalves; ++h) {
-          weights[h] = _mm512_loadu_si512(w + h * half);
-          _mm_prefetch(w + h * half + kAhead, _MM_HINT_T0);
+          weights[h] = _mm512_loadu_si512(group->w[first + h][i]);
+          _mm_prefetch(ahead + 512 * (first + h) + 64 * i, _MM_HINT_T1);
         }
 #pragma GCC unroll 12
         for (int r = 0; r < kCount; ++r) {
-          const __m512i input = four_bytes(x + r * stride + i);
+          const __m512i input = four_bytes(x + r * stride + 4 * i);
+#pragma GCC unroll 2
           for (int h = 0; h < kHalves; ++h) {
             sum[r][h] = _mm512_dpbusd_epi32(sum[r][h], weights[h], input);
           }
         }
       }
+      _mm_prefetch(ahead + offsetof(WeightGroup, scale), _MM_HINT_T1);
       __m512 scale[kHalves];
+#pragma GCC unroll 2
       for (int h = 0; h < kHalves; ++h) {
-        const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(scales + 32 * h));
+        const __m256i bits = _mm256_loadu_si256(
+            reinterpret_cast<const __m256i *>(group->scale + 16 * (first + h)));
         scale[h] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
       }
 #pragma GCC unroll 12
       for (int r = 0; r < kCount; ++r) {
         const __m512 of_row =
             _mm512_castsi512_ps(four_bytes(x + r * stride + offsetof(Group, scale)));
+#pragma GCC unroll 2
         for (int h = 0; h < kHalves; ++h) {
           const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][h]), scale[h]);
           acc[r][h] = _mm512_fmadd_ps(scaled, of_row, acc[r][h]);
@@ -104,19 +112,22 @@ struct Int8 {
     }
 #pragma GCC unroll 12
     for (int r = 0; r < kCount; ++r) {
-      for (int h = 0; h < kHalves; ++h) _mm512_storeu_ps(out + r * kPanel + 16 * h, acc[r][h]);
+#pragma GCC unroll 2
+      for (int h = 0; h < kHalves; ++h) {
+        _mm512_storeu_ps(out + r * kPanel + 16 * (first + h), acc[r][h]);
+      }
     }
   }
 
   template <int kCount>
-  static void tile(const char *w, const char *x, int64_t stride, int inputs, float *out) {
+  static void tile(const char *panel, const char *x, int64_t stride, int inputs, float *out) {
+    const WeightGroup *group = reinterpret_cast<const WeightGroup *>(panel);
     const int groups = inputs / kGroup;
-    const char *scales = w + int64_t(inputs) * kPanel;
     if constexpr (kCount <= 6) {
-      halves<kCount, 2>(w, scales, x, stride, groups, out);
+      halves<kCount, 2>(group, 0, x, stride, groups, out);
     } else {
-      halves<kCount, 1>(w, scales, x, stride, groups, out);
-      halves<kCount, 1>(w + int64_t(inputs) * 16, scales + 32, x, stride, groups, out + 16);
+      halves<kCount, 1>(group, 0, x, stride, groups, out);
+      halves<kCount, 1>(group, 1, x, stride, groups, out);
     }
   }
 };
@@ -237,5 +248,5 @@ void weigh(const uint16_t *values, int64_t n, const float *const *weights, int p
 }  // namespace
 
 const Kernels kAvx512 = {
-    "avx512", 12, {{prepare_bf16, tile<Bf16>}, {prepare_int8, tile<Int8>}}, norm, to_bf16, rotate, swiglu,
-    scores, softmax, weigh, argmax, gumbel, soften, max_of};
+    "avx512", 12, {{prepare_bf16, tile<Bf16>}, {prepare_int8, tile<Int8>}},
+    norm, to_bf16, rotate, swiglu, scores, softmax, weigh, argmax, gumbel, soften, max_of};

@@ -8,5 +8,5 @@ inline float madd(float a, float b, float c) { return a * b + c; }
 #include "generic.inl"
 
 const Kernels kPortable = {
-    "portable", 12, {{prepare_bf16, tile_bf16}, {prepare_int8, tile_int8}}, norm, to_bf16, rotate, swiglu,
-    scores, softmax, weigh, argmax, gumbel, soften, max_of};
+    "portable", 12, {{prepare_bf16, tile_bf16}, {prepare_int8, tile_int8}},
+    norm, to_bf16, rotate, swiglu, scores, softmax, weigh, argmax, gumbel, soften, max_of};

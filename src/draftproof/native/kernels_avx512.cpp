@@ -56,8 +56,9 @@ struct Bf16 {
 // The sums of a group are exact, and its floats are added when it is over: rows need two registers
 // for each 16 outputs, so many rows take the halves of a panel one after the other.
 struct Int8 {
-  template <int kCount, int kHalves>
-  static void halves(const WeightGroup *group, int first, const char *x, int64_t stride, int groups,
+  // `kFirst`: half a panel, or all of it from 0 on.
+  template <int kCount, int kFirst, int kHalves>
+  static void halves(const WeightGroup *group, const char *x, int64_t stride, int groups,
                      float *out) {
     __m512 acc[kCount][kHalves];
 #pragma GCC unroll 12
@@ -79,8 +80,11 @@ struct Int8 {
         __m512i weights[kHalves];
 #pragma GCC unroll 2
         for (int h = 0; h < kHalves; ++h) {
-          weights[h] = _mm512_loadu_si512(group->w[first + h][i]);
-          _mm_prefetch(ahead + 512 * (first + h) + 64 * i, _MM_HINT_T1);
+          weights[h] = _mm512_loadu_si512(group->w[kFirst + h][i]);
+        }
+        if constexpr (kFirst == 0) {  // of both halves: the other one is read next
+          _mm_prefetch(ahead + 128 * i, _MM_HINT_T1);
+          _mm_prefetch(ahead + 128 * i + 64, _MM_HINT_T1);
         }
 #pragma GCC unroll 12
         for (int r = 0; r < kCount; ++r) {
@@ -91,12 +95,12 @@ struct Int8 {
           }
         }
       }
-      _mm_prefetch(ahead + offsetof(WeightGroup, scale), _MM_HINT_T1);
+      if constexpr (kFirst == 0) _mm_prefetch(ahead + offsetof(WeightGroup, scale), _MM_HINT_T1);
       __m512 scale[kHalves];
 #pragma GCC unroll 2
       for (int h = 0; h < kHalves; ++h) {
         const __m256i bits = _mm256_loadu_si256(
-            reinterpret_cast<const __m256i *>(group->scale + 16 * (first + h)));
+            reinterpret_cast<const __m256i *>(group->scale + 16 * (kFirst + h)));
         scale[h] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
       }
 #pragma GCC unroll 12
@@ -114,7 +118,7 @@ struct Int8 {
     for (int r = 0; r < kCount; ++r) {
 #pragma GCC unroll 2
       for (int h = 0; h < kHalves; ++h) {
-        _mm512_storeu_ps(out + r * kPanel + 16 * (first + h), acc[r][h]);
+        _mm512_storeu_ps(out + r * kPanel + 16 * (kFirst + h), acc[r][h]);
       }
     }
   }
@@ -124,10 +128,10 @@ struct Int8 {
     const WeightGroup *group = reinterpret_cast<const WeightGroup *>(panel);
     const int groups = inputs / kGroup;
     if constexpr (kCount <= 6) {
-      halves<kCount, 2>(group, 0, x, stride, groups, out);
+      halves<kCount, 0, 2>(group, x, stride, groups, out);
     } else {
-      halves<kCount, 1>(group, 0, x, stride, groups, out);
-      halves<kCount, 1>(group, 1, x, stride, groups, out);
+      halves<kCount, 0, 1>(group, x, stride, groups, out);
+      halves<kCount, 1, 1>(group, x, stride, groups, out);
     }
   }
 };

@@ -48,6 +48,7 @@ def test_sampling_changes_while_talking(chat: Any, chat_models: Path) -> None:
         ("top_p much", "'much'"),
         ("top_p 7", "top_p"),
         ("top_p none", "number"),
+        ("system be brief", "/system be brief"),
     ],
 )
 def test_what_cannot_be_set(words: str, names: str) -> None:
@@ -59,6 +60,14 @@ def test_nothing_is_a_value_of_some() -> None:
     params = changed(changed(SamplingParams(), "seed 5"), "stop the end")
     assert (params.seed, params.stop) == (5, ("the end",))
     assert changed(changed(params, "seed none"), "stop none") == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    "words", ["parameter temperature 0.7", "temp 0.7", "temperature=0.7", "TEMPERATURE 0.7"]
+)
+def test_words_of_other_programs_set_the_same(words: str) -> None:
+    assert changed(SamplingParams(), words) == SamplingParams(temperature=0.7)
+    assert changed(SamplingParams(), "num_predict -1") == SamplingParams(max_tokens=None)
 
 
 def test_another_answer_to_the_last_message(chat: Any, chat_models: Path, asked: Any) -> None:

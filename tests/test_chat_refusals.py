@@ -60,7 +60,7 @@ def test_templates_that_cannot_be_used(
         ("T", "--rule luck", "luck"),
         ("T", "--max-length 9999", "9999"),
         ("T", "--device mps", "mps"),
-        ("T", "more", "more"),
+        ("T", "more", "generate MODEL PROMPT --chat"),
     ],
 )
 def test_bad_input_is_one_sentence(chat: Any, model: str, options: str, names: str) -> None:

@@ -14,8 +14,22 @@ import pytest
 
 import draftproof as dp
 from draftproof import foreign_names
+from draftproof.drafting.base import Drafter
 from spelling import model, tokenizer
 
+DRAFTERS = [
+    kind
+    for name in dp.__all__
+    if isinstance(kind := getattr(dp, name), type) and issubclass(kind, Drafter)
+]
+NEEDED: dict[type, dict[str, Any]] = {
+    dp.DraftModel: {"model": "x"},
+    dp.Medusa: {"heads": "bundled"},
+    dp.ForeignDraft: {"model": "x", "tokenizer": object(), "target_tokenizer": object()},
+    dp.Hybrid: {"parts": ["ngram"]},
+    dp.SpecInfer: {"models": ["x"]},
+    dp.Staged: {"model": "x", "drafter": dp.NGram()},
+}
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "coming_from.md"
 
 
@@ -29,6 +43,34 @@ def llm() -> Iterator[dp.LLM]:
 def test_options_of_other_models(name: str) -> None:
     with pytest.raises(TypeError, match=f"LLM has no {name}: "):
         dp.LLM("bundled", **{name: 1})
+
+
+@pytest.mark.parametrize("name", sorted(foreign_names.DRAFTERS))
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_options_of_other_drafts(kind: type, name: str) -> None:
+    with pytest.raises(TypeError, match=f"{kind.__name__} has no {name}: "):
+        kind(**{name: 1})
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_a_number_of_a_method_is_one(kind: type) -> None:
+    numbers = {
+        name
+        for name, each in inspect.signature(kind).parameters.items()
+        if str(each.annotation).removesuffix(" | None") in ("int", "float")
+    }
+    for name in numbers:
+        for wrong in ("3", [3], True):
+            with pytest.raises(ValueError, match=f"{name} is .*, but must be a"):
+                kind(**{**NEEDED.get(kind, {}), name: wrong})
+
+
+def test_a_number_of_an_llm_is_one() -> None:
+    for name in ("max_batch", "max_length", "threads"):
+        with pytest.raises(ValueError, match=f"{name} is '8', but must be an integer"):
+            dp.LLM("bundled", **{name: "8"})
+        with pytest.raises(ValueError, match=f"{name} is 2.5, but must be an integer"):
+            dp.LLM("bundled", **{name: 2.5})
 
 
 @pytest.mark.parametrize("name", sorted(foreign_names.SAMPLING))

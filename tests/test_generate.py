@@ -149,3 +149,28 @@ def test_a_narrow_table_is_stacked(run: Any, monkeypatch: pytest.MonkeyPatch, co
     assert "…" not in err and max(map(len, err.splitlines())) <= columns
     assert err.count("length") == (4 if columns < 76 else 3)  # a name and an end, each twice
     assert ("acceptance rate" in err) == (columns < 76)
+
+
+def test_all_that_fit(run: Any) -> None:
+    told = run("generate", "T", "x", "--max-length", "9", "--max-tokens", "-1")
+    assert told == run("generate", "T", "x", "--max-length", "9")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--top-p 0.9 --min-p 0.1", "temperature 0 is greedy with --top-p, --min-p or without"),
+        ("--stop a\\n", "(--stop 'a\\n' has a backslash and an n"),
+        ("--top-p 0.9 --temperature 1", ""),
+        ("--stop a", ""),
+    ],
+)
+def test_options_that_do_not_do_what_is_meant(run: Any, words: str, said: str) -> None:
+    code, _, err = run("generate", "T", "x", "--max-tokens", "0", *words.split())
+    assert code == 0 and (said in err if said else not err)
+
+
+def test_lossy_acceptance_is_always_told(run: Any) -> None:
+    words = ("generate", "T", "x", "--max-tokens", "9", "--draft", "D", "--rule")
+    assert "warning: the typical rule is lossy" in run(*words, "typical").err
+    assert "lossy" not in run(*words, "coupled").err

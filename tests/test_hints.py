@@ -46,7 +46,30 @@ def test_a_hint_leads_somewhere(
 def test_options_of_other_programs(run: Any, name: str) -> None:
     refused = run("generate", "bundled", "x", name, "1")
     assert refused.code == 2 and f"there is no option {name}: " in refused.err
-    known = {
-        each for param in commands.every(cli.group())["generate"].params for each in param.opts
+    assert set(re.findall(r"--[a-z-]+", commands.OPTIONS[name])) <= known("generate")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [(c, name) for c, names in commands.OF_COMMANDS.items() for name in names]
+)
+def test_options_that_mean_something_else_here(run: Any, command: str, name: str) -> None:
+    refused = run(command, "bundled", name, "1")
+    hint = commands.OF_COMMANDS[command][name]
+    assert refused.code == 2 and f"there is no option {name}: {hint}" in refused.err
+    options = known(*[word for word in ("generate", "chat", "bench") if word in hint] or [command])
+    assert {*re.findall(r"--[a-z-]+", hint)} <= options
+
+
+def test_a_conversation_takes_no_message(run: Any) -> None:
+    refused = run("chat", "bundled", "hello")
+    assert refused.code == 2 and "generate MODEL PROMPT --chat" in refused.err
+
+
+def known(*names: str) -> set[str]:
+    """The options of commands."""
+    return {
+        each
+        for name in names
+        for param in commands.every(cli.group())[name].params
+        for each in param.opts
     }
-    assert {*re.findall(r"--[a-z-]+", commands.OPTIONS[name])} <= known

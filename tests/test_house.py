@@ -24,9 +24,10 @@ RUN = "runners.base runners.costs"
 STEP = "scheduler drafts turns"
 TABLE = f"""
 tree                    <-  | torch
-foreign_names           <-
+foreign_names kinds     <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
-runners.loading         <-  | torch transformers huggingface_hub
+hub                     <-  | huggingface_hub
+runners.loading         <- hub | torch transformers huggingface_hub
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree
@@ -35,6 +36,7 @@ writing                 <- tree sampling runners.base | torch
 rules                   <- tree sampling verify writing runners.base | torch
 request                 <- foreign_names tree sampling counts verify writing rules | torch
 drafting.automaton drafting.script drafting.together <-
+drafting.base           <- tree writing runners.base foreign_names kinds | torch
 drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch
 proposers proposers.*   <- tree sampling writing {SERVES} drafting.* heads.* shapes | torch
@@ -55,7 +57,7 @@ training.jobs training.jobs.* <- * !server !server.* !cli !cli.* !demo.* !bench.
 training training.*     <- runners runners.* heads.* analysis bundled training.*
 server server.* cli cli.* draftproof __main__ <- *
 native native.*         <- native native.*
-text                    <- detokenizer
+text                    <- detokenizer hub
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants, errors
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoTokenizer
 
 import draftproof as dp
 import tiny
-from draftproof import places
+from draftproof import hub, places, text
 
 
 @pytest.fixture
@@ -21,6 +21,7 @@ def things(tmp_path: Path) -> Path:
     (tmp_path / "model.gguf").write_bytes(b"GGUF\x03\x00")
     (tmp_path / "blob").write_bytes(b"GGUF\x03\x00")
     (tmp_path / "README.md").write_text("# read me")
+    (tmp_path / "empty.gguf").touch()
     (tmp_path / "alone.safetensors").write_bytes(b"\x00" * 8)
     for name in ("gguf", "adapter", "nothing", "cache/snapshots"):
         (tmp_path / name).mkdir(parents=True)
@@ -41,6 +42,7 @@ WRONG = [
     ("adapter", "holds an adapter: merge it"),
     ("cache", "abc in it has one: give that folder"),
     ("no/such/folder", "there is no file or folder"),
+    ("empty.gguf", "is empty: fetch it again"),
 ]
 
 
@@ -62,6 +64,8 @@ def test_what_is_no_model(run: Any, things: Path, name: str, says: str) -> None:
         ("https://huggingface.co/Qwen/Qwen3-8B/tree/main", "write Qwen/Qwen3-8B"),
         ("hf.co/Qwen/Qwen3-8B", "write Qwen/Qwen3-8B"),
         ("llama3.2:1b", "looks like a name of Ollama's"),
+        ("qwen2.5", "looks like a name of Ollama's"),
+        ("Qwen/Qwen3-8B-GGUF", "names GGUF files"),
         ("~/models/x", "there is no file or folder"),
         ("Qwen3-8B-Q4_K_M.gguf", "there is no file or folder"),
     ],
@@ -70,6 +74,43 @@ def test_names_of_other_programs(name: str, says: str) -> None:
     with pytest.raises(ValueError) as error:
         places.check(name)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["no/such/../folder.gguf", "README.md", "/nowhere", "a:b"])
+def test_what_is_no_tokenizer(name: str, things: Path) -> None:
+    given = things / name if name == "README.md" else name
+    with pytest.raises(ValueError, match="tokenizer"):
+        dp.LLM("bundled", tokenizer=given)
+
+
+@pytest.mark.parametrize("draft", ["nothing.gguf", "llama3.2"])
+def test_a_draft_is_refused_by_its_name(draft: str) -> None:
+    with pytest.raises(ValueError, match="a model is a hub id"):
+        dp.LLM("bundled", speculate=dp.DraftModel(draft))
+
+
+@pytest.mark.parametrize(
+    ("address", "offline", "proxies", "asked"),
+    [
+        (True, False, {}, True),
+        (False, False, {}, False),
+        (False, False, {"https": "http://proxy"}, True),
+        (False, True, {}, True),  # who is told to be offline asks nobody, and says so
+    ],
+)
+def test_who_cannot_be_reached_is_not_asked(
+    address: bool, offline: bool, proxies: Any, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up(*words: Any) -> list[Any]:
+        if not address:
+            raise OSError("no address")
+        return ["an address"]
+
+    monkeypatch.setattr(hub.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(hub, "getproxies", lambda: proxies)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    assert hub.options("someone/something") == ({} if asked else {"local_files_only": True})
+    assert hub.options("/tmp") == {}
 
 
 def test_what_may_be_a_model_passes(things: Path) -> None:
@@ -99,9 +140,11 @@ def test_what_the_hub_has_against_a_name(
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with pytest.raises(ValueError) as error:
-        dp.LLM("someone/something")
-    assert says in str(error.value) and "\n" not in str(error.value)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
+    for load in (dp.LLM, lambda name: text.load_tokenizer(None, name, {})):
+        with pytest.raises(ValueError) as error:
+            load("someone/something")
+        assert says in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_hub_that_may_not_be_asked(run: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -25,9 +25,12 @@ LLM = {
     "device_map": "use device=",
     "draft_model": "use speculate=dp.DraftModel(...)",
     "enable_prefix_caching": "use prefix_cache=True",
+    "download_dir": "set the variable HF_HOME: what is fetched lies there",
     "enforce_eager": "nothing is compiled here: drop it",
     "generation_config": "use dp.SamplingParams.from_model(llm)",
     "gpu_memory_utilization": "caches take what requests need: use max_batch= and max_length=",
+    "kv_cache_dtype": "keys and values are kept as the model computes them: drop it",
+    "load_format": "safetensors and PyTorch files are found by themselves: drop it",
     "load_in_4bit": 'there is no 4-bit precision: use dtype="int8"',
     "load_in_8bit": 'use dtype="int8"',
     "max_model_len": "use max_length=",
@@ -38,16 +41,22 @@ LLM = {
     "n_ctx": "use max_length=",
     "n_gpu_layers": 'use device="cuda", for the whole model',
     "n_threads": "use threads=",
-    "num_speculative_tokens": "use speculate=dp.DraftModel(..., num_draft_tokens=...)",
+    "num_speculative_tokens": (
+        "use speculate=dp.NGram(num_draft_tokens=...), or of dp.DraftModel the same"
+    ),
     "pipeline_parallel_size": ONE_DEVICE,
     "prompt_lookup_num_tokens": 'use speculate="ngram"',
     "quantization": 'use dtype="int8"',
     "quantization_config": 'use dtype="int8"',
     "seed": "each request has its own: use dp.SamplingParams(seed=...)",
-    "speculative_config": 'use speculate="ngram", or speculate=dp.DraftModel(...)',
+    "speculative_config": (
+        'use speculate="ngram", dp.DraftModel(model, num_draft_tokens=...), dp.Medusa(heads) or '
+        "another method"
+    ),
     "speculative_model": "use speculate=dp.DraftModel(...)",
     "swap_space": "nothing is swapped out here: drop it",
     "tensor_parallel_size": ONE_DEVICE,
+    "tokenizer_mode": "use tokenizer=, with a folder, a name or a tokenizer",
     "torch_dtype": "use dtype=",
     "verbose": "nothing is printed here: drop it",
 }
@@ -58,6 +67,7 @@ SAMPLING = {
     "beam_width": NO_BEAMS,
     "best_of": "use n=, and choose among the completions yourself",
     "do_sample": "temperature= says it: above 0 samples, 0 is greedy",
+    "dry_multiplier": "use repetition_penalty=",
     "early_stopping": NO_BEAMS,
     "eos_token_id": "use stop_token_ids=; those of the model end every output anyway",
     "grammar": "outputs cannot be bound to a grammar here: drop it",
@@ -70,7 +80,7 @@ SAMPLING = {
     "max_length": "use max_tokens=, of the output; LLM(max_length=) bounds prompt and output",
     "max_new_tokens": "use max_tokens=",
     "min_new_tokens": "use min_tokens=",
-    "mirostat_mode": "mirostat is not supported: use temperature=, top_p= or min_p=",
+    **dict.fromkeys(("mirostat", "mirostat_mode"), "use temperature=, top_p= or min_p="),
     "n_predict": "use max_tokens=",
     "no_repeat_ngram_size": "use repetition_penalty=, or custom_generate in transformers",
     "num_beams": NO_BEAMS,
@@ -85,8 +95,10 @@ SAMPLING = {
     "streamer": "use llm.stream(prompt)",
     "structured_outputs": "outputs cannot be bound to a grammar here: drop it",
     "temp": "use temperature=",
+    "tfs_z": "use top_p= or min_p=",
     "typical_p": "use top_p= or min_p=, or custom_generate in transformers",
     "use_beam_search": NO_BEAMS,
+    "xtc_probability": "use temperature=, top_p= or min_p=",
 }
 _OURS = (
     "temperature top_k top_p min_p repetition_penalty presence_penalty frequency_penalty "
@@ -105,6 +117,25 @@ CALLS = {  # of `LLM.generate` and its like
     "sampling_params": "use params=, or the second argument",
     "stream": "use llm.stream(prompt)",
     "use_tqdm": "nothing is printed here: drop it",
+}
+_NODES = "use num_draft_tokens="
+_LONGEST, _SHORTEST = "use max_ngram=", "use min_ngram="
+DRAFTERS = {  # of every drafting method
+    "assistant_confidence_threshold": "use min_confidence=",
+    "draft_model": "the draft is the first argument: dp.DraftModel(model)",
+    "draft_tensor_parallel_size": ONE_DEVICE,
+    "dtype": 'a draft has the precision of its target, or quantize="int8"',
+    "max_matching_ngram_size": _LONGEST,
+    "max_ngram_size": _LONGEST,
+    "method": "a method is a class here: dp.NGram(), dp.DraftModel(model)",
+    "model_path": "the draft is the first argument: dp.DraftModel(model)",
+    "num_assistant_tokens": _NODES,
+    "num_pred_tokens": _NODES,
+    "num_speculative_tokens": _NODES,
+    "prompt_lookup_max": _LONGEST,
+    "prompt_lookup_min": _SHORTEST,
+    "prompt_lookup_num_tokens": _NODES,
+    "quantization": 'use quantize="int8", of dp.DraftModel',
 }
 KEYWORDS = {"LLM": LLM, "SamplingParams": SAMPLING}
 ATTRIBUTES = {
@@ -126,19 +157,23 @@ ATTRIBUTES = {
         "create_chat_completion": "use .chat(messages)",
         "create_completion": "use .generate(prompt)",
         "decode": "use .tokenizer.decode(ids)",
-        "detokenize": "use .tokenizer.decode(ids)",
+        "detokenize": "use .tokenizer.decode(ids), without a list around them",
         "device": "use .runner.model.device",
         "embed": "embeddings are not supported",
         "encode": "use .tokenizer(text)",
+        "get_default_sampling_params": "use dp.SamplingParams.from_model(llm)",
+        "get_metrics": "use the .stats of each completion",
         "get_tokenizer": "use .tokenizer",
         "llm_engine": "use .engine",
         "model": "use .runner.model",
+        "shutdown": "use .close()",
         "tokenize": "use .tokenizer(text)",
     },
 }
 
 MODULE = {  # names of other libraries that are asked of the package
     **dict.fromkeys(("AutoModelForCausalLM", "Llama", "load", "load_model"), "use dp.LLM(model)"),
+    "AsyncLLMEngine": "use dp.LLM(model), whose stream() and generate() any thread may call",
     "AutoTokenizer": "use dp.LLM(model).tokenizer",
     "generate": "use dp.LLM(model).generate(prompts)",
     "pipeline": "use dp.LLM(model).generate(prompts)",
@@ -152,9 +187,10 @@ class Explained(type):
         raise no_attribute(cls.__name__, name)
 
 
-def explains(place: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def explains(
+    place: str, known: Mapping[str, str] = CALLS
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A callable whose `TypeError` about another library's keyword says what to use instead."""
-    known = KEYWORDS.get(place, CALLS)
 
     def decorate(call: Callable[P, R]) -> Callable[P, R]:
         own = inspect.signature(call).parameters
@@ -173,14 +209,11 @@ def explains(place: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def explaining(place: str) -> Callable[[type[T]], type[T]]:
+def explaining(kind: type[T]) -> type[T]:
     """A class that is made like this; see `explains`."""
-
-    def decorate(kind: type[T]) -> type[T]:
-        kind.__init__ = explains(place)(kind.__init__)  # type: ignore[method-assign]
-        return kind
-
-    return decorate
+    known = KEYWORDS.get(kind.__name__, DRAFTERS)
+    kind.__init__ = explains(kind.__name__, known)(kind.__init__)  # type: ignore[method-assign]
+    return kind
 
 
 def no_attribute(place: str, name: str) -> AttributeError:

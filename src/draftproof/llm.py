@@ -19,6 +19,7 @@ from draftproof.drafting.base import Proposer, adopt
 from draftproof.engine import Engine
 from draftproof.foreign_names import Explained, explaining, explains, no_attribute
 from draftproof.intake import Intake, Message, Prompt, conversations_of, params_of, prompts_of
+from draftproof.kinds import numbers_checked
 from draftproof.methods import resolve
 from draftproof.request import Completion, Request
 from draftproof.runners import choice, loading
@@ -42,7 +43,7 @@ class Chunk:
     error: str | None = None  # the cause, if the reason is "error"
 
 
-@explaining("LLM")
+@explaining
 class LLM(metaclass=Explained):
     """A language model that writes faster and writes the same.
 
@@ -66,6 +67,7 @@ class LLM(metaclass=Explained):
     engine: Engine
     tokenizer: Any
 
+    @numbers_checked
     def __init__(
         self,
         model: Any,
@@ -87,6 +89,7 @@ class LLM(metaclass=Explained):
             raise ValueError(f"max_batch={max_batch} runs nothing: use 1 or more")
         loading.check_length(max_length)
         places.check(model, revision)
+        places.check_tokenizer(tokenizer)
         model, proposer = located(model, "target"), resolve(speculate)
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         room: dict[str, Any] = {
@@ -282,4 +285,9 @@ def native_runs(device: str | torch.device = "auto") -> bool:
 
 def _beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     """See `choice.beside`; `bundled` is the draft of that name."""
+    if isinstance(model, LLM):
+        raise ValueError(
+            "a draft is a model, and an LLM writes by itself: give what it was made from"
+        )
+    places.check(model)
     return choice.beside(target, located(model, "draft"), quantize)

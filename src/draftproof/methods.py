@@ -79,6 +79,12 @@ METHODS = {
     ),
     "medusa": Method(Medusa, "dp.Medusa('folder of heads')", "heads"),
 }
+ELSEWHERE = {  # methods of other libraries, and the one that is nearest
+    **dict.fromkeys(("assisted", "draft-model", "model"), "draft"),
+    **dict.fromkeys(("prompt-lookup", "lookup", "pld"), "ngram"),
+    "suffix-decoding": "suffix",
+    **dict.fromkeys(("eagle", "eagle2", "eagle3", "mtp", "mlp-speculator"), "medusa"),
+}
 EXIT = "early-exit"  # needs nothing, but takes heads that read a layer in the middle
 SOURCES = {
     "draft": Source("a model", "--draft MODEL", "draft"),
@@ -189,7 +195,8 @@ def resolve(speculate: Any) -> Proposer | None:
         raise ValueError(f"speculate={speculate.__name__} is a class: write speculate={call}")
     if not hasattr(speculate, "propose") or not hasattr(speculate, "taps"):
         raise ValueError(
-            f"speculate takes None, a method's name, a proposer or a list, not {type(speculate)}"
+            "speculate takes None, a method's name, a proposer or a list, and for a draft "
+            f"dp.DraftModel(model), not {type(speculate).__name__}"
         )
     if isinstance(speculate, Hybrid):
         parts = map(resolve, speculate.given)
@@ -208,7 +215,14 @@ def _parts(name: str) -> list[str]:
     parts = list(dict.fromkeys(part.strip() for part in name.split("+")))
     for part in parts:
         if part not in METHODS:
-            close = get_close_matches(part.lower().replace("_", "-"), METHODS, 1, 0.5)
+            if part == ALL:
+                raise ValueError(f"{ALL} lists methods to be compared: name one, or merge them a+b")
+            plain = part.lower().replace("_", "-")
+            close = (
+                [ELSEWHERE[plain]]
+                if plain in ELSEWHERE
+                else get_close_matches(plain, METHODS, 1, 0.5)
+            )
             hint = f"did you mean {close[0]}? There are" if close else "use"
             raise ValueError(f"method {part!r} is unknown: {hint} {', '.join(METHODS)}")
     if "none" in parts and len(parts) > 1:

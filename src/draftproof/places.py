@@ -5,6 +5,7 @@ Looks at names and the first bytes of files; loads nothing and asks no hub.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ CONVERT = (
     "GGUF files are not read: give the hub id of the model that it was made from, or convert it "
     "with transformers' from_pretrained(folder, gguf_file=name) and save_pretrained"
 )
+# Of its library; on the hub these families have an owner and a slash.
+OLLAMAS = re.compile(r"(codellama|deepseek|gemma|llama|mistral|phi|qwen|smollm|tinyllama)[\w.-]*")
 HUBS = ("https://huggingface.co/", "http://huggingface.co/", "huggingface.co/", "hf.co/")
 
 
@@ -39,6 +42,15 @@ def check(model: Any, revision: str | None = None) -> None:
         raise ValueError(reason)
 
 
+def check_tokenizer(tokenizer: Any) -> None:
+    """Refuse a path at which nothing lies, and the names of files; `ValueError`, as `check`."""
+    if isinstance(tokenizer, str | Path) and not Path(tokenizer).is_dir():
+        if Path(tokenizer).is_file():
+            raise ValueError(f"the tokenizer {str(tokenizer)!r} is a file: give its folder")
+        if (reason := _of_name(str(tokenizer))) is not None:
+            raise ValueError(f"tokenizer: {reason}")
+
+
 def _of_file(path: Path) -> str:
     folder = path.absolute().parent
     whole = (folder / "config.json").is_file()
@@ -46,6 +58,8 @@ def _of_file(path: Path) -> str:
         return f"{path} is a GGUF file: {CONVERT}"
     if whole:
         return f"{path} is one file of a model: give its folder, {folder}"
+    if not path.stat().st_size:
+        return f"{path} is empty: fetch it again, and {GIVE}"
     if path.suffix in WEIGHTS:
         return f"{path} holds weights without a config.json beside them: {GIVE}"
     return f"{path} is a file and no model: {GIVE}"
@@ -71,7 +85,9 @@ def _of_name(name: str) -> str | None:
             return f"{name!r} is an address: write {'/'.join(parts[:2])}"
     if name.startswith((".", "/", "~")) or name.endswith((".gguf", *WEIGHTS)):
         return f"there is no file or folder {name!r}: {GIVE}"
-    if ":" in name:
+    if name.upper().endswith("-GGUF"):
+        return f"{name!r} names GGUF files: {CONVERT}"
+    if ":" in name or OLLAMAS.fullmatch(name.lower()):
         return f"{name!r} looks like a name of Ollama's: {GIVE}, such as Qwen/Qwen3-0.6B"
     return None
 

@@ -22,6 +22,8 @@ from draftproof.tree import TokenTree
 from draftproof.verify import Typical
 from draftproof.writing import Rule, Writing
 
+LOSSY = "the typical rule is lossy: the model alone may write something else"
+
 
 class Text(Protocol):
     """Incremental text of the output; see `text.TextStream`."""
@@ -203,7 +205,7 @@ class Request(Writing):
             logprobs=self.logprobs if self.params.logprobs is not None else None,
             from_draft=list(self.from_draft),
             error=self.error,
-            warnings=list(self.warnings),
+            warnings=self.warnings + ([LOSSY] if self.stats.lossy and self.stats.drafted else []),
         )
 
     def _stops(self, token: int) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from draftproof import hub
 from draftproof.detokenizer import CHUNK, Detokenizer
 
 
@@ -162,11 +163,13 @@ def load_tokenizer(model: Any, tokenizer: Any, options: dict[str, Any]) -> Any:
     if not isinstance(name, str | Path):
         return tokenizer  # any object with a tokenizer's calls, or None
     try:
-        return AutoTokenizer.from_pretrained(str(name), **options)
+        return AutoTokenizer.from_pretrained(str(name), **options, **hub.options(str(name)))
     except (OSError, ValueError, KeyError) as error:
         if tokenizer is None:
             return None  # a folder with weights only: token ids in, token ids out
-        raise ValueError(f"cannot load the tokenizer {name!r}: {str(error)[:200]}") from error
+        asked = isinstance(error, OSError) and not Path(name).is_dir()
+        reason = hub.reason(error) if asked else " ".join(str(error).split())[:200]
+        raise ValueError(f"cannot load the tokenizer {str(name)!r}: {reason}") from error
 
 
 def end_ids(model: Any, tokenizer: Any) -> list[int]:

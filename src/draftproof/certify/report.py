@@ -16,12 +16,18 @@ from draftproof.certify import Case, Certificate, chi_square, law
 SHOWN = 5  # defects that are told of
 
 
-def heading(certificate: Certificate, model: str, machine: str, prompts: Sequence[str]) -> str:
-    """One line on what was certified. machine: threads, processor. prompts: their sources."""
-    count = len(certificate.prompts)
+def heading(
+    certificate: Certificate, model: str, machine: str, prompts: Sequence[str], asked: int
+) -> str:
+    """One line on what was certified.
+
+    machine: threads, processor. prompts: their sources. asked: how many there were of them.
+    """
+    noun = "prompt" if asked == 1 else "prompts"
+    added = " with a part beside it in batches," if len(certificate.prompts) > asked else ","
     return (
         f"{model}: {certificate.runner} runner in {certificate.precision}, {machine}; "
-        f"{count} prompts of {', '.join(prompts)}, seed {certificate.seed}"
+        f"{asked} {noun} of {', '.join(prompts)}{added} seed {certificate.seed}"
     )
 
 

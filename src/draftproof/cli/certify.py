@@ -67,7 +67,7 @@ def run(given: SimpleNamespace) -> int:
         used = given.threads or torch.get_num_threads()
         machine = f"{used} {'thread' if used == 1 else 'threads'}, {clock.processor()}"
         shown = Console(highlight=False, markup=False)
-        shown.print(report.heading(certificate, given.model, machine, sources))
+        shown.print(report.heading(certificate, given.model, machine, sources, len(prompts)))
         shown.print(report.table(certificate))
         lines = [report.bound(certificate), report.laws(certificate), *report.idle(certificate)]
         for line in filter(None, [*lines, *report.defects(certificate)]):

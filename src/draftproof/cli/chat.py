@@ -45,9 +45,11 @@ def run(given: SimpleNamespace) -> int:
     ) as llm:
         if llm.tokenizer is None:
             raise ValueError(f"{given.model} came without a tokenizer, and a conversation is text")
+        own = defaults.given(given.context)
         # Of a conversation's length and seed no config has a say.
-        own = {"max_tokens", "stop", "seed"} | defaults.given(given.context)
-        params, notes = defaults.completed(llm, params, own, taken=True)
+        kept = {"max_tokens", "stop", "seed"} | own
+        params, notes = defaults.completed(llm, params, kept, taken=True)
+        notes += defaults.idle(params, own)
         interactive = sys.stdin.isatty()
         if not given.quiet:
             if interactive:
@@ -66,7 +68,8 @@ def _params(given: SimpleNamespace) -> SamplingParams:
     """From those of its fields that are options of a conversation."""
     names = {field.name for field in fields(SamplingParams)} & {*vars(given)}
     sampling = {name: getattr(given, name) for name in names}
-    return SamplingParams(**sampling | {"stop": tuple(given.stop or ())})
+    sampling |= {"stop": tuple(given.stop or ())}
+    return SamplingParams(**sampling | {"max_tokens": defaults.longest(given.max_tokens)})
 
 
 def _entries(interactive: bool) -> Source:

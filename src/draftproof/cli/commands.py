@@ -58,17 +58,39 @@ OPTIONS = {  # of other programs, and what to write here
     ),
     "--temp": "write --temperature T",
     "--repeat-penalty": "write --repetition-penalty X",
-    "-t": THREADS,
+    **dict.fromkeys(("-t", "--n-threads"), THREADS),
     "-c": CONTEXT,
     "--ctx-size": CONTEXT,
     "--max-model-len": CONTEXT,
-    "--n-gpu-layers": "write --device cuda, for the whole model",
+    **dict.fromkeys(
+        ("-ngl", "--n-gpu-layers", "--gpu-layers"), "write --device cuda, for the whole model"
+    ),
+    **dict.fromkeys(("-hf", "--hf-repo"), "a hub id is MODEL: draftproof generate Qwen/Qwen3-0.6B"),
+    **dict.fromkeys(
+        ("--grammar", "--json-schema"), "outputs cannot be bound to a grammar: drop it"
+    ),
+    **dict.fromkeys(("-st", "-cnv", "--conversation"), "write draftproof chat MODEL"),
+    "-sys": "write --system TEXT",
     "--tensor-parallel-size": "a model runs on one device: drop it",
-    "--model-draft": "write --draft MODEL",
-    "--draft-max": "write --num-draft-tokens N",
+    **dict.fromkeys(("-md", "--model-draft", "--assistant-model"), "write --draft MODEL"),
+    **dict.fromkeys(("--draft-max", "--draft-n", "--draft-tokens"), "write --num-draft-tokens N"),
+    "--prompt-lookup-num-tokens": "write --method ngram --num-draft-tokens N",
     "--speculative-config": "write --method ngram, or --method draft --draft MODEL",
     "--num-speculative-tokens": "write --num-draft-tokens N",
     "--quantization": "write --dtype int8",
+}
+ONCE = "write draftproof generate MODEL PROMPT --chat"
+OF_COMMANDS = {  # where an option means something else
+    "chat": {
+        **dict.fromkeys(("-p", "--prompt", "-f", "--file"), ONCE),
+        "--json": f"{ONCE} --json",
+        **dict.fromkeys(("-m", "--model"), "the model is the first argument: chat MODEL"),
+    },
+    "bench": {
+        **dict.fromkeys(("-p", "--prompt", "-f", "--file"), "write --prompts FILE"),
+        "-n": "write --max-tokens N, and --num-prompts N for the number of prompts",
+        **dict.fromkeys(("-m", "--model"), "the model is the first argument: bench MODEL"),
+    },
 }
 
 
@@ -85,13 +107,19 @@ class Command(TyperCommand):
     """A command, with a hint for options that other programs have."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        given = list(args)  # they are taken off the list as they are read
         try:
             return super().parse_args(ctx, args)
         except USAGE as error:
-            name = getattr(error, "option_name", None)
+            known = OPTIONS | OF_COMMANDS.get(ctx.info_name, {})
+            short = getattr(error, "option_name", None) or "-"
+            words = [word.partition("=")[0] for word in given if word.startswith(short)]
             own = {word for param in self.params for word in (*param.opts, *param.secondary_opts)}
-            if name in OPTIONS and name not in own:
-                ctx.fail(f"there is no option {name}: {OPTIONS[name]}")
+            for name in (*words, short):  # of -ngl the error knows -n
+                if name in known and name not in own:
+                    ctx.fail(f"there is no option {name}: {known[name]}")
+            if ctx.info_name == "chat" and "extra argument" in str(error):
+                ctx.fail(f"chat takes messages as they are typed; to ask once {ONCE}")
             raise
 
 

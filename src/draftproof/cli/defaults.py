@@ -19,6 +19,25 @@ def given(context: typer.Context) -> set[str]:
     return {name for name, source in sources.items() if source and source.name != "DEFAULT"}
 
 
+def longest(max_tokens: int) -> int | None:
+    """Of --max-tokens: -1 is all that fit."""
+    return None if max_tokens == -1 else max_tokens
+
+
+def idle(params: SamplingParams, own: Collection[str]) -> list[str]:
+    """What is told of options that a user gave, and that change nothing or not what was meant."""
+    lines = []
+    greedy = [name for name in ("top_k", "top_p", "min_p") if name in own]
+    if greedy and params.temperature == 0:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in greedy)
+        lines.append(f"(temperature 0 is greedy with {flags} or without: add --temperature 0.7)")
+    if escaped := [text for text in params.stop or () if "\\n" in text]:
+        lines.append(
+            f"(--stop '{escaped[0]}' has a backslash and an n: a new line is written $'\\n')"
+        )
+    return lines
+
+
 def completed(
     llm: LLM, params: SamplingParams, own: Collection[str], taken: bool
 ) -> tuple[SamplingParams, list[str]]:

@@ -28,7 +28,7 @@ def run(given: SimpleNamespace) -> int:
     with opening.load(given, speculate=speculate, max_batch=min(given.n, 8)) as llm:
         own = defaults.given(given.context)
         params, notes = defaults.completed(llm, params, own, taken=given.model_defaults)
-        _tell(*notes)
+        _tell(*notes, *defaults.idle(params, own))
         talks = given.chat or given.system is not None
         message = {"role": "user", "content": text}
         ids = chat_ids(llm.tokenizer, [*system_messages(given.system), message]) if talks else text
@@ -56,6 +56,7 @@ def _params(given: dict[str, Any]) -> SamplingParams:
         raise ValueError("logprobs are only in the JSON object: add --json")
     sampling = {field.name: given[field.name] for field in fields(SamplingParams)}
     sampling["logit_bias"] = _biases(given["logit_bias"] or ())
+    sampling["max_tokens"] = defaults.longest(given["max_tokens"])
     for name in ("bad_token_ids", "stop", "stop_token_ids"):
         sampling[name] = tuple(given[name] or ())
     return SamplingParams(**sampling)

@@ -22,6 +22,14 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "seed": int,
     "stop": str,
 }
+OTHER_NAMES = {
+    "num_predict": "max_tokens",
+    "n_predict": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "temp": "temperature",
+    "repeat_penalty": "repetition_penalty",
+}
+COMMANDS = ("system", "method")
 NOTHING: dict[str, Any] = {
     "max_tokens": None,
     "seed": None,
@@ -31,15 +39,19 @@ NOTHING: dict[str, Any] = {
 
 def changed(params: SamplingParams, words: str) -> SamplingParams:
     """With one value replaced: "NAME VALUE" or "NAME=VALUE". Raises `ValueError`."""
+    words = words.removeprefix("parameter ")  # as Ollama has it
     name, _, value = words.replace("=", " ", 1).partition(" ")
     name, value = name.lower().replace("-", "_"), value.strip()
+    if name in COMMANDS:
+        raise ValueError(f"{name} has a command of its own: /{name} {value}".rstrip())
+    name = OTHER_NAMES.get(name, name)
     if name not in KINDS:
         close = get_close_matches(name, KINDS, 1, 0.5)
         hint = f"did you mean {close[0]}? There are" if close else "there are"
         raise ValueError(f"nothing is called {name!r}: {hint} {', '.join(KINDS)}")
     if not value:
         raise ValueError(f"{name} needs a value: /set {name} {getattr(params, name)}")
-    if name in NOTHING and value.lower() == "none":
+    if name in NOTHING and (value.lower() == "none" or (name, value) == ("max_tokens", "-1")):
         return replace(params, **{name: NOTHING[name]})
     try:
         read = KINDS[name](value)

@@ -25,6 +25,7 @@ from draftproof.request import Request
 from draftproof.text import TextStream, chat_ids
 
 LEAVE = "/bye or Ctrl-D leaves"
+USAGE = 27  # columns of what is typed, in the help
 SHARE = 4  # of the context: room for an answer where old turns are dropped
 
 Message = dict[str, str]
@@ -76,9 +77,11 @@ class Conversation:
         finally:
             llm.engine.abort(request)
         done = request.completion()
+        told = self.answers[-1].warnings if self.answers else []
         self.answers.append(done)
         for warning in done.warnings:
-            tell("warning: " + " ".join(warning.split()))
+            if warning not in told:
+                tell("warning: " + " ".join(warning.split()))
         if done.error is not None:
             raise ValueError(done.error)
         if done.text or not interrupted:  # else the message was taken back before its answer
@@ -115,10 +118,11 @@ class Conversation:
         for name, command in COMMANDS.items():
             same = [alias for alias, meant in ALIASES.items() if meant == name]
             usage = f"{', '.join([name, *same])} {command.takes}"
-            tell(f"{usage:<26} {command.meaning}")
-        tell(f"{QUOTES:<26} begins a message of several lines, and ends it")
-        tell(f"{BACKSLASH + ', then Enter':<26} goes on in a new line; a paste needs neither")
-        tell(f"{'Ctrl-C':<26} end an answer\na message that begins with / needs a space before it")
+            tell(f"{usage:<{USAGE}} {command.meaning}")
+        tell(f"{QUOTES:<{USAGE}} begins a message of several lines, and ends it")
+        tell(f"{BACKSLASH + ', then Enter':<{USAGE}} goes on in a new line; a paste needs neither")
+        tell(f"{'Ctrl-C':<{USAGE}} end an answer")
+        tell("a message that begins with / needs a space before it")
 
     def _stats(self, _: str) -> None:
         if not self.answers:
@@ -126,7 +130,9 @@ class Conversation:
         console = Console(stderr=True)
         console.print(output.table(self.answers[-1:], console.width))
         everything = output.table([_total(self.answers)], console.width)
-        everything.title = f"all {len(self.answers)} answers"
+        everything.title = (
+            f"all {len(self.answers)} answers" if len(self.answers) > 1 else "the only answer"
+        )
         console.print(everything)
 
     def _method(self, names: str) -> None:
@@ -188,7 +194,15 @@ COMMANDS = {
     "/reset": Command(Conversation._reset, "", "forget what was said"),
     "/bye": Command(Conversation._leave, "", "leave, as Ctrl-D does"),
 }
-ALIASES = {"/?": "/help", "/exit": "/bye", "/quit": "/bye"}
+ALIASES = {
+    "/?": "/help",
+    "/show": "/set",
+    "/clear": "/reset",
+    "/new": "/reset",
+    "/regen": "/regenerate",
+    "/exit": "/bye",
+    "/quit": "/bye",
+}
 
 
 def converse(conversation: Conversation, source: Source, *, interactive: bool) -> int:

@@ -13,6 +13,8 @@ from typing import Any, NoReturn, Protocol
 
 from torch import Tensor
 
+from draftproof.foreign_names import explaining
+from draftproof.kinds import numbers_checked
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -34,6 +36,12 @@ class Drafter:
     taps: tuple[int, ...] = ()
     wants_best = False  # the target's argmax after every node, in `request.feedback`
     observes = False  # the states of all committed tokens, by `observe`
+
+    def __init_subclass__(cls) -> None:
+        """What a method is made with is checked, and explained to who comes from elsewhere."""
+        if "__init__" in vars(cls):
+            cls.__init__ = numbers_checked(cls.__init__)  # type: ignore[method-assign]
+            explaining(cls)
 
     def __repr__(self) -> str:
         """Its name, and what it was made with."""

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import constants, errors
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from draftproof import hub
 
 DTYPES = {
     "float64": torch.float64,
@@ -21,14 +22,6 @@ DTYPES = {
 }
 OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 OTHER_NAMES |= {"float": "float32", "fp64": "float64", "double": "float64"}
-
-HUB_REASONS = {  # the first that holds
-    errors.GatedRepoError: "the hub lets in who is known: ask on its page, then `hf auth login`",
-    errors.RepositoryNotFoundError: "the hub has no such model, or a private one: check the name, "
-    "or `hf auth login`",
-    errors.RevisionNotFoundError: "the hub has the model without that revision: check --revision",
-    errors.RemoteEntryNotFoundError: "what the hub has of that name is no transformers model",
-}
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -58,7 +51,7 @@ def pick_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
             raise ValueError(f"dtype {dtype!r} is unknown: use auto, int8, {', '.join(DTYPES)}")
         return DTYPES[name]
     if dtype not in DTYPES.values():
-        raise ValueError(f"dtype {dtype} is not supported: use one of {', '.join(DTYPES)}")
+        raise ValueError(f"dtype {dtype!r} is not supported: use auto, int8, {', '.join(DTYPES)}")
     return dtype
 
 
@@ -75,10 +68,12 @@ def load(
         return model  # type: ignore[return-value]
     if not isinstance(model, str | Path):
         raise ValueError(
-            f"a model is a hub id, a folder or a loaded transformers model, not {type(model)}"
+            "a model is a hub id, a folder or a loaded transformers model, not of type "
+            f"{type(model).__name__}"
         )
     name = str(model)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    options |= hub.options(name)
     try:
         config = AutoConfig.from_pretrained(name, **options)
         refuse_config(config)
@@ -203,18 +198,5 @@ def _reason(name: str, error: Exception) -> str:
         if not any(file.endswith((".safetensors", ".bin", ".index.json")) for file in held):
             return "the folder has no weights; save the model there with save_pretrained"
     elif isinstance(error, OSError):
-        return f"no such folder, and {_of_hub(error)}"
+        return f"no such folder, and {hub.reason(error)}"
     return " ".join(str(error).split())[:300]
-
-
-def _of_hub(error: BaseException) -> str:
-    """What the hub had against it: transformers says the same of all of them."""
-    causes: list[BaseException] = [error]
-    while cause := causes[-1].__cause__ or causes[-1].__context__:
-        causes.append(cause)
-    for kind, reason in HUB_REASONS.items():
-        if any(isinstance(cause, kind) for cause in causes):
-            return reason
-    if constants.is_offline_mode():
-        return "it was never fetched, and HF_HUB_OFFLINE keeps it so: unset that variable"
-    return "the hub cannot be reached"

@@ -17,7 +17,7 @@ from draftproof.foreign_names import explaining
 from draftproof.sampling.defaults import ignored_of, options_of
 
 
-@explaining("SamplingParams")
+@explaining
 @dataclass(frozen=True)
 class SamplingParams:
     """How one request samples, stops and reports; names and ranges as in vLLM.

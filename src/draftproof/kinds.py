@@ -1,0 +1,48 @@
+"""Arguments of which the annotation says that they are numbers, and that are none."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "int": ("an integer", operator.index),
+    "float": ("a number", float),
+}
+
+
+def numbers_checked(call: Callable[P, R]) -> Callable[P, R]:
+    """The callable, with a `ValueError` that names what is no number where one is meant.
+
+    Reads annotations as they are written: `int`, `float`, and these with `| None`.
+    """
+    signature = inspect.signature(call)
+    kinds = {
+        name: KINDS[kind]
+        for name, each in signature.parameters.items()
+        if (kind := str(each.annotation).removesuffix(" | None")) in KINDS
+    }
+
+    @functools.wraps(call)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        given = {**dict(zip(signature.parameters, args, strict=False)), **options}
+        for name, (noun, read) in kinds.items():
+            value = given.get(name, signature.parameters[name].default)
+            if value is not signature.parameters[name].default and not _is(value, read):
+                raise ValueError(f"{name} is {value!r}, but must be {noun}")
+        return call(*args, **options)
+
+    return checked
+
+
+def _is(value: Any, read: Callable[[Any], Any]) -> bool:
+    try:
+        read(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return not isinstance(value, bool | str | bytes)

@@ -109,7 +109,7 @@ def _command(options: Mapping[str, Any]) -> str:
 
 
 def peers() -> str:
-    """Every run of benchmarks/cpu_peers.py that is kept."""
+    """Every run of benchmarks/peers/cpu_peers.py that is kept."""
     return "\n".join(_peer_run(path) for path in sorted((ROOT / "docs/cpu_peers").glob("*.json")))
 
 

@@ -88,7 +88,8 @@ class Request(Writing):
             siblings=siblings,
         )
         self.text, self.index = text, index
-        self.stats = Stats(self.rule.lossy, began=time.monotonic())
+        lossy = self.rule.lossy and params.temperature > 0  # what is greedy stays greedy
+        self.stats = Stats(lossy, began=time.monotonic())
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.fault: BaseException | None = None  # what `error` says

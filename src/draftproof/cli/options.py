@@ -91,9 +91,6 @@ BadTokenIds = Annotated[
 ]
 MinTokens = Annotated[int, option(SAMPLING, "No end before these.")]
 MaxTokens = Annotated[int, option(SAMPLING, "Tokens of one answer, at most.")]
-AnswerTokens = Annotated[
-    int, option(SAMPLING, "Tokens of the answer, at most; -1 is all that fit.", "--max-tokens")
-]
 Stop = Annotated[list[str] | None, option(SAMPLING, "End before it; repeatable.", metavar="TEXT")]
 StopTokenIds = Annotated[
     list[int] | None,

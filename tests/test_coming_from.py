@@ -73,6 +73,15 @@ def test_a_number_of_an_llm_is_one() -> None:
             dp.LLM("bundled", **{name: 2.5})
 
 
+def test_what_was_given_without_a_name() -> None:
+    with pytest.raises(TypeError, match="LLM takes 1 without a name; by name: tokenizer="):
+        dp.LLM("bundled", tokenizer())
+    with pytest.raises(ValueError, match=r"dp\.DraftModel\('Qwen/Qwen3-0\.6B'\)"):
+        dp.LLM("bundled", speculate="Qwen/Qwen3-0.6B")
+    with pytest.raises(TypeError, match=r"custom_generate has no assistant_model: .*DraftModel"):
+        dp.custom_generate(assistant_model="x")  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("name", sorted(foreign_names.SAMPLING))
 def test_sampling_options(name: str, llm: dp.LLM) -> None:
     with pytest.raises(TypeError, match=f"SamplingParams has no {name}: "):
@@ -159,7 +168,13 @@ def rows() -> list[tuple[str, ...]]:
 def test_the_tables_run(llm: dp.LLM) -> None:
     """Every constructor and call that stands there on our side, as code."""
     asked = {"prompt": "x", "text": "x", "messages": "hi", "params": dp.SamplingParams()}
-    asked |= {"prompts": ["x", "y"], "draft": model(), "model": model(), "name": model()}
+    asked |= {
+        "prompts": ["x", "y"],
+        "texts": ["x", "y"],
+        "draft": model(),
+        "model": model(),
+        "name": model(),
+    }
     asked |= {"folder_or_name": model(), "tokenizer": tokenizer(), "dp": dp, "llm": llm}
     asked["completion"] = llm.generate("x", dp.SamplingParams(max_tokens=1))[0]
     ran = 0

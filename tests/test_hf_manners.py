@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, StoppingCriteria
 
 import draftproof as dp
 from spelling import model, tokenizer
 
 NEW = 20
+FAST = partial(dp.custom_generate, "ngram")
 
 
 def written(target: PreTrainedModel, **options: object) -> torch.Tensor:
@@ -65,3 +71,46 @@ def test_stop_strings_take_the_tokenizer_of_the_call() -> None:
     got = written(model(), custom_generate=dp.custom_generate(), tokenizer=tokenizer())
     assert torch.equal(got, plain)
     assert "tokenizer" not in inspect.signature(dp.custom_generate()).parameters
+
+
+class Sure(StoppingCriteria):
+    """Ends an output when the sum over all scores so far says so; keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[Any] = []
+
+    def __call__(self, input_ids: Any, scores: Any, **options: Any) -> torch.Tensor:
+        self.shown.append(None if scores is None else [each.clone() for each in scores])
+        ended = scores is not None and len(scores) == 7
+        return torch.full((len(input_ids),), ended)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_stopping_criteria_see_the_scores_that_transformers_shows(kept: bool) -> None:
+    options = {"return_dict_in_generate": kept, "output_scores": kept, "repetition_penalty": 1.5}
+    theirs, mine = Sure(), Sure()
+    want = written(model(), stopping_criteria=[theirs], **options)
+    out = written(model(), stopping_criteria=[mine], **options, custom_generate=FAST())
+    assert len(mine.shown) == len(theirs.shown) == (7 if kept else NEW)
+    if not kept:
+        assert torch.equal(out, want) and mine.shown == theirs.shown == [None] * NEW
+        return
+    assert torch.equal(out["sequences"], want["sequences"])
+    for got, wanted in zip(mine.shown, theirs.shown, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_cannot_be_copied_says_so(copied: Callable[[Any], Any]) -> None:
+    with dp.LLM(model()) as llm:
+        for thing, way in ((llm, r"dp\.LLM\(llm\)"), (FAST(), r"dp\.custom_generate\(\.\.\.\)")):
+            with pytest.raises(TypeError, match=f"neither copied nor pickled: use {way}"):
+                copied(thing)
+
+
+def test_a_call_of_the_owner_in_the_middle_of_a_pass_says_how_to_wait() -> None:
+    with dp.LLM(model()) as llm:
+        ids = torch.tensor([[1, 2, 3]])
+        with pytest.raises(RuntimeError, match=r"llm\.runner\.takeover\.alone\(lambda: model"):
+            llm.runner.takeover.run("draftproof", lambda: model()(ids))
+        assert llm.runner.takeover.alone(lambda: model()(ids)).logits.shape[1] == 3

@@ -45,7 +45,7 @@ scheduler               <- request
 drafts                  <- tree request writing rules runners.base scheduler drafting.base
 engine                  <- tree verify writing request rules runners.base drafting.base {STEP}
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
-hf                      <- llm methods counts request sampling hf_options
+hf                      <- llm methods counts request sampling hf_options foreign_names
 hf_options              <-  | transformers
 certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
 bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !training.* !certify.*

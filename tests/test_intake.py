@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
+from transformers import GenerationConfig
 
 import draftproof as dp
-from draftproof.intake import Intake
+from draftproof.intake import Intake, params_of, prompts_of
 from spelling import MAX, model, tokenizer
 
 SHORT = dp.SamplingParams(max_tokens=5, ignore_eos=True)
@@ -105,3 +108,31 @@ def test_other_names_of_precisions(name: str) -> None:
     from draftproof.runners.loading import pick_dtype
 
     assert str(pick_dtype(name)) in ("torch.float16", "torch.float32")
+
+
+class Inputs(UserDict[str, Any]):
+    """What a transformers tokenizer returns: a mapping that is no dict."""
+
+
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+def test_what_a_tokenizer_returned_is_read_without_its_padding(kind: Any) -> None:
+    ids, mask = [[0, 0, 5, 6], [1, 2, 3, 4]], [[0, 0, 1, 1], [1, 1, 1, 1]]
+    inputs = Inputs(input_ids=kind(ids), attention_mask=kind(mask))
+    assert prompts_of(inputs, 0) == [[5, 6], [1, 2, 3, 4]]
+    assert prompts_of(Inputs(input_ids=kind(ids[1])), 0) == [ids[1]]
+    assert prompts_of(Inputs(input_ids=[5, 6], attention_mask=[0, 1])) == [[6]]
+
+
+@pytest.mark.parametrize("rows", [[[0, 0, 5], [1, 2, 3]], [[1, 2, 3], [5, 0, 0]]])
+def test_padding_that_would_be_read_is_refused(rows: list[list[int]]) -> None:
+    for given in (rows, torch.tensor(rows)):
+        with pytest.raises(ValueError, match=r"prompt \d holds padding \(token id 0\)"):
+            prompts_of(given, 0)
+    assert prompts_of(rows, 9) == prompts_of(rows) == rows
+    assert prompts_of([[0, 5, 6], [0, 7, 8]], 0)  # a first token that pads too
+    assert prompts_of([[0, 0, 5]], 0) and prompts_of([[0, 0, 5], [1]], 0)  # not padded to one width
+
+
+def test_a_generation_config_is_no_parameters() -> None:
+    with pytest.raises(ValueError, match=r"dp\.SamplingParams\.from_model\(llm\)"):
+        params_of(GenerationConfig(), 1)

@@ -19,6 +19,7 @@ ONE_DEVICE = "there is none, a model runs on one device: drop it"
 NO_BEAMS = "beam search is not supported: drop it, or sample several with n="
 LLM = {
     "assistant_model": "use speculate=dp.DraftModel(...)",
+    "assistant_tokenizer": "use speculate=dp.ForeignDraft(model, tokenizer=..., ...)",
     "attn_implementation": "load the model with it yourself, and pass the model",
     "chat_template": "set it on a tokenizer, and pass tokenizer=",
     "data_parallel_size": ONE_DEVICE,
@@ -58,6 +59,8 @@ LLM = {
     "tensor_parallel_size": ONE_DEVICE,
     "tokenizer_mode": "use tokenizer=, with a folder, a name or a tokenizer",
     "torch_dtype": "use dtype=",
+    "use_cache": "keys and values are always kept: drop it",
+    "use_fast": "load the tokenizer yourself, and pass tokenizer=",
     "verbose": "nothing is printed here: drop it",
 }
 SAMPLING = {
@@ -70,6 +73,8 @@ SAMPLING = {
     "dry_multiplier": "use repetition_penalty=",
     "early_stopping": NO_BEAMS,
     "eos_token_id": "use stop_token_ids=; those of the model end every output anyway",
+    "forced_eos_token_id": "use max_tokens=: an output that is cut has no end token",
+    "generation_config": "use dp.SamplingParams.from_model(llm)",
     "grammar": "outputs cannot be bound to a grammar here: drop it",
     "guided_decoding": "outputs cannot be bound to a grammar here: drop it",
     "include_stop_str_in_output": "the text always ends before a stop string: drop it",
@@ -85,6 +90,7 @@ SAMPLING = {
     "no_repeat_ngram_size": "use repetition_penalty=, or custom_generate in transformers",
     "num_beams": NO_BEAMS,
     "num_return_sequences": "use n=",
+    "pad_token_id": "outputs are lists without padding: drop it",
     "prompt_logprobs": "only logprobs= of the output are told: drop it",
     "repeat_penalty": "use repetition_penalty=",
     "response_format": "outputs cannot be bound to a format here: drop it",
@@ -93,6 +99,7 @@ SAMPLING = {
     "stop_strings": "use stop=",
     "stream": "use llm.stream(prompt)",
     "streamer": "use llm.stream(prompt)",
+    "suppress_tokens": "use bad_token_ids=",
     "structured_outputs": "outputs cannot be bound to a grammar here: drop it",
     "temp": "use temperature=",
     "tfs_z": "use top_p= or min_p=",
@@ -110,18 +117,28 @@ CALLS = {  # of `LLM.generate` and its like
         n: f"it goes into dp.SamplingParams, the second argument: {way}"
         for n, way in SAMPLING.items()
     },
+    **dict.fromkeys(("stream", "streamer"), "use llm.stream(prompt)"),
+    "assistant_model": "use dp.LLM(model, speculate=dp.DraftModel(draft))",
+    "attention_mask": "give lists without padding, or all that the tokenizer returned as one",
+    "continue_final_message": "use llm.generate on the text of a template, without its end",
+    "custom_generate": "that is for model.generate of transformers: here use speculate= of dp.LLM",
+    "generation_config": "use params=dp.SamplingParams.from_model(llm)",
     "add_generation_prompt": "llm.chat always asks for an answer: drop it",
     "input_ids": "token ids are the first argument: llm.generate(ids)",
     "lora_request": "load the model with its adapter yourself, and pass the model to dp.LLM",
     "prompt_token_ids": "token ids are the first argument: llm.generate(ids)",
     "sampling_params": "use params=, or the second argument",
-    "stream": "use llm.stream(prompt)",
+    "return_dict_in_generate": "each completion has its .token_ids, .logprobs and .stats: drop it",
+    "tokenizer": "it is given once: dp.LLM(model, tokenizer=...)",
+    "tools": "use llm.generate on what tokenizer.apply_chat_template(messages, tools=...) gives",
+    "use_cache": "keys and values are always kept: drop it",
     "use_tqdm": "nothing is printed here: drop it",
 }
 _NODES = "use num_draft_tokens="
 _LONGEST, _SHORTEST = "use max_ngram=", "use min_ngram="
 DRAFTERS = {  # of every drafting method
     "assistant_confidence_threshold": "use min_confidence=",
+    "assistant_model": "a draft is dp.DraftModel(model)",
     "draft_model": "the draft is the first argument: dp.DraftModel(model)",
     "draft_tensor_parallel_size": ONE_DEVICE,
     "dtype": 'a draft has the precision of its target, or quantize="int8"',
@@ -160,6 +177,8 @@ ATTRIBUTES = {
         "detokenize": "use .tokenizer.decode(ids), without a list around them",
         "device": "use .runner.model.device",
         "embed": "embeddings are not supported",
+        **dict.fromkeys(("eval", "train"), "nothing to set, an LLM only writes: drop it"),
+        **dict.fromkeys(("to", "cuda", "cpu"), "say it at load: dp.LLM(model, device=...)"),
         "encode": "use .tokenizer(text)",
         "get_default_sampling_params": "use dp.SamplingParams.from_model(llm)",
         "get_metrics": "use the .stats of each completion",
@@ -194,6 +213,7 @@ def explains(
 
     def decorate(call: Callable[P, R]) -> Callable[P, R]:
         own = inspect.signature(call).parameters
+        free = [n for n, each in own.items() if each.kind is not each.KEYWORD_ONLY]
 
         @functools.wraps(call)
         def checked(*args: P.args, **options: P.kwargs) -> R:
@@ -202,6 +222,9 @@ def explains(
                 if name in known or near:
                     way = known.get(name) or f"did you mean {near[0]}?"
                     raise TypeError(f"{place} has no {name}: {way}")
+            if len(args) > len(free) and free:
+                others = ", ".join(f"{n}=" for n in own if n not in free) or "no others"
+                raise TypeError(f"{place} takes {len(free) - 1} without a name; by name: {others}")
             return call(*args, **options)
 
         return checked
@@ -214,6 +237,11 @@ def explaining(kind: type[T]) -> type[T]:
     known = KEYWORDS.get(kind.__name__, DRAFTERS)
     kind.__init__ = explains(kind.__name__, known)(kind.__init__)  # type: ignore[method-assign]
     return kind
+
+
+def no_copy(what: str, way: str) -> TypeError:
+    """What to raise where an object is to be copied or pickled that cannot be."""
+    return TypeError(f"{what} holds caches and locks, and is neither copied nor pickled: use {way}")
 
 
 def no_attribute(place: str, name: str) -> AttributeError:

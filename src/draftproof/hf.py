@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from transformers.generation.stopping_criteria import (
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftproof.counts import Stats
+from draftproof.foreign_names import DRAFTERS, explains, no_copy
 from draftproof.hf_options import of_generate, refuse, signature_with_tokenizer
 from draftproof.llm import LLM
 from draftproof.methods import resolve
@@ -46,6 +47,7 @@ ROW_WISE = (
 )
 
 
+@explains("custom_generate", DRAFTERS)
 def custom_generate(
     speculate: Any = None, *, rule: str = "coupled", seed: int | None = None, max_batch: int = 8
 ) -> CustomGenerate:
@@ -114,7 +116,10 @@ class CustomGenerate:
                 ids = input_ids[index].tolist()
                 (request,) = llm.prepare(ids[begin:], SamplingParams(seed=seed, **params))
                 written.append(Row(request, ids[:begin], index, rows, logits_processor))
-                written[-1].stop_at(StoppingCriteriaList(ends))
+                scored = (
+                    generation_config.return_dict_in_generate and generation_config.output_scores
+                )
+                written[-1].stop_at(StoppingCriteriaList(ends), bool(scored))
                 if generation_config.return_dict_in_generate and (
                     generation_config.output_scores or generation_config.output_logits
                 ):
@@ -139,6 +144,9 @@ class CustomGenerate:
             f"custom_generate({self._options['speculate']!r}, rule={self._options['rule']!r}, "
             f"seed={self._seed}, max_batch={self._options['max_batch']})"
         )
+
+    def __reduce__(self) -> NoReturn:
+        raise no_copy("a custom_generate", "dp.custom_generate(...)")
 
     if not TYPE_CHECKING:  # of objects alone: the class keeps its own
 
@@ -200,16 +208,18 @@ class Row:
                 scores = many[self.index : self.index + 1]
         return scores[0]
 
-    def stop_at(self, criteria: StoppingCriteriaList) -> None:
-        """Ask `criteria` after every token; nothing to ask, nothing done."""
+    def stop_at(self, criteria: StoppingCriteriaList, scored: bool) -> None:
+        """Ask `criteria` after every token, with all scores up to it where those are kept."""
         if criteria:
-            request = self.request
+            request, shown = self.request, list[Tensor]()
 
             def ends() -> bool:
                 committed = len(request.prompt) + request.history.length
                 tokens = request.history.ids(request.tokens[committed:])
                 ids = self._ids(tokens, torch.device("cpu")).repeat(self.rows, 1)
-                return bool(criteria(ids, None)[self.index])
+                for at in range(len(shown), len(request.output) if scored else 0):
+                    shown.append(self.scores(at).repeat(self.rows, 1))
+                return bool(criteria(ids, tuple(shown) if scored else None)[self.index])
 
             request.ends = ends
 

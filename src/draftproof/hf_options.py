@@ -70,8 +70,12 @@ def refuse(
     handed: dict[str, Any],
 ) -> None:
     """Refuse by name what would otherwise be ignored."""
+    if config.use_cache is False:
+        raise ValueError(
+            "the config's use_cache=False is not taken by draftproof, which keeps keys and values "
+            "of its own: pass use_cache=True"
+        )
     asked = [name for name in OTHER_LOOPS.split() if _is_on(getattr(config, name, None))]
-    asked += ["use_cache"] if config.use_cache is False else []
     asked += [n for n, value in given.items() if n not in TAKEN.split() and _is_on(value)]
     asked += [name for name in handed if name != "streamer"]
     asked += [name for p in processors if (name := type(p).__name__) in STATEFUL.split()]

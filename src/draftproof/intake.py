@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import operator
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from numbers import Integral
 from typing import Any
 
@@ -100,13 +101,13 @@ class Intake:
                 )
 
 
-def prompts_of(prompts: Any) -> list[Any]:
-    """One prompt or several, as a list of prompts."""
+def prompts_of(prompts: Any, pad: int | None = None) -> list[Any]:
+    """One prompt or several, as a list of prompts. pad: the id of padding, which no prompt has."""
     if isinstance(prompts, str):
         return [prompts]
     refuse_bytes(prompts)
-    if isinstance(prompts, dict):
-        return prompts_of([prompts])
+    if isinstance(prompts, Mapping):
+        return _tokenized(prompts) if "input_ids" in prompts else prompts_of([dict(prompts)])
     if not isinstance(prompts, Sequence) and not hasattr(prompts, "tolist"):
         kind = type(prompts).__name__
         raise ValueError(f"prompts are text, token ids or a list of either, and no {kind}")
@@ -116,6 +117,7 @@ def prompts_of(prompts: Any) -> list[Any]:
         return [listed]
     if any(map(is_conversation, [listed, *listed])):
         raise ValueError("generate takes text or token ids, not messages: use llm.chat(messages)")
+    _refuse_padding(listed, pad)
     return listed
 
 
@@ -174,6 +176,10 @@ def params_of(params: Any, count: int) -> list[SamplingParams]:
     """Sampling parameters for each of `count` prompts."""
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
+    if type(params).__name__ == "GenerationConfig":
+        raise ValueError(
+            "a GenerationConfig is read by dp.SamplingParams.from_model(llm): use that"
+        )
     if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
         raise ValueError(
             "params are SamplingParams, one for all prompts or a list with one for each"
@@ -191,6 +197,30 @@ def _of_dict(prompt: dict[str, Any]) -> Any:
         if name in prompt and "role" not in prompt:
             return prompt[name]
     return prompt
+
+
+def _tokenized(inputs: Mapping[str, Any]) -> list[Any]:
+    """The prompts in what a transformers tokenizer gives, without padding."""
+    given: list[Any] = [inputs["input_ids"], inputs.get("attention_mask")]
+    ids, masks = (each.tolist() if hasattr(each, "tolist") else each for each in given)
+    if ids and isinstance(ids[0], Integral):
+        ids, masks = [ids], masks and [masks]
+    if masks is None:
+        return list(ids)
+    return [[*compress(row, mask)] for row, mask in zip(ids, masks, strict=True)]
+
+
+def _refuse_padding(prompts: Sequence[Any], pad: int | None) -> None:
+    """Rows of one length of which some begin or end with several padding tokens."""
+    rows = [prompt for prompt in prompts if isinstance(prompt, list | tuple)]
+    if pad is None or len(rows) < 2 or len({len(row) for row in rows}) > 1:
+        return
+    for number, row in enumerate(rows, 1):
+        if [pad, pad] in (list(row[:2]), list(row[-2:])):
+            raise ValueError(
+                f"prompt {number} holds padding (token id {pad}), which would be read: give lists "
+                "without it, or all that the tokenizer returned, llm.generate(inputs)"
+            )
 
 
 def _joined(content: Any) -> Any:

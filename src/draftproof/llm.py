@@ -17,7 +17,7 @@ from draftproof import native, places
 from draftproof.bundled import located
 from draftproof.drafting.base import Proposer, adopt
 from draftproof.engine import Engine
-from draftproof.foreign_names import Explained, explaining, explains, no_attribute
+from draftproof.foreign_names import Explained, explaining, explains, no_attribute, no_copy
 from draftproof.intake import Intake, Message, Prompt, conversations_of, params_of, prompts_of
 from draftproof.kinds import numbers_checked
 from draftproof.methods import resolve
@@ -184,10 +184,11 @@ class LLM(metaclass=Explained):
     ) -> list[Completion]:
         """Completions in the order of the prompts; those of one prompt (n > 1) in a row.
 
-        prompts: text, token ids, or a list of either. params: one for all, or one per prompt.
+        prompts: text, token ids, a list of either, or what a tokenizer returned (its padding is
+        dropped). params: one for all, or one per prompt.
         Raises `ValueError` before anything runs if any prompt or parameter cannot run.
         """
-        listed = prompts_of(prompts)
+        listed = prompts_of(prompts, getattr(self.tokenizer, "pad_token_id", None))
         each = params_of(params, len(listed))
         requests = [
             request
@@ -264,6 +265,9 @@ class LLM(metaclass=Explained):
             f"LLM({named!r}, runner={runner.name!r}, dtype={runner.precision!r}, "
             f"speculate={drafter!r}, rule={self.engine.rule.name!r})"
         )
+
+    def __reduce__(self) -> NoReturn:
+        raise no_copy("an LLM", "dp.LLM(llm), which shares its weights")
 
     def __call__(self, *args: Any, **options: Any) -> NoReturn:
         """Refused: there is `generate`, and for transformers `custom_generate`."""

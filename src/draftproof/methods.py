@@ -214,6 +214,11 @@ def _parts(name: str) -> list[str]:
     """The methods that a name merges; refuses what is none, with the closest that there is."""
     parts = list(dict.fromkeys(part.strip() for part in name.split("+")))
     for part in parts:
+        if "/" in part:
+            raise ValueError(
+                f"{part!r} names no method: a model that drafts is dp.DraftModel({part!r}), in the "
+                f"shell --draft {part}"
+            )
         if part not in METHODS:
             if part == ALL:
                 raise ValueError(f"{ALL} lists methods to be compared: name one, or merge them a+b")

@@ -46,17 +46,24 @@ ELSEWHERE = {  # words of other programs, and what to write here
 THREADS, CONTEXT = "write --threads N", "write --max-length N"
 FIRST = "the model is the first argument: draftproof generate MODEL PROMPT"
 OPTIONS = {  # of other programs, and what to write here
-    "-m": FIRST,
-    "--model": FIRST,
-    "-p": FIRST,
-    "--prompt": FIRST,
+    **dict.fromkeys(("-m", "--model", "--model-name-or-path", "-p", "--prompt"), FIRST),
     "-f": "write --prompt-file FILE",
     "--file": "write --prompt-file FILE",
     "-n": "write --max-tokens N, or --completions N for several answers",
     **dict.fromkeys(
-        ("--n-predict", "--predict", "--num-predict", "--max-new-tokens"), "write --max-tokens N"
+        ("--n-predict", "--predict", "--num-predict", "--max-new-tokens", "--max_new_tokens"),
+        "write --max-tokens N",
     ),
     "--temp": "write --temperature T",
+    "--do-sample": "a temperature above 0 samples: write --temperature T",
+    "--num-return-sequences": "write --completions N",
+    "--num-beams": "beam search is not supported: write --completions N for several answers",
+    "--eos-token-id": "the model's own end tokens end an answer: write --stop TEXT for others",
+    "--generation-config": "write --model-defaults for what the model's own says",
+    "--stream": "an answer is shown as it is written: drop it",
+    "--attn-implementation": "attention is draftproof's own: drop it",
+    **dict.fromkeys(("--load-in-8bit", "--load-in-4bit", "--quantization"), "write --dtype int8"),
+    "--torch-dtype": "write --dtype NAME",
     "--repeat-penalty": "write --repetition-penalty X",
     **dict.fromkeys(("-t", "--n-threads"), THREADS),
     "-c": CONTEXT,
@@ -77,19 +84,28 @@ OPTIONS = {  # of other programs, and what to write here
     "--prompt-lookup-num-tokens": "write --method ngram --num-draft-tokens N",
     "--speculative-config": "write --method ngram, or --method draft --draft MODEL",
     "--num-speculative-tokens": "write --num-draft-tokens N",
-    "--quantization": "write --dtype int8",
 }
 ONCE = "write draftproof generate MODEL PROMPT --chat"
 OF_COMMANDS = {  # where an option means something else
     "chat": {
         **dict.fromkeys(("-p", "--prompt", "-f", "--file"), ONCE),
         "--json": f"{ONCE} --json",
-        **dict.fromkeys(("-m", "--model"), "the model is the first argument: chat MODEL"),
+        **dict.fromkeys(
+            ("-m", "--model", "--model-name-or-path"), "the model is the first argument: chat MODEL"
+        ),
+    },
+    "info": {
+        **dict.fromkeys(
+            ("-m", "--model", "--model-name-or-path"), "the model is the first argument: info MODEL"
+        ),
     },
     "bench": {
         **dict.fromkeys(("-p", "--prompt", "-f", "--file"), "write --prompts FILE"),
         "-n": "write --max-tokens N, and --num-prompts N for the number of prompts",
-        **dict.fromkeys(("-m", "--model"), "the model is the first argument: bench MODEL"),
+        **dict.fromkeys(
+            ("-m", "--model", "--model-name-or-path"),
+            "the model is the first argument: bench MODEL",
+        ),
     },
 }
 

@@ -45,6 +45,8 @@ def changed(params: SamplingParams, words: str) -> SamplingParams:
     if name in COMMANDS:
         raise ValueError(f"{name} has a command of its own: /{name} {value}".rstrip())
     name = OTHER_NAMES.get(name, name)
+    if name == "do_sample":
+        raise ValueError("a temperature above 0 samples, 0 is greedy: /set temperature 0.7")
     if name not in KINDS:
         close = get_close_matches(name, KINDS, 1, 0.5)
         hint = f"did you mean {close[0]}? There are" if close else "there are"

@@ -63,7 +63,10 @@ def attend(
 ) -> tuple[Tensor, None]:
     """The registered function; returns (1, T, heads, head size) as transformers expects."""
     if draftproof_step is None:
-        raise RuntimeError("an attention layer did not receive draftproof's keyword")
+        raise RuntimeError(
+            "draftproof runs this model in another thread just now: call it in your own as "
+            "llm.runner.takeover.alone(lambda: model(...)), which waits for its turn"
+        )
     step, layer = draftproof_step, int(module.layer_idx)  # type: ignore[arg-type]
     if step.calls is not None:
         bidirectional = getattr(module, "is_causal", True) is False

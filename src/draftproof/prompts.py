@@ -21,12 +21,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from draftproof import bundled
 from draftproof.bundled import BUNDLED, corpus
 from draftproof.bundled.prompts import PROMPTS
 from draftproof.text import chat_ids
 
 HELD_OUT = "held-out"  # beginnings of modules that the bundled models were not trained on
-NAMES = (BUNDLED, HELD_OUT)
+PUBLISHED = {  # bundled files; their sources are named beside them
+    "humaneval": bundled.FOLDER / "prompts" / "humaneval.jsonl.gz",
+    "mt-bench": bundled.FOLDER / "prompts" / "mt-bench.jsonl",
+}
+NAMES = (BUNDLED, HELD_OUT, *PUBLISHED)
 FIELDS = ("messages", "turns", "prompt", "text")
 
 
@@ -54,6 +59,15 @@ class Prompt:
         for answer, turn in zip(answers, turns[1:], strict=True):
             messages += [("assistant", answer), ("user", turn)]
         return chat_ids(tokenizer, [{"role": role, "content": text} for role, text in messages])
+
+
+def with_answer(prompt: Prompt, tokenizer: Any) -> list[int]:
+    """Token ids of the prompt and of the answer that its file gives, if it does."""
+    ids = prompt.ids(tokenizer, ())
+    if prompt.completion is None:
+        return ids
+    answer = tokenizer(prompt.completion, add_special_tokens=False)["input_ids"]
+    return ids + [int(i) for i in answer]
 
 
 def has_template(tokenizer: Any) -> bool:
@@ -99,7 +113,7 @@ def load(source: str | Path, chat: bool) -> list[Prompt]:
     """
     if str(source) == BUNDLED:
         return [Prompt(f"bundled {n}", (text,), chat) for n, text in enumerate(PROMPTS, 1)]
-    path = Path(source)
+    path = PUBLISHED.get(str(source)) or Path(source)
     text = _text(path)
     if not text.strip():
         raise ValueError(f"{path} is empty: give at least one prompt")
@@ -123,7 +137,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start})") from error
     except FileNotFoundError as error:
-        known = " or ".join(NAMES)
+        known = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
         raise ValueError(
             f"cannot read the prompts {path}: no such file; give a file, or {known}"
         ) from error

@@ -6,7 +6,9 @@ A target, its draft and its heads; `prompts` for them, and the `corpus` that the
 from pathlib import Path
 from typing import Any
 
-MODELS = Path(__file__).parent / "models"
+FOLDER = Path(__file__).parent
+MODELS = FOLDER / "models"
+ENGLISH = FOLDER / "texts" / "english.txt"  # prose that no model has read: written for this package
 TARGET, DRAFT = MODELS / "target", MODELS / "draft"
 BUNDLED = "bundled"  # what a user writes where a model is asked for
 

@@ -181,6 +181,37 @@ def certify(
     return launch("certify", locals())
 
 
+def quality(
+    model: options.Model,
+    prompts: options.Prompts = None,
+    num_prompts: options.NumPrompts = 8,
+    chat: options.Chat = False,
+    text: Annotated[
+        Path | None, option(PROMPTS, "A text file; English prose unless given.", metavar="FILE")
+    ] = None,
+    limit: Annotated[int, option(PROMPTS, "So many tokens of the text.")] = 8192,
+    window: Annotated[int, option(PROMPTS, "Tokens that are read behind one another.")] = 512,
+    max_tokens: options.MaxTokens = 64,
+    runner: options.Runner = "auto",
+    dtype: Annotated[
+        list[str] | None,
+        option(LOADING, "bfloat16 and int8 unless given; repeatable.", metavar="NAME"),
+    ] = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    as_json: options.AsJson = False,
+    out: options.Out = Path("quality-results"),
+) -> int:
+    """Measure what a precision costs: the model in it beside itself in float32.
+
+    Both read the same text, and write greedy texts: perplexity, divergence, memory and speed.
+    Left out is what --limit and --window leave over.
+    """
+    return launch("quality", locals())
+
+
 def info(
     as_json: options.AsJson = False,
 ) -> int:

@@ -15,6 +15,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "chat": arguments.chat,
     "bench": arguments.bench,
     "certify": arguments.certify,
+    "quality": arguments.quality,
     "info": arguments.info,
     "demo": arguments.demo,
 }
@@ -33,7 +34,7 @@ ELSEWHERE = {  # words of other programs, and what to write here
     "download": FETCHED,
     "install": FETCHED,
     "benchmark": "write draftproof bench MODEL",
-    "perplexity": "write draftproof bench MODEL for speed, draftproof certify MODEL for proof",
+    "perplexity": "write draftproof quality MODEL, which tells it of every precision",
     "complete": "write draftproof generate MODEL",
     "completion": "write draftproof generate MODEL, or --install-completion for your shell",
     "verify": "write draftproof certify MODEL",

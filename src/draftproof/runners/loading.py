@@ -73,10 +73,9 @@ def load(
         )
     name = str(model)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    options |= hub.options(name)
+    configuration(name, **options)
     try:
-        config = AutoConfig.from_pretrained(name, **options)
-        refuse_config(config)
+        options |= hub.options(name)
         answer: Any = AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype or "auto", output_loading_info=True, **options
         )
@@ -94,6 +93,29 @@ def load(
     if getattr(placed.config.get_text_config(), "attn_logit_softcapping", None) is not None:
         placed.set_attn_implementation("eager")  # sdpa has no cap; older transformers let it pass
     return placed
+
+
+def configuration(
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> Any:
+    """What lies beside the weights and describes them. Raises `ValueError`, as `load`."""
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(name, **options, **hub.options(name))
+    except Exception as error:  # whatever a folder or the hub comes up with
+        raise ValueError(f"cannot load the model {name!r}: {_reason(name, error)}") from error
+    refuse_config(config)
+    return config
+
+
+def parameters(config: Any) -> int | None:
+    """How many the model has; None where only its own code could tell."""
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except Exception:  # whatever a model's own code comes up with
+        return None
+    return sum(each.numel() for each in model.parameters())
 
 
 def refuse_to_convert(model: Any, device: Any, dtype: Any) -> None:

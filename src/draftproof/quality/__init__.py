@@ -1,0 +1,276 @@
+"""What a precision costs: a model in it beside a reference, over the same text and prompts.
+
+Both read the text by the passes that their engines make. Compared are the laws of every next token,
+and where greedy texts part. Does not know how a model is quantised.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftproof.llm import LLM
+from draftproof.runners.base import KEY, Work
+from draftproof.runners.kv import available_bytes
+from draftproof.runners.native import NativeRunner
+from draftproof.sampling import SamplingParams
+from draftproof.tree import TokenTree
+
+BLOCK = 64  # tokens of the text in one pass
+BIN = 16  # positions of a window that make one point of the curve
+OPENING = 48  # tokens of the text that a greedy text continues
+PER_PARAMETER = 8  # bytes: the reference in float32, and the largest of the others beside it
+
+Load = Callable[[str], LLM]
+Tick = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A precision beside the reference. Divergences are KL(reference, precision), in nats."""
+
+    precision: str
+    runner: str
+    perplexity: float
+    divergence: float  # mean over the text
+    divergence_p99: float
+    agreement: float  # share of the positions with the same likeliest token
+    # Tokens until a greedy text parts from the reference's, per prompt; None: it does not.
+    parted: list[int | None]
+    weight_bytes: int
+    tokens_per_s: float  # of plain decoding, one prompt at a time
+    by_position: list[float] = field(repr=False)  # divergence, mean over `BIN` positions each
+
+    @property
+    def same_texts(self) -> int:
+        return sum(at is None for at in self.parted)
+
+    @property
+    def parts_after(self) -> float:
+        """The median over the prompts; infinite where most texts are the same."""
+        return statistics.median(math.inf if at is None else at for at in self.parted)
+
+
+@dataclass
+class Quality:
+    """Costs of precisions, and what they are measured against."""
+
+    reference: str  # precision
+    perplexity: float
+    weight_bytes: int
+    tokens_per_s: float
+    tokens: int  # positions of the text that were compared
+    max_tokens: int  # of a greedy text
+    costs: list[Cost] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)  # precision -> why
+    incomplete: str = ""  # the precision at which an interrupt ended it
+
+    def as_dict(self) -> dict[str, Any]:
+        more = {"same_texts", "parts_after"}
+        costs = [asdict(each) | {name: getattr(each, name) for name in more} for each in self.costs]
+        for each in costs:
+            each["parts_after"] = None if math.isinf(each["parts_after"]) else each["parts_after"]
+        return asdict(self) | {"costs": costs}
+
+
+def windows(tokenizer: Any, text: str, length: int, limit: int | None = None) -> list[list[int]]:
+    """The first `limit` tokens of the text in rows of `length`; what is left over is not used.
+
+    Each row begins as the tokenizer begins a text. Raises `ValueError` for a text that is shorter.
+    """
+    ids = [int(i) for i in tokenizer(text)["input_ids"]]
+    bare = [int(i) for i in tokenizer(text, add_special_tokens=False)["input_ids"]]
+    begin = ids[: len(ids) - len(bare)] if ids[-len(bare) :] == bare else []
+    size = length - len(begin)
+    bare = bare[:limit]
+    if size < 2 or len(bare) < size:
+        raise ValueError(
+            f"the text has {len(bare)} tokens, fewer than a window of {length}: give more of it, "
+            f"or --window {max(2, len(bare))}"
+        )
+    return [begin + bare[at : at + size] for at in range(0, len(bare) - size + 1, size)]
+
+
+def openings(rows: Sequence[list[int]], count: int) -> list[list[int]]:
+    """Prompts from the beginnings of rows, and from behind them where there are fewer."""
+    each = math.ceil(count / len(rows))
+    step = max(1, (len(rows[0]) - OPENING) // each)
+    starts = [(row, at * step) for at in range(each) for row in rows]
+    return [row[: at + OPENING] if at == 0 else row[at : at + OPENING] for row, at in starts][
+        :count
+    ]
+
+
+def reference_precision(parameters: int | None) -> str:
+    """float32, or bfloat16 where that would not fit into memory."""
+    free = available_bytes(torch.device("cpu"))
+    fits = parameters is None or free is None or parameters * PER_PARAMETER < free
+    return "float32" if fits else "bfloat16"
+
+
+def compare(
+    load: Load,
+    reference: LLM,
+    precisions: Sequence[str],
+    rows: Sequence[list[int]],
+    prompts: Sequence[list[int]],
+    max_tokens: int,
+    tick: Tick,
+) -> Quality:
+    """Costs of the precisions, one after the other.
+
+    load: makes an LLM in a precision. rows: token ids of the text. prompts: token ids that greedy
+    texts of at most `max_tokens` continue. A precision that is refused is left out, and named. An
+    interrupt ends it and leaves what is finished.
+    """
+    params = SamplingParams(max_tokens=max_tokens)
+    rounds = len(precisions) + 1
+    told = _part(tick, 0, rounds)
+    own = _Reading()
+    for at, row in enumerate(rows):
+        told(f"reference: window {at + 1} of {len(rows)}", at / len(rows) / 2)
+        own.add(laws_of(reference, row), row)
+    texts, speed = _write(reference, prompts, params, "reference", told)
+    made = Quality(
+        reference=reference.runner.precision,
+        perplexity=own.perplexity,
+        weight_bytes=weight_bytes(reference),
+        tokens_per_s=speed,
+        tokens=sum(len(row) - 1 for row in rows),
+        max_tokens=max_tokens,
+    )
+    for number, precision in enumerate(precisions, 1):
+        told = _part(tick, number, rounds)
+        told(f"{precision}: loading", 0.0)
+        try:
+            with load(precision) as llm:
+                made.costs.append(
+                    _cost(precision, llm, reference, rows, prompts, texts, params, told)
+                )
+        except ValueError as error:
+            made.refused[precision] = " ".join(str(error).split())
+        except KeyboardInterrupt:
+            made.incomplete = precision
+            break
+    return made
+
+
+def weight_bytes(llm: LLM) -> int:
+    """What the weights take in memory."""
+    if isinstance(llm.runner, NativeRunner):
+        return llm.runner.packed.bytes
+    return sum(each.numel() * each.element_size() for each in llm.runner.model.parameters())
+
+
+class _Reading:
+    """Nats of the text's own tokens, of one model."""
+
+    def __init__(self) -> None:
+        self.nats: list[Tensor] = []
+
+    def add(self, laws: Tensor, row: Sequence[int]) -> None:
+        following = torch.tensor(row[1:], device=laws.device)
+        self.nats.append(-laws[:-1].gather(1, following[:, None])[:, 0])
+
+    @property
+    def perplexity(self) -> float:
+        return float(torch.cat(self.nats).mean().exp())
+
+
+def _cost(
+    precision: str,
+    llm: LLM,
+    reference: LLM,
+    rows: Sequence[list[int]],
+    prompts: Sequence[list[int]],
+    texts: Sequence[list[int]],
+    params: SamplingParams,
+    told: Tick,
+) -> Cost:
+    read, divergences, agreed = _Reading(), [], []
+    for at, row in enumerate(rows):
+        told(f"{precision}: window {at + 1} of {len(rows)}", at / len(rows) / 2)
+        want, got = laws_of(reference, row), laws_of(llm, row)
+        read.add(got, row)
+        divergences.append(divergence(want, got)[:-1])
+        agreed.append((want.argmax(-1) == got.argmax(-1))[:-1])
+    written, speed = _write(llm, prompts, params, precision, told)
+    everything = torch.cat(divergences)
+    return Cost(
+        precision=precision,
+        runner=llm.runner.name,
+        perplexity=read.perplexity,
+        divergence=float(everything.mean()),
+        divergence_p99=float(everything.quantile(0.99)),
+        agreement=float(torch.cat(agreed).double().mean()),
+        parted=[parting(one, other) for one, other in zip(texts, written, strict=True)],
+        weight_bytes=weight_bytes(llm),
+        tokens_per_s=speed,
+        by_position=_binned(divergences),
+    )
+
+
+def laws_of(llm: LLM, row: Sequence[int]) -> Tensor:
+    """Log-probabilities (T, V), float32, behind every token of the row, in passes of `BLOCK`."""
+    runner, parts = llm.runner, []
+    try:
+        for at in range(0, len(row), BLOCK):
+            block = row[at : at + BLOCK]
+            (output,) = runner.forward([Work(KEY, [], TokenTree.chain(list(block)))])
+            parts.append(output.logits.float().log_softmax(-1))
+            runner.keep(KEY, range(len(block)))
+    finally:
+        runner.free(KEY)
+    return torch.cat(parts).cpu()
+
+
+def divergence(want: Tensor, got: Tensor) -> Tensor:
+    """KL(want, got) of every row of log-probabilities; what is impossible in `want` adds nothing.
+
+    Rounding may leave a sum of none a little below 0.
+    """
+    terms = want.exp() * (want - got)
+    return torch.where(want.isneginf(), 0.0, terms).sum(-1).clamp(min=0)
+
+
+def parting(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Tokens that two texts share at their beginning; None: they are the same."""
+    pairs = zip(one, other, strict=False)
+    same = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    return None if same == len(one) == len(other) else same
+
+
+def _write(
+    llm: LLM, prompts: Sequence[list[int]], params: SamplingParams, name: str, told: Tick
+) -> tuple[list[list[int]], float]:
+    """Greedy texts one after the other, and tokens per second behind the first of each."""
+    texts, tokens, seconds = [], 0, 0.0
+    for at, prompt in enumerate(prompts):
+        told(f"{name}: text {at + 1} of {len(prompts)}", 0.5 + at / len(prompts) / 2)
+        (done,) = llm.generate([prompt], params)
+        if done.error is not None:
+            raise ValueError(done.error)
+        texts.append(done.token_ids)
+        tokens += max(0, len(done.token_ids) - 1)
+        seconds += done.stats.ended - done.stats.first_token
+    return texts, tokens / seconds if tokens else math.nan
+
+
+def _binned(divergences: Sequence[Tensor]) -> list[float]:
+    longest = max(map(len, divergences))
+    bins = []
+    for at in range(0, longest, BIN):
+        pieces = [each[at : at + BIN] for each in divergences if len(each) > at]
+        bins.append(float(torch.cat(pieces).mean()))
+    return bins
+
+
+def _part(tick: Tick, number: int, rounds: int) -> Tick:
+    """Shares of one round as shares of all."""
+    return lambda text, share: tick(text, None if share is None else (number + share) / rounds)

@@ -1,0 +1,122 @@
+"""Costs of precisions as a table, a picture and files."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from draftproof.bench.picture import STYLES
+from draftproof.quality import BIN, Cost, Quality
+
+NAMES = ("perplexity", "KL", "KL p99", "top-1", "texts\nsame", "part\nafter", "MB", "tokens/s")
+UNBOUNDED = 10_000  # columns
+
+
+def heading(quality: Quality, model: str, machine: str, source: str) -> str:
+    """One line on what was compared. machine: threads, processor. source: of the text."""
+    return (
+        f"{model} beside itself in {quality.reference}; {machine}; {quality.tokens:,} tokens of "
+        f"{source}"
+    )
+
+
+def table(quality: Quality, width: int) -> RenderableType:
+    """One row per precision, the reference first; stacked where it takes more than `width`."""
+    rows = {f"{quality.reference} (reference)": _own(quality)}
+    rows |= {f"{each.precision}, {each.runner}": _row(quality, each) for each in quality.costs}
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    made.add_column("", no_wrap=True)
+    for name in NAMES:
+        made.add_column(name, justify="right")
+    for name, values in rows.items():
+        made.add_row(name, *values)
+    if Console(width=UNBOUNDED).measure(made).maximum <= width:
+        return made
+    lines = []
+    for name, values in rows.items():
+        lines.append(name)
+        pairs = zip(NAMES, values, strict=True)
+        lines += [f"  {key:<16}{x}".replace("\n", " ") for key, x in pairs if x != "-"]
+    return Text("\n".join(lines))
+
+
+def legend(quality: Quality) -> str:
+    """What the columns mean."""
+    return (
+        f"KL: of the next token's law from the reference's, in nats. Top-1: the likeliest token is "
+        f"the same. Texts: of greedy ones of {quality.max_tokens} tokens, those that are the same, "
+        "and after how many tokens the median one parts."
+    )
+
+
+def write(quality: Quality, about: dict[str, Any], folder: Path) -> list[Path]:
+    """JSON, and a picture if matplotlib is there; the paths written.
+
+    Raises `ValueError` where a file cannot be written.
+    """
+    stem = time.strftime("quality-%Y%m%d-%H%M%S") + ("-incomplete" if quality.incomplete else "")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        written = [folder / f"{stem}.json"]
+        written[0].write_text(json.dumps(about | quality.as_dict(), indent=1) + "\n")
+        picture = folder / f"{stem}.png"
+        if quality.costs and draw(quality, about["heading"], picture):
+            written.append(picture)
+    except OSError as error:
+        raise ValueError(f"cannot write results to {folder}: {error.strerror}") from error
+    return written
+
+
+def draw(quality: Quality, title: str, path: Path) -> bool:
+    """Divergence by position in a window; False without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    axis = figure.subplots()
+    axis.set_title(title.replace("; ", "\n", 1), fontsize=11)
+    for number, each in enumerate(quality.costs):
+        marker, dash, shade = STYLES[number % len(STYLES)]
+        at = [BIN * n + BIN // 2 for n in range(len(each.by_position))]
+        axis.plot(
+            at, each.by_position, marker=marker, linestyle=dash, color=shade, label=each.precision
+        )
+    axis.set_yscale("log")
+    axis.set_xlabel("position in a window, tokens", fontsize=11)
+    axis.set_ylabel(f"KL from {quality.reference}, nats", fontsize=11)
+    axis.tick_params(labelsize=11)
+    axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=11, handlelength=4)
+    figure.savefig(path, dpi=110)
+    return True
+
+
+def _own(quality: Quality) -> list[str]:
+    megabytes = f"{quality.weight_bytes / 1e6:,.0f}"
+    return [f"{quality.perplexity:.2f}", *"-----", megabytes, _speed(quality.tokens_per_s)]
+
+
+def _row(quality: Quality, each: Cost) -> list[str]:
+    after = each.parts_after
+    return [
+        f"{each.perplexity:.2f} {each.perplexity / quality.perplexity - 1:+.1%}",
+        f"{each.divergence:.5f}",
+        f"{each.divergence_p99:.4f}",
+        f"{each.agreement:.1%}",
+        f"{each.same_texts}/{len(each.parted)}",
+        "-" if math.isinf(after) else f"{after:g}",
+        f"{each.weight_bytes / 1e6:,.0f}",
+        _speed(each.tokens_per_s),
+    ]
+
+
+def _speed(tokens_per_s: float) -> str:
+    return "-" if math.isnan(tokens_per_s) else f"{tokens_per_s:.4g}"

@@ -48,6 +48,8 @@ llm                     <- * !server !server.* !cli !bench !bench.* !training !t
 hf                      <- llm methods counts request sampling hf_options foreign_names
 hf_options              <-  | transformers
 certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
+quality quality.*       <- llm runners.* tree sampling pictures quality quality.*
+pictures                <-  |
 bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !training.* !certify.*
 demo demo.*             <- llm analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*

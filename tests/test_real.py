@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 import draftproof as dp
-from draftproof import native
-from draftproof.runners.base import Work
-from draftproof.tree import TokenTree
+from draftproof import native, quality
+from draftproof.bundled import ENGLISH
 
 FOLDER = Path(__file__).parents[1] / "build" / "smollm2"
 pytestmark = [
@@ -98,44 +93,23 @@ def test_in_full_precision_on_torch() -> None:
                     assert answers(fast, QUESTIONS[:3], params) == wanted
 
 
-@cache
-def text() -> Tensor:
-    """English of this project's documents, without tables and code, (12, 384) token ids."""
-    names = ["architecture", "engine", "losslessness", "methods", "runners", "certify"]
-    files = [Path(__file__).parents[1] / "docs" / f"{name}.md" for name in names]
-    prose = [
-        re.sub(r"```.*?```|^\|.*$", "", file.read_text(), flags=re.DOTALL | re.MULTILINE)
-        for file in files
-    ]
-    ids = AutoTokenizer.from_pretrained(FOLDER)("\n\n".join(prose))["input_ids"]
-    return torch.tensor(ids[: 12 * 384]).view(12, 384)
-
-
-@cache
-def expected() -> Tensor:
-    """Log-probabilities in float32, (12, 384, V)."""
-    model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
-    with torch.inference_mode():
-        return torch.stack([model(row[None]).logits[0].log_softmax(-1) for row in text()])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "divergence", "agreement"), [("bfloat16", 0.0005, 0.985), ("int8", 0.010, 0.94)]
 )
 def test_what_a_precision_costs(dtype: str, divergence: float, agreement: float) -> None:
-    rows = []
-    with dp.LLM(FOLDER, runner="native", dtype=dtype) as llm:
-        for key, row in enumerate(text()):
-            (output,) = llm.runner.forward([Work(key, [], TokenTree.chain(row.tolist()))])
-            rows.append(output.logits.log_softmax(-1))
-            llm.runner.free(key)
-    got, want = torch.stack(rows), expected()
-    assert float((want.exp() * (want - got)).sum(-1).mean()) <= divergence
-    assert float((want.argmax(-1) == got.argmax(-1)).double().mean()) >= agreement
-    assert abs(nats(got) - nats(want)) < 0.01  # perplexity within 1%
-
-
-def nats(logs: Tensor) -> float:
-    """Of a token of the text, on average."""
-    return float(-logs[:, :-1].gather(2, text()[:, 1:, None]).mean())
+    """The bars of the bundled English text: a precision that misses one is not to be used."""
+    with dp.LLM(FOLDER, runner="torch", dtype="float32") as exact:
+        rows = quality.windows(exact.tokenizer, ENGLISH.read_text(encoding="utf-8"), 512)
+        found = quality.compare(
+            lambda name: dp.LLM(FOLDER, runner="native", dtype=name),
+            exact,
+            [dtype],
+            rows,
+            quality.openings(rows, 2),
+            16,
+            lambda text, share: None,
+        )
+    (cost,) = found.costs
+    assert cost.divergence <= divergence and cost.agreement >= agreement
+    assert abs(cost.perplexity / found.perplexity - 1) < 0.01

@@ -114,7 +114,9 @@ _OURS = (
 CALLS = {  # of `LLM.generate` and its like
     **{n: f"give dp.SamplingParams({n}=...) as the second argument" for n in _OURS.split()},
     **{
-        n: f"it goes into dp.SamplingParams, the second argument: {way}"
+        n: way
+        if "drop it" in way
+        else f"it goes into dp.SamplingParams, the second argument: {way}"
         for n, way in SAMPLING.items()
     },
     **dict.fromkeys(("stream", "streamer"), "use llm.stream(prompt)"),

@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from draftproof.bench.report import OURS, cases, processor, threads
+from draftproof.pictures import STYLES
 
 OWN, OTHER = "#2a7f3f", "#b0b0b0"  # of bars; dark and light in grey too
-STYLES = (  # marker, dash, shade
-    *(("o", "-", "#000000"), ("s", "--", "#b2182b"), ("^", "-.", "#2166ac")),
-    *(("D", ":", "#1b7837"), ("v", (0, (5, 1)), "#762a83"), ("X", (0, (1, 3)), "#bf812d")),
-    *(("P", (0, (3, 1, 1, 1)), "#525252"), ("*", (0, (7, 3)), "#35978f")),
-)
 
 
 def draw(found: dict[str, Any], path: Path) -> bool:

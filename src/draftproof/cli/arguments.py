@@ -187,16 +187,14 @@ def quality(
     num_prompts: options.NumPrompts = 8,
     chat: options.Chat = False,
     text: Annotated[
-        Path | None, option(PROMPTS, "A text file; English prose unless given.", metavar="FILE")
+        Path | None,
+        option(PROMPTS, "A text file; prose that comes along unless given.", metavar="FILE"),
     ] = None,
-    limit: Annotated[int, option(PROMPTS, "So many tokens of the text.")] = 8192,
+    num_tokens: Annotated[int, option(PROMPTS, "At most so many of the text.")] = 8192,
     window: Annotated[int, option(PROMPTS, "Tokens that are read behind one another.")] = 512,
     max_tokens: options.MaxTokens = 64,
     runner: options.Runner = "auto",
-    dtype: Annotated[
-        list[str] | None,
-        option(LOADING, "bfloat16 and int8 unless given; repeatable.", metavar="NAME"),
-    ] = None,
+    dtype: options.Dtypes = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
     revision: options.Revision = None,
@@ -207,7 +205,7 @@ def quality(
     """Measure what a precision costs: the model in it beside itself in float32.
 
     Both read the same text, and write greedy texts: perplexity, divergence, memory and speed.
-    Left out is what --limit and --window leave over.
+    Unless --dtype lists others, bfloat16 and int8 are measured.
     """
     return launch("quality", locals())
 

@@ -29,8 +29,8 @@ Prompts = Annotated[
     list[str] | None,
     option(
         PROMPTS,
-        "JSON lines (`prompt`, `text`, `messages` or `turns`), a text, or a bundled name; "
-        "repeatable.",
+        "JSON lines (`prompt`, `text`, `messages` or `turns`), a text, or bundled, held-out, "
+        "humaneval, mt-bench; repeatable.",
         metavar="FILE",
     ),
 ]
@@ -105,6 +105,10 @@ N = Annotated[int, option(SAMPLING, "Several answers are not streamed.", "--comp
 Runner = Annotated[str, option(LOADING, "auto, native (bfloat16 and int8, CPU) or torch.")]
 Dtype = Annotated[
     str | None, option(LOADING, "auto, float32, bfloat16, int8 (native), float16 or float64.")
+]
+Dtypes = Annotated[
+    list[str] | None,
+    option(LOADING, "auto, float32, bfloat16, int8 (native), float16 or float64; repeatable."),
 ]
 Device = Annotated[str, option(LOADING, "auto, cpu, cuda or cuda:N.")]
 MaxLength = Annotated[int | None, option(LOADING, "Tokens of prompt and output.")]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from draftproof import LLM, clock, quality
 from draftproof import prompts as texts
-from draftproof.bundled import ENGLISH
+from draftproof.bundled import BUNDLED, ENGLISH
 from draftproof.cli import opening
 from draftproof.cli.progress import Running
 from draftproof.llm import native_runs
@@ -25,19 +25,24 @@ INTERRUPTED = 130  # the exit code of what an interrupt has ended
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
-    for name in ("num_prompts", "max_tokens", "limit"):
+    for name in ("num_prompts", "max_tokens", "num_tokens"):
         if getattr(given, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be 1 or more")
     if given.window < 2:
         raise ValueError("--window must be 2 or more: a token is judged behind another one")
     precisions = _precisions(given)
     target = opening.target(given)
+    config = loading.configuration(target, **opening.hub_options(given))
+    limit = loading.length_limit(config.get_text_config(), None)
+    if given.max_tokens >= limit:
+        raise ValueError(f"--max-tokens {given.max_tokens} does not fit in the model's {limit}")
     tokenizer = opening.tokenizer(given)
     if tokenizer is None:
         raise ValueError(f"{given.model} came without a tokenizer, and is judged by a text")
-    config = loading.configuration(target, **opening.hub_options(given))
-    length = min(given.window, loading.length_limit(config.get_text_config(), None))
+    length = min(given.window, limit)
     source, rows, prompts = _read(given, tokenizer, length)
+    prompts = [prompt[given.max_tokens - limit :] for prompt in prompts]
+    exact = quality.reference_precision(loading.parameters(config))
 
     def load(precision: str, runner: str = given.runner) -> LLM:
         return LLM(
@@ -52,14 +57,7 @@ def run(given: SimpleNamespace) -> int:
 
     with Running() as running:
         running("loading the reference", None)
-        exact = quality.reference_precision(loading.parameters(config))
         with load(exact, runner="torch") as reference:
-            room = reference.max_length - given.max_tokens
-            if room < 1:
-                raise ValueError(
-                    f"{given.max_tokens} tokens do not fit in the model's {reference.max_length}"
-                )
-            prompts = [prompt[-room:] for prompt in prompts]
             found = quality.compare(
                 load, reference, precisions, rows, prompts, given.max_tokens, running
             )
@@ -67,26 +65,31 @@ def run(given: SimpleNamespace) -> int:
         raise ValueError("; ".join(f"{name}: {why}" for name, why in found.refused.items()))
     used = given.threads or torch.get_num_threads()
     machine = f"{used} {'thread' if used == 1 else 'threads'}, {clock.processor()}"
-    about: dict[str, Any] = {
+    about = {
         "heading": report.heading(found, Path(given.model).name, machine, source),
         "model": given.model,
         "text": source,
         "window": length,
     }
+    _show(found, about, given)
+    return INTERRUPTED if found.incomplete else 0
+
+
+def _show(found: quality.Quality, about: dict[str, Any], given: SimpleNamespace) -> None:
+    """Write the files, and print the table or the JSON."""
     paths = report.write(found, about, given.out)
     if given.as_json:
         print(json.dumps(about | found.as_dict()), flush=True)
-    else:
-        console = Console(highlight=False, markup=False)
-        console.print(about["heading"])
-        console.print(report.table(found, console.width))
-        console.print(report.legend(found))
-        for name, why in found.refused.items():
-            console.print(f"{name} is left out: {why}")
-        if found.incomplete:
-            console.print(f"incomplete: interrupted at {found.incomplete}", style="bold")
-        console.print("written:", ", ".join(map(str, paths)))
-    return INTERRUPTED if found.incomplete else 0
+        return
+    console = Console(highlight=False, markup=False)
+    console.print(about["heading"])
+    console.print(report.table(found, console.width))
+    console.print(report.legend(found))
+    for name, why in found.refused.items():
+        console.print(f"{name} is left out: {why}")
+    if found.incomplete:
+        console.print(f"incomplete: interrupted at {found.incomplete}", style="bold")
+    console.print("written:", ", ".join(map(str, paths)))
 
 
 def _precisions(given: SimpleNamespace) -> list[str]:
@@ -103,20 +106,22 @@ def _read(
     given: SimpleNamespace, tokenizer: Any, length: int
 ) -> tuple[str, list[list[int]], list[list[int]]]:
     """The text's name, its windows, and what greedy texts continue; token ids."""
-    if given.prompts:
-        if given.text is not None:
-            raise ValueError("--text and --prompts both say what is read: give one")
-        listed = texts.read(given.prompts, given.num_prompts, tokenizer, given.chat)
+    if given.prompts and given.text is not None:
+        raise ValueError("--text and --prompts both say what is read: give one")
+    # The bundled model has read Python code alone.
+    of_model = [texts.HELD_OUT] if given.model == BUNDLED and given.text is None else None
+    if named := given.prompts or of_model:
+        listed = texts.read(named, given.num_prompts, tokenizer, given.chat)
         rows = [texts.with_answer(each, tokenizer)[:length] for each in listed]
         rows = [row for row in rows if len(row) > 1]
         if not rows:
             raise ValueError("every prompt is one token: give longer ones")
-        return ", ".join(given.prompts), rows, [each.ids(tokenizer, ()) for each in listed]
+        return f"{', '.join(named)} prompts", rows, [each.ids(tokenizer, ()) for each in listed]
     if given.text is None:
         text, name = ENGLISH.read_text(encoding="utf-8"), "the bundled English text"
     else:
         text, name = _text(given.text), str(given.text)
-    rows = quality.windows(tokenizer, text, length, given.limit)
+    rows = quality.windows(tokenizer, text, min(length, given.num_tokens), given.num_tokens)
     return name, rows, quality.openings(rows, given.num_prompts)
 
 

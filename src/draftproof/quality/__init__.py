@@ -22,7 +22,7 @@ from draftproof.runners.native import NativeRunner
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
 
-BLOCK = 64  # tokens of the text in one pass
+BLOCK = 256  # tokens of the text in one pass
 BIN = 16  # positions of a window that make one point of the curve
 OPENING = 48  # tokens of the text that a greedy text continues
 PER_PARAMETER = 8  # bytes: the reference in float32, and the largest of the others beside it
@@ -89,6 +89,8 @@ def windows(tokenizer: Any, text: str, length: int, limit: int | None = None) ->
     begin = ids[: len(ids) - len(bare)] if ids[-len(bare) :] == bare else []
     size = length - len(begin)
     bare = bare[:limit]
+    if not bare:
+        raise ValueError("the text is empty: give some pages of it")
     if size < 2 or len(bare) < size:
         raise ValueError(
             f"the text has {len(bare)} tokens, fewer than a window of {length}: give more of it, "
@@ -147,8 +149,8 @@ def compare(
     )
     for number, precision in enumerate(precisions, 1):
         told = _part(tick, number, rounds)
-        told(f"{precision}: loading", 0.0)
         try:
+            told(f"{precision}: loading", 0.0)
             with load(precision) as llm:
                 made.costs.append(
                     _cost(precision, llm, reference, rows, prompts, texts, params, told)

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from draftproof.bench.picture import STYLES
+from draftproof.pictures import STYLES
 from draftproof.quality import BIN, Cost, Quality
 
 NAMES = ("perplexity", "KL", "KL p99", "top-1", "texts\nsame", "part\nafter", "MB", "tokens/s")
@@ -30,18 +30,18 @@ def heading(quality: Quality, model: str, machine: str, source: str) -> str:
 
 def table(quality: Quality, width: int) -> RenderableType:
     """One row per precision, the reference first; stacked where it takes more than `width`."""
-    rows = {f"{quality.reference} (reference)": _own(quality)}
-    rows |= {f"{each.precision}, {each.runner}": _row(quality, each) for each in quality.costs}
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    rows = [(quality.reference, _own(quality))]
+    rows += [(each.precision, _row(quality, each)) for each in quality.costs]
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     made.add_column("", no_wrap=True)
     for name in NAMES:
         made.add_column(name, justify="right")
-    for name, values in rows.items():
+    for name, values in rows:
         made.add_row(name, *values)
     if Console(width=UNBOUNDED).measure(made).maximum <= width:
         return made
     lines = []
-    for name, values in rows.items():
+    for name, values in rows:
         lines.append(name)
         pairs = zip(NAMES, values, strict=True)
         lines += [f"  {key:<16}{x}".replace("\n", " ") for key, x in pairs if x != "-"]
@@ -50,7 +50,10 @@ def table(quality: Quality, width: int) -> RenderableType:
 
 def legend(quality: Quality) -> str:
     """What the columns mean."""
+    runners = {each.precision: each.runner for each in quality.costs}
+    ran = ", ".join(f"{name} on {runner}" for name, runner in runners.items())
     return (
+        f"{quality.reference} on torch is the reference; {ran}. "
         f"KL: of the next token's law from the reference's, in nats. Top-1: the likeliest token is "
         f"the same. Texts: of greedy ones of {quality.max_tokens} tokens, those that are the same, "
         "and after how many tokens the median one parts."
@@ -106,8 +109,9 @@ def _own(quality: Quality) -> list[str]:
 
 def _row(quality: Quality, each: Cost) -> list[str]:
     after = each.parts_after
+    more = round(each.perplexity / quality.perplexity - 1, 3) + 0.0  # so that no -0.0% is written
     return [
-        f"{each.perplexity:.2f} {each.perplexity / quality.perplexity - 1:+.1%}",
+        f"{each.perplexity:.2f} {more:+.1%}",
         f"{each.divergence:.5f}",
         f"{each.divergence_p99:.4f}",
         f"{each.agreement:.1%}",

@@ -115,7 +115,7 @@ def parameters(config: Any) -> int | None:
             model = AutoModelForCausalLM.from_config(config)
     except Exception:  # whatever a model's own code comes up with
         return None
-    return sum(each.numel() for each in model.parameters())
+    return sum(int(each.numel()) for each in model.parameters())
 
 
 def refuse_to_convert(model: Any, device: Any, dtype: Any) -> None:

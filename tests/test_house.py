@@ -27,7 +27,8 @@ tree                    <-  | torch
 foreign_names kinds     <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 hub                     <-  | huggingface_hub
-runners.loading         <- hub | torch transformers huggingface_hub
+runners.loading         <- hub runners.kv | torch transformers huggingface_hub
+runners.checkpoint      <- hub runners.* | torch transformers safetensors
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree

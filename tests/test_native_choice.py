@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_folder_in_bfloat16_runs_natively_and_holds_its_weights_once(folder: str) -> None:
     llm = dp.LLM(folder)
     assert isinstance(llm.runner, NativeRunner) and llm.runner.precision == "bfloat16"
-    assert sum(p.numel() for p in llm.runner.model.model.layers.parameters() if p.ndim > 1) == 0
+    assert all(p.is_meta for p in llm.runner.model.parameters())
     want = dp.LLM(model("llama"), runner="native").generate(tokens(1, 5))[0].token_ids
     assert llm.generate(tokens(1, 5))[0].token_ids == want
     assert dp.LLM(folder, dtype="int8").runner.precision == "int8"
@@ -146,9 +146,16 @@ def test_a_model_that_hides_something_is_found_out(monkeypatch: pytest.MonkeyPat
         dp.LLM(made, runner="native")
 
 
-def test_too_little_memory_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "available_bytes", lambda device: 1000)
-    with pytest.raises(MemoryError, match=r"takes [\d,]+ bytes and 1,000 are free"):
+@pytest.mark.parametrize(
+    ("room", "way"), [(1000, "use a smaller model"), (0.8, r"dtype='int8' takes [\d.e-]+ GB")]
+)
+def test_too_little_memory_is_told_with_what_would_fit(
+    room: float, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = packing.Packed(LoadedWeights(model("llama")), native.BF16).bytes
+    room = round(room * whole) if room < 1 else room
+    monkeypatch.setattr(packing, "available_bytes", lambda device: room)
+    with pytest.raises(MemoryError, match=rf"take [\d.e-]+ GB and [\d.e-]+ GB are free: {way}"):
         packing.Packed(LoadedWeights(model("llama")), native.BF16)
 
 

@@ -177,7 +177,7 @@ ATTRIBUTES = {
         "create_completion": "use .generate(prompt)",
         "decode": "use .tokenizer.decode(ids)",
         "detokenize": "use .tokenizer.decode(ids), without a list around them",
-        "device": "use .runner.model.device",
+        "device": "use .runner.device",
         "embed": "embeddings are not supported",
         **dict.fromkeys(("eval", "train"), "nothing to set, an LLM only writes: drop it"),
         **dict.fromkeys(("to", "cuda", "cpu"), "say it at load: dp.LLM(model, device=...)"),

@@ -10,13 +10,16 @@ from __future__ import annotations
 import functools
 import logging
 import os
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from draftproof import native
-from draftproof.runners import costs, loading, packing, probe
+from draftproof.runners import checkpoint, costs, loading, packing, probe
 from draftproof.runners.base import Target
+from draftproof.runners.checkpoint import Checkpoint
 from draftproof.runners.native import NativeRunner
 from draftproof.runners.takeover import Takeover, on_threads
 from draftproof.runners.team import Team
@@ -51,18 +54,21 @@ def make(
     must = runner == "native" or dtype == INT8
     if must:
         _refuse(runner, where, wanted)
-    loaded = loading.load(
-        model,
-        dtype=wanted,
-        device=where,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-    )
+    source: dict[str, Any] = {
+        "dtype": wanted,
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+    }
+    options["trust_remote_code"] = trust_remote_code
+    if owned and runner != "torch" and where.type == "cpu":
+        found = _checkpoint(model, **source)
+        if found is not None and (must or suits(found.model)):
+            return _native(found.model, dtype == INT8, threads, weights=found, **options)
+    loaded = loading.load(model, device=where, **source)
     if not owned:
         loading.refuse_to_convert(loaded, device, "auto" if dtype == INT8 else dtype)
-    options["trust_remote_code"] = trust_remote_code
     if must or (runner == "auto" and owned and suits(loaded)):
-        return _native(loaded, dtype == INT8, owned, threads, options)
+        return _native(loaded, dtype == INT8, threads, release=owned, **options)
     return on_torch(loaded, threads=threads, **options)
 
 
@@ -83,12 +89,18 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     if quantize is not None and isinstance(target, TorchRunner):
         options |= {"runner": "native", "device": target.device, "revision": None}
         return make(model, dtype=quantize, threads=threads, **options)
-    loaded = loading.load(
-        model,
-        dtype=target.dtype,
-        device=target.device,
-        trust_remote_code=target.trust_remote_code,
-    )
+    owned = not isinstance(model, torch.nn.Module)
+    source: dict[str, Any] = {
+        "dtype": target.dtype,
+        "trust_remote_code": target.trust_remote_code,
+    }
+    precision = quantize or target.precision
+    if owned and isinstance(target, NativeRunner):
+        found = _checkpoint(model, **source)
+        if found is not None and packing.refusal(found.model) is None:
+            options |= {"weights": found, "precision": precision, "team": target.team}
+            return on_native(found.model, **options)
+    loaded = loading.load(model, device=target.device, **source)
     if isinstance(target, TorchRunner):
         return on_torch(loaded, threads=threads, **options)
     if reason := packing.refusal(loading.unwrap(loaded)):
@@ -96,9 +108,7 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
             raise loading.Refused(f"the draft cannot be quantised: {reason}; drop quantize")
         LOG.warning("the draft runs on torch: %s", reason)
         return on_torch(loaded, threads=threads, **options)
-    options["release"] = not isinstance(model, torch.nn.Module)
-    precision = quantize or target.precision
-    return on_native(loaded, precision=precision, team=target.team, **options)
+    return on_native(loaded, precision=precision, team=target.team, release=owned, **options)
 
 
 def on_torch(model: Any, **options: Any) -> TorchRunner:
@@ -111,8 +121,11 @@ def on_torch(model: Any, **options: Any) -> TorchRunner:
     return runner
 
 
-def on_native(model: Any, **options: Any) -> NativeRunner:
-    """The native runner of a loaded model, whose logits were found to be the model's own."""
+def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) -> NativeRunner:
+    """The native runner of a model, whose logits were found to be the model's own.
+
+    weights: of a model that is not loaded; without them it is.
+    """
     model = loading.unwrap(model)
     if reason := packing.refusal(model):
         raise loading.Refused(
@@ -121,8 +134,9 @@ def on_native(model: Any, **options: Any) -> NativeRunner:
         )
 
     def made() -> NativeRunner:
-        expected = probe.own_logits(model)
-        runner = NativeRunner(model, **options)
+        with nullcontext() if weights is None else weights.filled():
+            expected = probe.own_logits(model)
+        runner = NativeRunner(model, weights=weights, **options)
         probe.check_native(runner, expected)
         return runner
 
@@ -130,9 +144,14 @@ def on_native(model: Any, **options: Any) -> NativeRunner:
     return Takeover(model).alone(made)
 
 
-def _native(
-    model: Any, int8: bool, owned: bool, threads: int | None, options: dict[str, Any]
-) -> NativeRunner:
+def _checkpoint(model: Any, **options: Any) -> Checkpoint | None:
+    """What the native runner, if it is there, can read tensor by tensor."""
+    if native.found() is None or not isinstance(model, str | Path):
+        return None
+    return checkpoint.find(str(model), **options)
+
+
+def _native(model: Any, int8: bool, threads: int | None, **options: Any) -> NativeRunner:
     if not int8 and model.dtype != torch.bfloat16:
         raise ValueError(
             f"the native runner computes in bfloat16 or int8, and the model is in {model.dtype}: "
@@ -140,7 +159,7 @@ def _native(
         )
     team = Team(threads or torch.get_num_threads())
     precision = INT8 if int8 else "bfloat16"
-    made = on_native(model, precision=precision, team=team, release=owned, **options)
+    made = on_native(model, precision=precision, team=team, **options)
     if native.kernels() != "avx512":
         say_once(f"no AVX512 with BF16 and VNNI here: {native.kernels()} kernels, slower")
     return made
@@ -176,7 +195,7 @@ def _refuse(runner: str, device: torch.device, dtype: torch.dtype | None) -> Non
 
 def suits(model: Any) -> bool:
     """Whether the native runner is there and takes the model in its own precision."""
-    if model.device.type != "cpu" or model.dtype != torch.bfloat16:
+    if model.device.type == "cuda" or model.dtype != torch.bfloat16:
         return False
     try:
         native.library()

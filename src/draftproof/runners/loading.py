@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from draftproof import hub
+from draftproof.runners.kv import available_bytes
 
 DTYPES = {
     "float64": torch.float64,
@@ -73,7 +74,9 @@ def load(
         )
     name = str(model)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    configuration(name, **options)
+    config = configuration(name, **options)
+    if device.type == "cpu":
+        _refuse_what_does_not_fit(Path(name), config, dtype)
     try:
         options |= hub.options(name)
         answer: Any = AutoModelForCausalLM.from_pretrained(
@@ -116,6 +119,19 @@ def parameters(config: Any) -> int | None:
     except Exception:  # whatever a model's own code comes up with
         return None
     return sum(int(each.numel()) for each in model.parameters())
+
+
+def _refuse_what_does_not_fit(folder: Path, config: Any, dtype: torch.dtype | None) -> None:
+    """Before the system ends the process for it; what lies on the hub is not known yet."""
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    own = getattr(config, "dtype", None)
+    factor = dtype.itemsize / own.itemsize if dtype and isinstance(own, torch.dtype) else 1.0
+    needed, room = stored * factor, available_bytes(torch.device("cpu"))
+    if room is not None and needed > room:
+        raise Refused(
+            f"the weights take {needed / 1e9:.3g} GB on torch and {room / 1e9:.3g} GB are free: "
+            "use bfloat16 or int8 on the native runner, or a smaller model"
+        )
 
 
 def refuse_to_convert(model: Any, device: Any, dtype: Any) -> None:

@@ -24,7 +24,7 @@ from draftproof.runners.committed import Committed
 from draftproof.runners.matrix import Linear, check, floats, product
 from draftproof.runners.native_rows import NativeRows
 from draftproof.runners.team import Team
-from draftproof.runners.weights import LoadedWeights
+from draftproof.runners.weights import LoadedWeights, Weights
 
 
 class Spans(NamedTuple):
@@ -40,7 +40,7 @@ class NativeRunner(Committed):
     """A `Runner` and `Target` over packed weights.
 
     precision: bfloat16 or int8. release: the model is ours, its tensors go when they are packed.
-    packed: weights that another runner packed from this model.
+    weights: of a model that is not loaded. packed: what another runner packed from this model.
     Raises `ValueError` at construction, naming the cause, when the model cannot be packed; whether
     its logits are right, `probe` finds.
     """
@@ -57,6 +57,7 @@ class NativeRunner(Committed):
         prefix_cache: bool = False,
         release: bool = False,
         kernels: str = "",
+        weights: Weights | None = None,
         packed: packing.Packed | None = None,
     ) -> None:
         model = loading.unwrap(model)
@@ -66,7 +67,7 @@ class NativeRunner(Committed):
         self.max_length = loading.length_limit(self.config, max_length)
         self.team = Team(torch.get_num_threads()) if team is None else team
         if packed is None:
-            weights = LoadedWeights(model, release=release)
+            weights = weights or LoadedWeights(model, release=release)
             packed = packing.Packed(weights, native.PRECISIONS[precision], kernels=kernels)
         self.packed = packed
         self._logits = torch.empty(0)

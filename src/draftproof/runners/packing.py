@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from draftproof import native
 from draftproof.runners.kv import available_bytes
@@ -53,7 +54,7 @@ def refusal(model: PreTrainedModel) -> str | None:
     for path, module in model.named_modules():
         if path.endswith(("_proj", "lm_head")) and type(module) is not torch.nn.Linear:
             return f"{path} is a {type(module).__name__}, not a plain linear layer"
-    if model.device.type != "cpu":
+    if model.device.type not in ("cpu", "meta"):  # meta: its weights are still in their files
         return f"it is on {model.device}"
     return None
 
@@ -93,8 +94,8 @@ class Packed:
         room = available_bytes(torch.device("cpu"))
         if room is not None and self.bytes > room:
             raise MemoryError(
-                f"packing the weights takes {self.bytes:,} bytes and {room:,} are free: "
-                "use dtype='int8' or a smaller model"
+                f"the packed weights take {_giga(self.bytes)} and {_giga(room)} are free: "
+                f"{self._smaller(room)}"
             )
         self.kernels = kernels or native.kernels()
         self.handle = self.library.dp_model_new(ctypes.byref(self.shape), self.kernels.encode())
@@ -104,10 +105,20 @@ class Packed:
         self._vector(native.INV_FREQ, 0, frequencies, "inv_freq")
         self._pack(weights)
 
+    def _smaller(self, room: int) -> str:
+        """What to do where these weights do not fit."""
+        least = native.Shape.from_buffer_copy(self.shape)
+        least.formats = native.formats(native.INT8)
+        needed = int(self.library.dp_model_bytes(ctypes.byref(least)))
+        if needed < min(room, self.bytes):
+            return f"dtype='int8' takes {_giga(needed)}"
+        return "use a smaller model, or free some"
+
     def _pack(self, weights: Weights) -> None:
         self._vector(native.NORM_LAST, 0, weights["model.norm.weight"], "norm")
         norms = NORMS | (QK_NORMS if self.shape.has_qk_norm else {})
-        for number in range(self.shape.layers):
+        layers = range(self.shape.layers)
+        for number in logging.tqdm(layers, "Packing weights") if weights.in_files else layers:
             at = f"model.layers.{number}"
             for which, path in MATRICES.items():
                 self._matrix(which, number, weights, f"{at}.{path}", f"layer {number} {path}")
@@ -119,6 +130,8 @@ class Packed:
         self._matrix(native.HEAD, 0, weights, "lm_head", "lm_head")
         self._embeddings = weights.embeddings()
         if self._embeddings is not None:
+            if not self._embeddings.sum(dtype=torch.float32).isfinite():
+                _check(native.NOT_FINITE, "embed_tokens")
             self.bytes += self._embeddings.numel() * 2
             self.library.dp_model_embeddings(self.handle, self._embeddings.data_ptr())
         weights.drop("")  # one view that is left would keep the file's pages too
@@ -142,6 +155,10 @@ def window_of(config: Any, layer: int) -> int:
     if kinds is not None and kinds[layer] != "sliding_attention":
         return 0
     return int(getattr(config, "sliding_window", None) or 0)
+
+
+def _giga(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"
 
 
 def _floats(values: Tensor) -> Tensor:

@@ -74,7 +74,11 @@ def check_torch(runner: TorchRunner) -> None:
     expected = torch.cat(own).double()
     largest = float(expected.abs().max())
     if not math.isfinite(largest):
-        raise Refused(f"{name} gives logits that are not finite: its weights are broken")
+        broken = (n for n, each in runner.model.named_parameters() if not each.isfinite().all())
+        raise Refused(
+            f"{name} gives logits that are not finite: {next(broken, 'none of its weights')} holds "
+            "NaN or infinity"
+        )
     errors = (packed.double() - expected).abs().amax(1)  # (rows,)
     off = float(errors.quantile(_SHARE.get(runner.dtype, 1.0)))
     if not off <= _BOUND[runner.dtype] * max(1.0, largest):

@@ -16,6 +16,7 @@ class Weights(Protocol):
     """The tensors of a model of Llama's shape, by the names that transformers gives them."""
 
     config: Any  # of the text model
+    in_files: bool  # reading takes as long as a disk does
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -38,6 +39,8 @@ class Weights(Protocol):
 
 class LoadedWeights:
     """`Weights` of a loaded model. release: it is ours, so tensors go when they are dropped."""
+
+    in_files = False
 
     def __init__(self, model: PreTrainedModel, *, release: bool = False) -> None:
         self.model, self.release = model, release

@@ -69,14 +69,18 @@ def candidates(
             f"{n} tokens, branch {b}": lambda n=n, b=b: dp.DraftModel(draft, n, branch=b)
             for n in (2, 3, 5, 7)
             for b in (1, 2)
+            if draft
         },
         "draft, int8": {
-            f"{n} tokens": lambda n=n: dp.DraftModel(draft, n, quantize="int8") for n in (3, 5)
+            f"{n} tokens": lambda n=n: dp.DraftModel(draft, n, quantize="int8")
+            for n in (3, 5)
+            if draft
         },
-        "draft, tree": {"fitted": lambda: dp.DraftModel(draft, tree="auto")},
+        "draft, tree": {"fitted": lambda: dp.DraftModel(draft, tree="auto")} if draft else {},
         "SpecInfer": {
             str(e): lambda e=e: dp.SpecInfer([draft], expansion=e)
             for e in ((2, 1, 1), (2, 2, 1), (3, 1, 1, 1), (1, 1, 3, 1, 1))
+            if draft
         },
         "SpecInfer, two drafts": {
             str(e): lambda e=e: dp.SpecInfer([draft, second], expansion=e)
@@ -87,14 +91,22 @@ def candidates(
             f"{n} nodes, {tree}": lambda n=n, tree=tree: dp.Medusa(heads, tree, nodes=n)
             for n in (4, 8, 11, 20)
             for tree in ("calibrated", "grown")
+            if heads
         }
-        | {"its own tree": lambda: dp.Medusa(heads)},
+        | ({"its own tree": lambda: dp.Medusa(heads)} if heads else {}),
         "staged": {
             f"{n} tokens, branch {b}, over n-grams": lambda n=n, b=b: dp.Staged(
                 draft, dp.NGram(4, branches=1), n, branch=b
             )
             for n in (3, 5, 7)
             for b in (1, 2)
+            if draft
+        },
+        "n-gram + suffix": {
+            f"{m} nodes": lambda m=m: dp.Hybrid(
+                [dp.NGram(), dp.SuffixAutomaton(corpus=0)], max_nodes=m
+            )
+            for m in (8, 12)
         },
         "hybrid": {
             f"n-gram + draft of {n}, {m} nodes": lambda n=n, m=m: dp.Hybrid(
@@ -102,15 +114,16 @@ def candidates(
             )
             for n in (3, 5)
             for m in (8, 12)
+            if draft
         },
     }
 
 
 def main(
     target: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
-    draft: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
+    draft: Annotated[str, typer.Option(help="Folder, bundled, or nothing.")] = "bundled",
     second_draft: Annotated[str, typer.Option(help="Folder; none unless given.")] = "",
-    heads: Annotated[str, typer.Option(help="Folder, or bundled.")] = "bundled",
+    heads: Annotated[str, typer.Option(help="Folder, bundled, or nothing.")] = "bundled",
     exit: Annotated[str, typer.Option(help="Folder of a head on a layer; none unless given.")] = "",
     only: Annotated[
         list[str] | None, typer.Option(help="A method; repeatable; all unless given.")
@@ -118,6 +131,8 @@ def main(
     dtype: str = "bfloat16",
     runner: str = "native",
     temperature: float = 0.0,
+    source: Annotated[str, typer.Option("--prompts", help="A file, or a name.")] = "held-out",
+    chat: Annotated[bool, typer.Option("--chat", help="Through the chat template.")] = False,
     count: Annotated[int, typer.Option("--num-prompts")] = 6,
     max_tokens: int = 96,
     rounds: int = 5,
@@ -133,7 +148,7 @@ def main(
     with Running() as running:
         comparison = Comparison(
             sides=[],
-            prompts=prompts.held_out(base.tokenizer, count),
+            prompts=prompts.read([source], count, base.tokenizer, chat),
             tokenizer=base.tokenizer,
             how=How(temperature, max_tokens, seed=0, ignore_eos=True),
             tick=running,
@@ -157,6 +172,7 @@ def main(
         "load_before": load,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "prompts": count,
+        "source": source,
         "max_tokens": max_tokens,
         "rounds": rounds,
         "methods": {
@@ -206,7 +222,7 @@ def table(found: dict[str, Any]) -> str:
     """Markdown: one row per method."""
     lines = [
         f"{found['pair']}, {found['runner']} runner, {found['precision']}, {threads(found)}, "
-        f"{processor(found)}; {found['prompts']} prompts of held-out code, {found['max_tokens']} "
+        f"{processor(found)}; {found['prompts']} {found['source']} prompts, {found['max_tokens']} "
         f"tokens each; temperature {found['temperature']:g}:",
         "",
         "| method | best settings | tokens/step | accepted | step cost | tokens/s | speed-up |",

@@ -24,6 +24,7 @@ PAIRS = {
     "bundled": "The bundled pair",
     "inflated": "The inflated pair (the cost of Qwen3-0.6B, the draft a tenth of it)",
     "bundled-two-drafts": "The bundled pair with two drafts",
+    "smollm2": "SmolLM2-135M-Instruct, a published chat model",
 }
 
 
@@ -114,8 +115,8 @@ def methods(name: str, only: Sequence[str] = ()) -> str:
     ]
     headings = ("method", "best settings", "tokens/step", "accepted", "step cost", "tokens/s")
     return (
-        f"**{PAIRS[run['pair']]}, temperature {run['temperature']:g}.** {run['prompts']} held-out "
-        f"prompts of {run['max_tokens']} tokens, {run['rounds']} rounds; {run['date'][:10]}, "
+        f"**{PAIRS[run['pair']]}, temperature {run['temperature']:g}.** {run['prompts']} "
+        f"{run.get('source', 'held-out')} prompts of {run['max_tokens']} tokens, {run['rounds']} rounds; {run['date'][:10]}, "
         f"{run['runner']} runner, {run['precision']}, {machine(run['machine'])}.\n\n"
         + markdown((*headings, "speed-up"), rows)
     )

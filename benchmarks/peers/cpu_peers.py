@@ -43,6 +43,7 @@ class Options:
     parts: tuple[str, ...]
     sides: tuple[str, ...]
     rounds: int
+    source: str
     prompts: int
     max_tokens: int
     lengths: tuple[int, ...]
@@ -111,18 +112,19 @@ def _measure(bench: Bench, options: Options, models: Models) -> None:
         tokenizer = AutoTokenizer.from_pretrained(models.target)
         comparison = Comparison(
             sides=[],
-            prompts=prompt_files.held_out(tokenizer, options.prompts),
+            prompts=prompt_files.read([options.source], options.prompts, tokenizer),
             tokenizer=tokenizer,
             how=How(options.temperature, options.max_tokens, seed=0, ignore_eos=True),
             tick=lambda text, share: bench.tick(text),
         )
         lengths = options.lengths if "speculative" in options.parts else ()
-        if lengths and models.draft is None:
+        if lengths and models.draft is None and models.name != "smollm2":
             reason = f"{options.target} has random weights: no draft, and no text to speculate on"
             bench.found.skipped["speculative"] = reason
             lengths = ()
         if "plain" in options.parts or lengths:
-            bench.writing(comparison, "plain" in options.parts, lengths)
+            methods = METHODS if models.draft is not None else ("lookup",)
+            bench.writing(comparison, "plain" in options.parts, lengths, methods)
     if "prompts" in options.parts:
         bench.prompts((512, min(2048, models.context - 148)))
 
@@ -143,7 +145,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def main(
-    target: Annotated[str, typer.Option(help="bundled, inflated, or a shape")] = "bundled",
+    target: Annotated[str, typer.Option(help="bundled, inflated, smollm2, or a shape")] = "bundled",
     precision: Annotated[str, typer.Option(help="bf16 or int8")] = "bf16",
     peers_folder: Annotated[Path, typer.Option(help="what setup_peers.sh made")] = Path(
         "build/peers"
@@ -151,7 +153,8 @@ def main(
     parts: Annotated[str, typer.Option(help="what is measured")] = ",".join(PARTS),
     sides: Annotated[str, typer.Option(help="who is compared")] = ",".join(SIDES),
     rounds: Annotated[int, typer.Option(min=1)] = 5,
-    num_prompts: Annotated[int, typer.Option(min=1, help="held-out prompts")] = 5,
+    source: Annotated[str, typer.Option("--prompts", help="a file, or a name")] = "held-out",
+    num_prompts: Annotated[int, typer.Option(min=1)] = 5,
     max_tokens: Annotated[int, typer.Option(min=1)] = 128,
     lengths: Annotated[str, typer.Option(help="draft lengths tried")] = "2,3,5,8,12",
     passes: Annotated[str, typer.Option(help="tokens of the passes")] = ",".join(map(str, PASSES)),
@@ -167,6 +170,7 @@ def main(
         parts=_words(parts, PARTS, "part"),
         sides=_words(sides, SIDES, "side"),
         rounds=rounds,
+        source=source,
         prompts=num_prompts,
         max_tokens=max_tokens,
         lengths=_numbers(lengths),

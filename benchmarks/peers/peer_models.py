@@ -1,7 +1,8 @@
 """The weights that are compared: one folder for everybody, and what peers make of it, made once.
 
-Three kinds of target: the bundled pair; the pair inflated to the cost of Qwen3-0.6B, which writes
-the same text; random weights of a published shape, for costs only. Measures nothing.
+Four kinds of target: the bundled pair; the pair inflated to the cost of Qwen3-0.6B, which writes
+the same text; a published model that `make real` fetches, without a draft; random weights of a
+published shape, for costs only. Measures nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from peer_sides import HERE, Failed
 
 INFLATED_LIKE = "Qwen3-0.6B"
 POSITIONS = 4096  # of random weights
-TARGETS = ("bundled", "inflated", *(name for name in SHAPES if name != "Qwen3-1.7B"))
+REAL = Path(__file__).resolve().parents[2] / "build" / "smollm2"
+TARGETS = ("bundled", "inflated", "smollm2", *(name for name in SHAPES if name != "Qwen3-1.7B"))
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ def prepare(name: str, scratch: Path) -> Models:
             share = 1.0 if part == "target" else DRAFT_SHARE
             _once(folder, lambda at, part=part, share=share: _inflate(part, share, at))
         return Models(name, pair["target"], pair["draft"], own, 2048)
+    if name == "smollm2":
+        if not REAL.is_dir():
+            raise ValueError(f"{REAL} is not there: make real fetches it")
+        return Models(name, REAL, None, own, 2560)
     if name not in TARGETS:
         raise ValueError(f"target {name!r} is unknown: use one of {', '.join(TARGETS)}")
     _once(own / "target", lambda at: _random(name, at))

@@ -93,7 +93,13 @@ class Bench:
                 if turn:
                     self.found.prompts[side.name][length].append(answer["seconds"])
 
-    def writing(self, comparison: Comparison, plain: bool, lengths: Sequence[int]) -> None:
+    def writing(
+        self,
+        comparison: Comparison,
+        plain: bool,
+        lengths: Sequence[int],
+        methods: Sequence[str] = METHODS,
+    ) -> None:
         """Plain decoding, and each side's methods at their best of `lengths` (none: not at all).
 
         comparison: without sides. draftproof's plain decoding is always there, to compare with.
@@ -106,7 +112,7 @@ class Bench:
                 cases[side.name] = Case(name, "none")
                 comparison.sides.append(side)
         comparison.sides.sort(key=lambda side: side.peer)  # what others are compared with is first
-        for method in METHODS if lengths else ():
+        for method in methods if lengths else ():
             for name, process in self.processes.items():
                 tried = {n: writer(process, method, n, decode) for n in lengths}
                 best, speed, skipped = fastest(list(tried.values()), comparison, FEW)

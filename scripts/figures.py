@@ -116,7 +116,8 @@ def methods(name: str, only: Sequence[str] = ()) -> str:
     headings = ("method", "best settings", "tokens/step", "accepted", "step cost", "tokens/s")
     return (
         f"**{PAIRS[run['pair']]}, temperature {run['temperature']:g}.** {run['prompts']} "
-        f"{run.get('source', 'held-out')} prompts of {run['max_tokens']} tokens, {run['rounds']} rounds; {run['date'][:10]}, "
+        f"{run.get('source', 'held-out')} prompts of {run['max_tokens']} tokens, "
+        f"{run['rounds']} rounds; {run['date'][:10]}, "
         f"{run['runner']} runner, {run['precision']}, {machine(run['machine'])}.\n\n"
         + markdown((*headings, "speed-up"), rows)
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
 import draftproof as dp
@@ -14,6 +17,7 @@ from draftproof import native, quality
 from draftproof.bundled import ENGLISH
 
 FOLDER = Path(__file__).parents[1] / "build" / "smollm2"
+IDS = Path(__file__).parent / "support" / "smollm2_ids.jsonl"
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(not FOLDER.is_dir(), reason="make real fetches it"),
@@ -42,6 +46,11 @@ METHODS: dict[str, Any] = {
 }
 
 
+@cache
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(FOLDER)
+
+
 @pytest.fixture(params=["bfloat16", "int8"], scope="module")
 def llm(request: pytest.FixtureRequest) -> Iterator[dp.LLM]:
     with dp.LLM(FOLDER, runner="native", dtype=request.param) as made:
@@ -53,13 +62,19 @@ def answers(llm: dp.LLM, questions: list[str], params: dp.SamplingParams) -> lis
     return [done.token_ids for done in llm.chat(prompts, params)]
 
 
-def test_digits_stand_alone() -> None:
-    """As llama.cpp reads the file; transformers forgets it."""
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
-    ids = tokenizer("In 2026, 1234 cats")["input_ids"]
-    assert [tokenizer.decode([token]) for token in ids] == [
-        *("In", " ", "2", "0", "2", "6", ",", " ", "1", "2", "3", "4", " cats")
-    ]
+@pytest.mark.parametrize("line", IDS.read_text(encoding="utf-8").splitlines())
+def test_the_tokenizer_gives_the_ids_of_llama_cpp(line: str) -> None:
+    """Those of llama-tokenize (llama.cpp in llama-cpp-python 0.3.36) on the published GGUF file."""
+    each = json.loads(line)
+    assert tokenizer()(each["text"])["input_ids"] == each["ids"]
+
+
+def test_a_tokenizer_that_forgets_the_digits_is_noticed() -> None:
+    """As transformers makes it of the file."""
+    forgetful = AutoTokenizer.from_pretrained(FOLDER)
+    forgetful.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    lines = map(json.loads, IDS.read_text(encoding="utf-8").splitlines())
+    assert any(forgetful(each["text"])["input_ids"] != each["ids"] for each in lines)
 
 
 def test_it_answers_and_drafting_changes_nothing(llm: dp.LLM) -> None:

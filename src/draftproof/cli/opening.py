@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from draftproof import LLM, places
 from draftproof.bundled import BUNDLED, located
 from draftproof.cli import interrupts
+from draftproof.cli.progress import Running
 from draftproof.demo import precision
 from draftproof.text import load_tokenizer
 
@@ -50,11 +53,15 @@ def tuning(given: SimpleNamespace) -> dict[str, Any]:
 
 
 def load(given: SimpleNamespace, **options: Any) -> LLM:
-    """The target as its options say, in an engine."""
+    """The target as its options say, in an engine; a terminal shows that it is on its way."""
     natural = precision(given.dtype, given.runner, given.device)
-    with interrupts.kept():
+    name = target(given)
+    fetching = not Path(name).is_dir()  # which has bars of its own
+    with interrupts.kept(), nullcontext() if fetching else Running() as running:
+        if running is not None:
+            running(f"loading {given.model}", None)
         return LLM(
-            target(given),
+            name,
             rule=given.rule,
             runner=given.runner,
             dtype=natural if given.model == BUNDLED else given.dtype or "auto",

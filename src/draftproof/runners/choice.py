@@ -141,7 +141,7 @@ def _native(
     team = Team(threads or torch.get_num_threads())
     precision = INT8 if int8 else "bfloat16"
     made = on_native(model, precision=precision, team=team, release=owned, **options)
-    if native.kernels() != "avx512":
+    if native.kernels() not in ("amx", "avx512"):
         say_once(f"no AVX512 with BF16 and VNNI here: {native.kernels()} kernels, slower")
     return made
 

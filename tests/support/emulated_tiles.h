@@ -1,0 +1,173 @@
+// AMX for machines that have none: the tile instructions in plain C++, as Intel's manual writes
+// them (SDM volume 2, TDPBF16PS, TDPBSUD, TILELOADD, LDTILECFG), for test builds of the kernels.
+//
+// What the processor answers by an invalid-opcode or protection fault ends the process with a word.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace amx {
+
+struct Tile {
+  alignas(64) unsigned char bytes[kRows][kRowBytes];
+};
+
+// What a thread's tile registers are; `set` counts ldtilecfg.
+struct Registers {
+  Shapes shapes;
+  Tile tiles[8];
+  int set;
+};
+
+inline Registers &registers() {
+  static thread_local Registers own = [] {
+    Registers fresh{};
+    fresh.shapes.palette = 0;
+    return fresh;
+  }();
+  return own;
+}
+
+inline void must(bool holds, const char *what) {
+  if (holds) return;
+  std::fprintf(stderr, "tiles: %s\n", what);
+  std::abort();
+}
+
+inline bool there() { return true; }
+
+// What tilerelease leaves, and a thread begins with.
+inline void release() {
+  registers().shapes = {};
+  registers().shapes.palette = 0;
+}
+
+inline void get_shapes(Shapes &now) { now = registers().shapes; }
+
+inline void set_shapes(const Shapes &wanted) {
+  must(wanted.palette == 1 && !wanted.start_row, "an unknown palette");
+  for (unsigned char each : wanted.none) must(!each, "reserved bytes are set");
+  for (int i = 0; i < 16; ++i) {
+    const int rows = wanted.rows[i], bytes = wanted.row_bytes[i];
+    must(i < 8 || (!rows && !bytes), "a tile that palette 1 does not have");
+    must(rows <= kRows && bytes <= kRowBytes && !rows == !bytes, "a shape that no tile can have");
+  }
+  Registers &own = registers();
+  own.shapes = wanted;
+  ++own.set;
+  std::memset(own.tiles, 0, sizeof(own.tiles));
+}
+
+template <int kTile>
+Tile &valid() {
+  static_assert(0 <= kTile && kTile < 8, "a register that does not exist");
+  const Shapes &now = registers().shapes;
+  must(now.palette == 1 && now.rows[kTile], "used before it has a shape");
+  must(now.row_bytes[kTile] % 4 == 0, "rows of no whole elements");
+  return registers().tiles[kTile];
+}
+
+template <int kTile>
+void zero() {
+  valid<kTile>() = {};
+}
+
+template <int kTile>
+void load(const void *from, int64_t stride) {
+  Tile &tile = valid<kTile>();
+  const Shapes &now = registers().shapes;
+  tile = {};
+  for (int r = 0; r < now.rows[kTile]; ++r) {
+    std::memcpy(tile.bytes[r], static_cast<const char *>(from) + r * stride, now.row_bytes[kTile]);
+  }
+}
+
+template <int kTile>
+void store(void *to, int64_t stride) {
+  const Tile &tile = valid<kTile>();
+  const Shapes &now = registers().shapes;
+  for (int r = 0; r < now.rows[kTile]; ++r) {
+    std::memcpy(static_cast<char *>(to) + r * stride, tile.bytes[r], now.row_bytes[kTile]);
+  }
+}
+
+// Sizes of a product: the sum is m x n, the first factor m x k, the second k x n, in elements of
+// 4 bytes.
+struct Product {
+  int m, n, k;
+  Tile *sum;
+  const Tile *a, *b;
+};
+
+template <int kSum, int kA, int kB>
+Product product() {
+  static_assert(kSum != kA && kSum != kB && kA != kB, "one tile twice");
+  Product p{0, 0, 0, &valid<kSum>(), &valid<kA>(), &valid<kB>()};
+  const Shapes &now = registers().shapes;
+  p.m = now.rows[kSum];
+  p.n = now.row_bytes[kSum] / 4;
+  p.k = now.rows[kB];
+  must(now.rows[kA] == p.m && now.row_bytes[kA] == 4 * p.k, "the first factor has another shape");
+  must(now.row_bytes[kB] == 4 * p.n, "the second factor has another shape");
+  return p;
+}
+
+// TDPBF16PS. Of every element of the sum: two sums, both from 0 on, of the products of the even and
+// of the odd inputs in order, each by a fused multiplication and addition; then even + odd; then
+// sum + that. Every operation rounds to nearest even, takes denormals as 0 and gives 0 for them,
+// whatever MXCSR says.
+__attribute__((noinline)) inline void add_bf16(const Product &p) {
+  const auto number = [](const unsigned char *at) {
+    uint16_t high;
+    std::memcpy(&high, at, 2);
+    const uint32_t bits = uint32_t(high) << 16;
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+  };
+  for (int m = 0; m < p.m; ++m) {
+    float even[16] = {}, odd[16] = {}, sum[16];
+    for (int k = 0; k < p.k; ++k) {
+      const float first = number(p.a->bytes[m] + 4 * k), second = number(p.a->bytes[m] + 4 * k + 2);
+      for (int n = 0; n < p.n; ++n) {
+        even[n] = __builtin_fmaf(first, number(p.b->bytes[k] + 4 * n), even[n]);
+        odd[n] = __builtin_fmaf(second, number(p.b->bytes[k] + 4 * n + 2), odd[n]);
+      }
+    }
+    std::memcpy(sum, p.sum->bytes[m], 4 * p.n);
+    for (int n = 0; n < p.n; ++n) {
+      const float both = even[n] + odd[n];
+      sum[n] = sum[n] + both;
+    }
+    std::memcpy(p.sum->bytes[m], sum, 4 * p.n);
+  }
+}
+
+template <int kSum, int kA, int kB>
+void dot_bf16() {
+  const Product p = product<kSum, kA, kB>();
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(0x1f80 | 0x8040);  // to nearest, denormals are zeros, nothing is raised
+  add_bf16(p);
+  _mm_setcsr(before);
+}
+
+// TDPBSUD: signed bytes times unsigned ones, exact.
+template <int kSum, int kA, int kB>
+void dot_s8u8() {
+  const Product p = product<kSum, kA, kB>();
+  for (int m = 0; m < p.m; ++m) {
+    for (int n = 0; n < p.n; ++n) {
+      int32_t sum;
+      std::memcpy(&sum, p.sum->bytes[m] + 4 * n, 4);
+      for (int i = 0; i < 4 * p.k; ++i) {
+        sum += int8_t(p.a->bytes[m][i]) * int(p.b->bytes[i / 4][4 * n + i % 4]);
+      }
+      std::memcpy(p.sum->bytes[m] + 4 * n, &sum, 4);
+    }
+  }
+}
+
+}  // namespace amx

@@ -10,8 +10,11 @@
 
 namespace amx {
 
-struct Tile {
-  alignas(64) unsigned char bytes[kRows][kRowBytes];
+union Tile {
+  alignas(64) uint8_t bytes[kRows][kRowBytes];
+  uint32_t pairs[kRows][16];
+  int32_t integers[kRows][16];
+  float floats[kRows][16];
 };
 
 // What a thread's tile registers are; `set` counts ldtilecfg.
@@ -101,6 +104,12 @@ struct Product {
   const Tile *a, *b;
 };
 
+inline float number(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
 template <int kSum, int kA, int kB>
 Product product() {
   static_assert(kSum != kA && kSum != kB && kA != kB, "one tile twice");
@@ -114,34 +123,28 @@ Product product() {
   return p;
 }
 
+// The two that take the time; not inlined, so that nothing moves over a change of MXCSR.
+#define DP_SLOW __attribute__((noinline, optimize("O3")))
+
 // TDPBF16PS. Of every element of the sum: two sums, both from 0 on, of the products of the even and
 // of the odd inputs in order, each by a fused multiplication and addition; then even + odd; then
 // sum + that. Every operation rounds to nearest even, takes denormals as 0 and gives 0 for them,
 // whatever MXCSR says.
-__attribute__((noinline)) inline void add_bf16(const Product &p) {
-  const auto number = [](const unsigned char *at) {
-    uint16_t high;
-    std::memcpy(&high, at, 2);
-    const uint32_t bits = uint32_t(high) << 16;
-    float x;
-    std::memcpy(&x, &bits, 4);
-    return x;
-  };
+DP_SLOW inline void add_bf16(const Product &p) {
   for (int m = 0; m < p.m; ++m) {
-    float even[16] = {}, odd[16] = {}, sum[16];
+    float even[16] = {}, odd[16] = {};
     for (int k = 0; k < p.k; ++k) {
-      const float first = number(p.a->bytes[m] + 4 * k), second = number(p.a->bytes[m] + 4 * k + 2);
+      const uint32_t a = p.a->pairs[m][k];
       for (int n = 0; n < p.n; ++n) {
-        even[n] = __builtin_fmaf(first, number(p.b->bytes[k] + 4 * n), even[n]);
-        odd[n] = __builtin_fmaf(second, number(p.b->bytes[k] + 4 * n + 2), odd[n]);
+        const uint32_t b = p.b->pairs[k][n];
+        even[n] = __builtin_fmaf(number(a << 16), number(b << 16), even[n]);
+        odd[n] = __builtin_fmaf(number(a & 0xffff0000u), number(b & 0xffff0000u), odd[n]);
       }
     }
-    std::memcpy(sum, p.sum->bytes[m], 4 * p.n);
     for (int n = 0; n < p.n; ++n) {
       const float both = even[n] + odd[n];
-      sum[n] = sum[n] + both;
+      p.sum->floats[m][n] += both;
     }
-    std::memcpy(p.sum->bytes[m], sum, 4 * p.n);
   }
 }
 
@@ -155,19 +158,22 @@ void dot_bf16() {
 }
 
 // TDPBSUD: signed bytes times unsigned ones, exact.
-template <int kSum, int kA, int kB>
-void dot_s8u8() {
-  const Product p = product<kSum, kA, kB>();
+DP_SLOW inline void add_s8u8(const Product &p) {
   for (int m = 0; m < p.m; ++m) {
-    for (int n = 0; n < p.n; ++n) {
-      int32_t sum;
-      std::memcpy(&sum, p.sum->bytes[m] + 4 * n, 4);
-      for (int i = 0; i < 4 * p.k; ++i) {
-        sum += int8_t(p.a->bytes[m][i]) * int(p.b->bytes[i / 4][4 * n + i % 4]);
+    for (int k = 0; k < p.k; ++k) {
+      const uint8_t *a = p.a->bytes[m] + 4 * k, *b = p.b->bytes[k];
+      const int a0 = int8_t(a[0]), a1 = int8_t(a[1]), a2 = int8_t(a[2]), a3 = int8_t(a[3]);
+      for (int n = 0; n < p.n; ++n) {
+        p.sum->integers[m][n] +=
+            a0 * b[4 * n] + a1 * b[4 * n + 1] + a2 * b[4 * n + 2] + a3 * b[4 * n + 3];
       }
-      std::memcpy(p.sum->bytes[m] + 4 * n, &sum, 4);
     }
   }
+}
+
+template <int kSum, int kA, int kB>
+void dot_s8u8() {
+  add_s8u8(product<kSum, kA, kB>());
 }
 
 }  // namespace amx

@@ -70,7 +70,8 @@ class Raw:
 
     def __init__(self, library: Any, precision: int = native.BF16, **changes: Any) -> None:
         self.library = library
-        self.shape = native.Shape(**{**SHAPE, "precision": precision, **changes})
+        formats = native.formats(precision)  # of all matrices
+        self.shape = native.Shape(**{**SHAPE, "formats": formats, **changes})
         self.model = library.dp_model_new(byref(self.shape), b"portable")
         if not self.model:
             raise MemoryError

@@ -39,11 +39,15 @@ PANEL, GROUP, STEP = 32, 32, 32
 FORMATS = {"bfloat16": native.BF16, "int8": native.INT8}
 
 
+def need_avx512() -> None:
+    if not native.library().dp_kernels(b"avx512"):
+        pytest.skip("no AVX512 with BF16 and VNNI, which AMX is built on")
+
+
 @cache
 def libraries() -> tuple[Any, Any]:
     """A library with AMX, and one in a system that refuses it; skips where they cannot be."""
-    if not native.library().dp_kernels(b"avx512"):
-        pytest.skip("no AVX512 with BF16 and VNNI, which AMX is built on")
+    need_avx512()
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     link = ("-shared", "-Wl,-Bsymbolic", *LINK)

@@ -82,7 +82,7 @@ class Guarded:
 
 
 class Product:
-    """Rows (T, inputs) times 32 outputs (32, inputs), packed and prepared, by one call of a tile."""
+    """Rows (T, inputs) times 32 outputs (32, inputs), packed, by one call of a tile."""
 
     def __init__(self, precision: str, weights: Array, rows: Array) -> None:
         self.library, self.kind = libraries()[0], FORMATS[precision]

@@ -69,6 +69,16 @@ def test_a_row_alone_and_among_others(inputs: int, precision: str) -> None:
         assert same(product(slice(first, first + count)), alone[first : first + count]), count
 
 
+@pytest.mark.parametrize("precision", emulated.FORMATS)
+@pytest.mark.parametrize("inputs", [2, 31, 64, 97, 256])
+def test_the_compiled_instructions_give_these_bits(inputs: int, precision: str) -> None:
+    """Those that a processor with AMX will run, one by one: registers, addresses, order."""
+    library, product = emulated.trapped(), Product(precision, *numbers(inputs, MOST, inputs))
+    for count in range(1, MOST + 1):
+        some = slice(MOST - count, MOST)
+        assert same(product(some, library=library), product(some)), count
+
+
 @given(seed=Seed, inputs=st.integers(1, 257), count=st.integers(1, MOST))
 @pytest.mark.parametrize("scale", [1.0, 2.0**-66, 2.0**-126])
 def test_bf16_is_what_the_manual_says(scale: float, seed: int, inputs: int, count: int) -> None:

@@ -42,8 +42,18 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def build(folder: Path, name: str, more: Sequence[Path], *flags: str, link: Sequence[str]) -> Path:
-    """The kernels and `more` sources compiled with `flags`; skips where that cannot be."""
+def build(
+    folder: Path,
+    name: str,
+    more: Sequence[Path],
+    *flags: str,
+    link: Sequence[str],
+    alone: bool = False,
+) -> Path:
+    """The kernels and `more` sources compiled with `flags`; skips where that cannot be.
+
+    alone: only those sources.
+    """
     compiler = shutil.which("c++")
     if compiler is None or sys.platform != "linux":
         pytest.skip("there is no C++ compiler that builds for Linux here")
@@ -60,7 +70,7 @@ def build(folder: Path, name: str, more: Sequence[Path], *flags: str, link: Sequ
         return made
 
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compiled, [*more, *sources]))
+        objects = list(pool.map(compiled, more if alone else [*more, *sources]))
     run(*objects, *flags, *link, "-pthread", "-o", str(folder / name))
     return folder / name
 

@@ -1,7 +1,8 @@
 """The kernels built once more with AMX tiles in plain C++, and what their products should be.
 
-`emulated_tiles.h` is the instructions, `tiles.cpp` what tests may ask of that library. Every array
-that is given to a tile ends where no more memory is: reading beyond it ends the process.
+`emulated_tiles.h` is the instructions, `tiles.cpp` what tests may ask of that library, and
+`trapped_tiles.cpp` runs the compiled instructions themselves. Every array that is given to a tile
+ends where no more memory is: reading beyond it ends the process.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ MORE = [
     compiled.SUPPORT / "tiles.cpp",
     *(compiled.SOURCES / f"kernels_{name}.cpp" for name in ("avx2", "avx512", "amx")),
 ]
-FLAGS = (
-    *("-DDP_X86", "-DDP_AMX", "-DDP_EMULATE_TILES", f"-I{compiled.SUPPORT}"),
+AVX512 = (
+    *("-DDP_X86", f"-I{compiled.SUPPORT}", "-mavx2", "-mfma"),
     *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni", "bf16")),
-    *("-mavx2", "-mfma"),
 )
+FLAGS = (*AVX512, "-DDP_AMX", "-DDP_EMULATE_TILES")
 LINK = ("-Wl,--wrap=syscall",)  # where the system is asked for tiles
+SHIPPED = ("-O3", "-fno-math-errno", "-mprefer-vector-width=512")  # as CMakeLists.txt has it
+SHIPPED += ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 REFUSED = "DP_TEST_NO_TILES"  # the environment has it: the system gives none
 PANEL, GROUP, STEP = 32, 32, 32
+TILE = c_char_p, c_int32, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_void_p  # of dp_tile
 FORMATS = {"bfloat16": native.BF16, "int8": native.INT8}
 
 
@@ -58,12 +62,30 @@ def libraries() -> tuple[Any, Any]:
         patch.setenv(REFUSED, "")
         made[1].dp_kernels(b"")  # asks, once for all
     for library in made:
-        library.dp_tile.argtypes = (
-            *(c_char_p, c_int32, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_void_p),
-        )
+        library.dp_tile.argtypes = TILE
         library.dp_prepare.argtypes = c_int32, c_void_p, c_int32, c_int32, c_void_p
         library.dp_pack.argtypes = c_int32, c_void_p, c_int32, c_int32, c_int32, c_void_p
         library.dp_prepare.restype = library.dp_pack.restype = library.dp_disturb.restype = None
+    return made
+
+
+@cache
+def trapped() -> Any:
+    """`dp_tile` alone, of AMX as it is shipped; skips where it cannot be.
+
+    The machine has no such instructions: what it refuses is read and done by the emulation.
+    """
+    need_avx512()
+    if "amx_tile" in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this machine may run what should be refused")
+    sources = [compiled.SUPPORT / "trapped_tiles.cpp", compiled.SOURCES / "kernels_amx.cpp"]
+    with tempfile.TemporaryDirectory() as folder:  # once loaded, the file is not needed
+        flags = (*AVX512, *SHIPPED)
+        build = compiled.build(
+            Path(folder), "trapped.so", sources, *flags, link=["-shared"], alone=True
+        )
+        made = ctypes.CDLL(str(build))
+    made.dp_tile.argtypes = TILE
     return made
 
 
@@ -101,14 +123,16 @@ class Product:
             to = self.prepared[r].ctypes.data
             self.library.dp_prepare(self.kind, row.ctypes.data, count, self.inputs, to)
 
-    def __call__(self, rows: slice = slice(None), kernels: str = "amx") -> Array:
+    def __call__(
+        self, rows: slice = slice(None), kernels: str = "amx", library: Any = None
+    ) -> Array:
         """(rows, 32)"""
         some = self.prepared[rows]
         x, out = Guarded(some.size), Guarded(len(some) * PANEL * 4)
         x.bytes[:] = some.reshape(-1)
         out.bytes[:] = 255  # NaN
         given = self.panel.address, x.address, self.row_bytes, self.inputs, len(some), out.address
-        most = self.library.dp_tile(kernels.encode(), self.kind, *given)
+        most = (library or self.library).dp_tile(kernels.encode(), self.kind, *given)
         assert len(some) <= most
         return out.bytes.view(np.float32).reshape(-1, PANEL).copy()
 

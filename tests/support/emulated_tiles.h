@@ -8,7 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace amx {
+namespace emulated {
+
+using amx::kRowBytes;
+using amx::kRows;
+using amx::Shapes;
 
 union Tile {
   alignas(64) uint8_t bytes[kRows][kRowBytes];
@@ -39,8 +43,6 @@ inline void must(bool holds, const char *what) {
   std::abort();
 }
 
-inline bool there() { return true; }
-
 // What tilerelease leaves, and a thread begins with.
 inline void release() {
   registers().shapes = {};
@@ -63,36 +65,30 @@ inline void set_shapes(const Shapes &wanted) {
   std::memset(own.tiles, 0, sizeof(own.tiles));
 }
 
-template <int kTile>
-Tile &valid() {
-  static_assert(0 <= kTile && kTile < 8, "a register that does not exist");
+inline Tile &valid(int tile) {
+  must(0 <= tile && tile < 8, "a register that does not exist");
   const Shapes &now = registers().shapes;
-  must(now.palette == 1 && now.rows[kTile], "used before it has a shape");
-  must(now.row_bytes[kTile] % 4 == 0, "rows of no whole elements");
-  return registers().tiles[kTile];
+  must(now.palette == 1 && now.rows[tile], "used before it has a shape");
+  must(now.row_bytes[tile] % 4 == 0, "rows of no whole elements");
+  return registers().tiles[tile];
 }
 
-template <int kTile>
-void zero() {
-  valid<kTile>() = {};
-}
+inline void zero(int tile) { valid(tile) = {}; }
 
-template <int kTile>
-void load(const void *from, int64_t stride) {
-  Tile &tile = valid<kTile>();
+inline void load(int to, const void *from, int64_t stride) {
+  Tile &tile = valid(to);
   const Shapes &now = registers().shapes;
   tile = {};
-  for (int r = 0; r < now.rows[kTile]; ++r) {
-    std::memcpy(tile.bytes[r], static_cast<const char *>(from) + r * stride, now.row_bytes[kTile]);
+  for (int r = 0; r < now.rows[to]; ++r) {
+    std::memcpy(tile.bytes[r], static_cast<const char *>(from) + r * stride, now.row_bytes[to]);
   }
 }
 
-template <int kTile>
-void store(void *to, int64_t stride) {
-  const Tile &tile = valid<kTile>();
+inline void store(int from, void *to, int64_t stride) {
+  const Tile &tile = valid(from);
   const Shapes &now = registers().shapes;
-  for (int r = 0; r < now.rows[kTile]; ++r) {
-    std::memcpy(static_cast<char *>(to) + r * stride, tile.bytes[r], now.row_bytes[kTile]);
+  for (int r = 0; r < now.rows[from]; ++r) {
+    std::memcpy(static_cast<char *>(to) + r * stride, tile.bytes[r], now.row_bytes[from]);
   }
 }
 
@@ -110,16 +106,15 @@ inline float number(uint32_t bits) {
   return x;
 }
 
-template <int kSum, int kA, int kB>
-Product product() {
-  static_assert(kSum != kA && kSum != kB && kA != kB, "one tile twice");
-  Product p{0, 0, 0, &valid<kSum>(), &valid<kA>(), &valid<kB>()};
+inline Product product(int sum, int a, int b) {
+  must(sum != a && sum != b && a != b, "one tile twice");
+  Product p{0, 0, 0, &valid(sum), &valid(a), &valid(b)};
   const Shapes &now = registers().shapes;
-  p.m = now.rows[kSum];
-  p.n = now.row_bytes[kSum] / 4;
-  p.k = now.rows[kB];
-  must(now.rows[kA] == p.m && now.row_bytes[kA] == 4 * p.k, "the first factor has another shape");
-  must(now.row_bytes[kB] == 4 * p.n, "the second factor has another shape");
+  p.m = now.rows[sum];
+  p.n = now.row_bytes[sum] / 4;
+  p.k = now.rows[b];
+  must(now.rows[a] == p.m && now.row_bytes[a] == 4 * p.k, "the first factor has another shape");
+  must(now.row_bytes[b] == 4 * p.n, "the second factor has another shape");
   return p;
 }
 
@@ -148,9 +143,8 @@ DP_SLOW inline void add_bf16(const Product &p) {
   }
 }
 
-template <int kSum, int kA, int kB>
-void dot_bf16() {
-  const Product p = product<kSum, kA, kB>();
+inline void dot_bf16(int sum, int a, int b) {
+  const Product p = product(sum, a, b);
   const unsigned before = _mm_getcsr();
   _mm_setcsr(0x1f80 | 0x8040);  // to nearest, denormals are zeros, nothing is raised
   add_bf16(p);
@@ -171,9 +165,26 @@ DP_SLOW inline void add_s8u8(const Product &p) {
   }
 }
 
+inline void dot_s8u8(int sum, int a, int b) { add_s8u8(product(sum, a, b)); }
+
+}  // namespace emulated
+
+#if defined(DP_EMULATE_TILES)
+namespace amx {
+
+inline bool there() { return true; }
+inline void get_shapes(Shapes &now) { emulated::get_shapes(now); }
+inline void set_shapes(const Shapes &wanted) { emulated::set_shapes(wanted); }
+template <int kTile>
+void zero() { emulated::zero(kTile); }
+template <int kTile>
+void load(const void *from, int64_t stride) { emulated::load(kTile, from, stride); }
+template <int kTile>
+void store(void *to, int64_t stride) { emulated::store(kTile, to, stride); }
 template <int kSum, int kA, int kB>
-void dot_s8u8() {
-  add_s8u8(product<kSum, kA, kB>());
-}
+void dot_bf16() { emulated::dot_bf16(kSum, kA, kB); }
+template <int kSum, int kA, int kB>
+void dot_s8u8() { emulated::dot_s8u8(kSum, kA, kB); }
 
 }  // namespace amx
+#endif

@@ -29,14 +29,14 @@ DP_TEST void dp_pack(int32_t format, const float *weights, int32_t count, int32_
 }
 
 // How often this thread's shapes were set.
-DP_TEST int32_t dp_tiles_set() { return amx::registers().set; }
+DP_TEST int32_t dp_tiles_set() { return emulated::registers().set; }
 
 // What other code on this thread does with tiles: 0 releases them, 1 sets shapes of its own.
 DP_TEST void dp_disturb(int32_t how) {
   amx::Shapes other;
   other.rows[3] = 5;
   other.row_bytes[3] = 20;
-  how ? amx::set_shapes(other) : amx::release();
+  how ? emulated::set_shapes(other) : emulated::release();
 }
 
 // Instructions that the processor would not run.
@@ -47,7 +47,7 @@ DP_TEST void dp_break_rules(int32_t which) {
     shapes.row_bytes[tile] = 64;
   }
   char room[1024] = {};
-  if (which == 0) amx::release(), amx::load<4>(room, 64);
+  if (which == 0) emulated::release(), amx::load<4>(room, 64);
   if (which == 1) shapes.rows[0] = 17;
   if (which == 2) shapes.rows[12] = 1;
   if (which == 3) shapes.row_bytes[4] = 32;
@@ -65,7 +65,7 @@ extern "C" long __wrap_syscall(long number, ...) {
   va_start(rest, number);
   const int request = va_arg(rest, int), feature = va_arg(rest, int);
   va_end(rest);
-  amx::must(number == SYS_arch_prctl && request == 0x1023 && feature == 18, "another request");
+  emulated::must(number == SYS_arch_prctl && request == 0x1023 && feature == 18, "another request");
   if (!std::getenv("DP_TEST_NO_TILES")) return 0;
   errno = EPERM;
   return -1;

@@ -38,7 +38,8 @@ def on_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything runs on the emulated library, whose best kernels are AMX."""
     for cached in (native_models.team, native_models.packed):
         cached.cache_clear()
-    monkeypatch.setattr(native, "library", lambda: libraries()[0])
+    library = libraries()[0]
+    monkeypatch.setattr(native, "library", lambda: library)
     yield
     for cached in (native_models.team, native_models.packed):
         cached.cache_clear()
@@ -205,8 +206,9 @@ def rows_give_their_own_bits(inputs: int, outputs: int, precision: str, threads:
 @given(inputs=st.integers(1, 257), outputs=st.integers(1, 100), threads=st.integers(1, 3))
 @pytest.mark.parametrize("precision", emulated.FORMATS)
 def test_any_matrix(precision: str, inputs: int, outputs: int, threads: int) -> None:
+    library = libraries()[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "library", lambda: libraries()[0])
+        patch.setattr(native, "library", lambda: library)
         native_models.team.cache_clear()
         rows_give_their_own_bits(inputs, outputs, precision, threads)
     native_models.team.cache_clear()
@@ -257,7 +259,8 @@ def test_tiles_are_taken_where_they_may_be(on_tiles: None) -> None:
 
 def test_a_system_that_refuses_tiles_gets_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "AMX is there, but this system does not let programs use it"
-    monkeypatch.setattr(native, "library", lambda: libraries()[1])
+    library = libraries()[1]
+    monkeypatch.setattr(native, "library", lambda: library)
     assert native.kernels() == "avx512" and native.missed() == why
     assert native.library().dp_kernels(b"amx") == b""
     facts = INFO.facts()

@@ -223,7 +223,7 @@ def test_bits_do_not_depend_on_the_pass(on_tiles: None, name: str, precision: st
 
 @pytest.mark.parametrize("precision", native_models.FORMATS)
 def test_logits_are_near_those_of_avx512(on_tiles: None, precision: str) -> None:
-    """int8 has the same bits but in attention's rounded inputs, which are the same here too."""
+    """int8 has its very bits: all but the tiles is shared."""
     ids = native_models.tokens(1, 40)
     plain = {
         kernels: native_models.one_by_one(native_models.runner("llama", precision, kernels), ids)

@@ -4,10 +4,10 @@
 #include <cstdarg>
 #include <cstdlib>
 
+#include <sys/syscall.h>
+
 #include "amx.h"
 #include "kernels.h"
-
-#include <sys/syscall.h>
 
 #define DP_TEST extern "C" __attribute__((visibility("default")))
 
@@ -63,7 +63,7 @@ DP_TEST void dp_break_rules(int32_t which) {
 extern "C" long __wrap_syscall(long number, ...) {
   va_list rest;
   va_start(rest, number);
-  const int request = va_arg(rest, int), feature = va_arg(rest, int);
+  const long request = va_arg(rest, long), feature = va_arg(rest, long);
   va_end(rest);
   emulated::must(number == SYS_arch_prctl && request == 0x1023 && feature == 18, "another request");
   if (!std::getenv("DP_TEST_NO_TILES")) return 0;

@@ -1,5 +1,5 @@
-// The tile instructions of AMX: eight registers of up to 16 rows of 64 bytes, each of the shape that
-// the thread's configuration gives it. Knows nothing of weights.
+// The tile instructions of AMX: eight registers of up to 16 rows of 64 bytes, each of the shape
+// that the thread's configuration gives it. Knows nothing of weights.
 //
 // In assembly, because the intrinsics of GCC 12 do not say which memory they read and write (of a
 // configuration the first 8 bytes, of what tileloadd reads nothing), so stores could come too late.

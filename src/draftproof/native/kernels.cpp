@@ -25,7 +25,7 @@ bool has_amx() { return has_avx512() && amx::there(); }
 #if defined(DP_AMX)
 // A process asks once for the room that the system needs to save tiles; its threads then have it.
 bool may_use_tiles() {
-  constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
   static const bool given = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
   return given;
 }

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were
 
 MOST = 32  # rows of a tile
 INFO = importlib.import_module("draftproof.cli.info")  # its package may hold the command there
+SLOW = pytest.mark.slow
 Seed = st.integers(0, 10**6)
 
 
@@ -201,7 +202,7 @@ def rows_give_their_own_bits(inputs: int, outputs: int, precision: str, threads:
         assert torch.equal(made(rows[:count]), alone[:count]), count
 
 
-@pytest.mark.slow
+@SLOW
 @settings(max_examples=300)
 @given(inputs=st.integers(1, 257), outputs=st.integers(1, 100), threads=st.integers(1, 3))
 @pytest.mark.parametrize("precision", emulated.FORMATS)
@@ -214,8 +215,15 @@ def test_any_matrix(precision: str, inputs: int, outputs: int, threads: int) -> 
     native_models.team.cache_clear()
 
 
-@pytest.mark.parametrize("precision", native_models.FORMATS)
-@pytest.mark.parametrize("name", native_models.CONFIGS)
+# Every model and every format; all pairs of them are slow.
+MODELS = [
+    pytest.param(name, precision, marks=[] if precision == "mixed" or name == "qwen3" else SLOW)
+    for name in native_models.CONFIGS
+    for precision in native_models.FORMATS
+]
+
+
+@pytest.mark.parametrize(("name", "precision"), MODELS)
 def test_bits_do_not_depend_on_the_pass(on_tiles: None, name: str, precision: str) -> None:
     assert native.kernels() == "amx"
     native_models.bits_do_not_depend_on_the_pass(name, precision, "amx")

@@ -1,8 +1,8 @@
 // Products by AMX tiles, of bf16 and of int8; the rest of the set is that of AVX512.
 //
-// bf16 of any number of rows, one included, goes through the same instruction, TDPBF16PS: it adds in
-// an order of its own (of each 32 inputs the even ones, the odd ones, then both to what was there),
-// and a row's bits must not depend on how many rows stand beside it.
+// bf16 of any number of rows, one included, goes through the same instruction, TDPBF16PS: it adds
+// in an order of its own (of each 32 inputs the even ones, the odd ones, then both to what was
+// there), and a row's bits must not depend on how many rows stand beside it.
 //
 // Tiles 4 and 5 hold inputs of up to 16 rows each, 6 and 7 the weights of the first and the last 16
 // outputs of a panel, 0 and 1 the sums of 4 with both, 2 and 3 those of 5.

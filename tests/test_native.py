@@ -14,7 +14,6 @@ import draftproof as dp
 import tiny
 from draftproof import native
 from draftproof.runners.base import Output, Work
-from draftproof.runners.native import NativeRunner
 from draftproof.tree import TokenTree
 from native_models import (
     CONFIGS,
@@ -22,6 +21,7 @@ from native_models import (
     FORMATS,
     PRECISIONS,
     SETS,
+    bits_do_not_depend_on_the_pass,
     model,
     one_by_one,
     random_tree,
@@ -86,50 +86,9 @@ def test_the_best_is_the_argmax() -> None:
 @pytest.mark.parametrize("precision", FORMATS)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_bits_do_not_depend_on_the_pass(name: str, precision: str, kernels: str) -> None:
-    """Chains, chunks of a prompt, batches, trees, growing trees, threads: one answer."""
     if kernels not in sets():
         pytest.skip(f"no {kernels} on this machine")
-    rng, ids = Random(4), tokens(4, 41)
-    plain = one_by_one(runner(name, precision, kernels, threads=1), ids)
-    for threads in (1, 2):
-        made = runner(name, precision, kernels, threads)
-        assert torch.equal(one_by_one(made, ids), plain)
-        for length in (2, 7, 12, 13, 29, 41):  # a tile, more than one, all
-            (output,) = made.forward(
-                [Work(0, ids[: 41 - length], TokenTree.chain(ids[41 - length :]))]
-            )
-            assert torch.equal(output.logits, plain[41 - length :])
-            made.free(0)
-        at = 0
-        for size in (1, 16, 3, 20):
-            made.forward([Work(0, ids[at : at + size], None)])
-            at += size
-        (output,) = made.forward([Work(0, [], TokenTree.chain([ids[40]]))])
-        assert torch.equal(output.logits[0], plain[40])
-        _trees(made, rng, ids)
-
-
-def _trees(made: NativeRunner, rng: Random, ids: list[int]) -> None:
-    """Two requests with trees in one pass, each node against its path alone; then a roll-back."""
-    trees = [random_tree(rng, ids[20], 14), random_tree(rng, ids[30], 9)]
-    work = [Work(1, ids[:20], trees[0]), Work(2, ids[:30], trees[1])]
-    kept = [output.logits.clone() for output in made.forward(work)]
-    for item, rows in zip(work, kept, strict=True):
-        assert item.tree is not None
-        for node in range(len(item.tree)):
-            path = [*item.new, item.tree.tokens[0], *item.tree.path_tokens(node)]
-            assert torch.equal(rows[node], one_by_one(made, path)[-1])
-    tree = trees[0]
-    path = tree.path(len(tree) - 1)
-    made.keep(1, path)
-    sequence = [*ids[:20], *(tree.tokens[node] for node in path), 5]
-    grown = TokenTree.chain([5, 6, 7])
-    first = made.forward([Work(1, [], TokenTree.chain([5]))])[0].logits[0].clone()
-    more = made.forward([Work(1, [], grown, first=1)])[0].logits.clone()
-    want = one_by_one(made, [*sequence, 6, 7])
-    assert torch.equal(first, want[-3]) and torch.equal(more, want[-2:])
-    for key in (1, 2):
-        made.free(key)
+    bits_do_not_depend_on_the_pass(name, precision, kernels)
 
 
 @pytest.mark.parametrize("kernels", SETS)

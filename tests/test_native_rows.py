@@ -130,7 +130,7 @@ def test_a_token_that_the_model_does_not_have(place: str, token: int) -> None:
 # --- overflow -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernels", ["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("kernels", ["portable", "avx2", "avx512", "amx"])
 def test_a_token_that_overflows_changes_no_sibling(kernels: str) -> None:
     """Nor what comes after it: its slots hold NaN until they are written anew."""
     if not native.library().dp_kernels(kernels.encode()):

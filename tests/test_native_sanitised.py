@@ -1,6 +1,7 @@
 """The kernels under thread, address and undefined-behaviour sanitisers: slow, and once for all.
 
-The portable kernels only: intrinsics are no code of ours, and the loops around them are shared.
+The portable kernels, and those of AMX on emulated tiles: other intrinsics are no code of ours, and
+the loops around them are shared.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import compiled
+import emulated
 from draftproof import native
 
 pytestmark = [
@@ -53,6 +55,14 @@ def run(*command: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
 
 def test_threads_that_share_models_and_teams(built: Path) -> None:
     done = run(built / "stress")
+    assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr[-6000:]
+
+
+def test_threads_on_emulated_tiles(built: Path) -> None:
+    emulated.need_avx512()
+    sources = [compiled.SUPPORT / "native_stress.cpp", *emulated.MORE]
+    flags = ("-O1", "-g", *FLAGS[built.name], *emulated.FLAGS)
+    done = run(compiled.build(built, "tiles", sources, *flags, link=emulated.LINK))
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr[-6000:]
 
 

@@ -6,6 +6,7 @@ Knows no transformers model: `Raw` packs a small one of random numbers.
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 import sys
@@ -41,12 +42,22 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def build(folder: Path, name: str, more: Sequence[Path], *flags: str, link: Sequence[str]) -> Path:
-    """The kernels and `more` sources compiled with `flags`; skips where that cannot be."""
+def build(
+    folder: Path,
+    name: str,
+    more: Sequence[Path],
+    *flags: str,
+    link: Sequence[str],
+    alone: bool = False,
+) -> Path:
+    """The kernels and `more` sources compiled with `flags`; skips where that cannot be.
+
+    alone: only those sources.
+    """
     compiler = shutil.which("c++")
     if compiler is None or sys.platform != "linux":
         pytest.skip("there is no C++ compiler that builds for Linux here")
-    sources = [path for path in SOURCES.glob("*.cpp") if "avx" not in path.name]
+    sources = [path for path in SOURCES.glob("*.cpp") if not re.search("avx|amx", path.name)]
     assert sources, "the kernels' sources are not in the checkout"
 
     def run(*arguments: str) -> None:
@@ -59,7 +70,7 @@ def build(folder: Path, name: str, more: Sequence[Path], *flags: str, link: Sequ
         return made
 
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compiled, [*more, *sources]))
+        objects = list(pool.map(compiled, more if alone else [*more, *sources]))
     run(*objects, *flags, *link, "-pthread", "-o", str(folder / name))
     return folder / name
 
@@ -69,7 +80,8 @@ class Raw:
 
     def __init__(self, library: Any, precision: int = native.BF16, **changes: Any) -> None:
         self.library = library
-        self.shape = native.Shape(**{**SHAPE, "precision": precision, **changes})
+        formats = native.formats(precision)  # of all matrices
+        self.shape = native.Shape(**{**SHAPE, "formats": formats, **changes})
         self.model = library.dp_model_new(byref(self.shape), b"portable")
         if not self.model:
             raise MemoryError

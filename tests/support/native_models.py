@@ -1,4 +1,4 @@
-"""Small models for the native runner, and their logits one token at a time."""
+"""Small models for the native runner, their logits one token at a time and in other passes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from draftproof.runners.weights import LoadedWeights
 from draftproof.tree import TokenTree
 
 V = 99
-SETS = ("portable", "avx2", "avx512")
+SETS = ("portable", "avx2", "avx512", "amx")
 PRECISIONS = ("bfloat16", "int8")
 FORMATS: dict[str, Any] = {  # of the head, q k v, o, gate and up, down
     "bfloat16": native.BF16,
@@ -143,3 +143,48 @@ def one_by_one(made: NativeRunner, ids: Sequence[int]) -> Tensor:
 
 def spread_error(got: Tensor, want: Tensor) -> float:
     return float((got - want).norm() / (want - want.mean(-1, keepdim=True)).norm())
+
+
+def bits_do_not_depend_on_the_pass(name: str, precision: str, kernels: str) -> None:
+    """Chains, chunks of a prompt, batches, trees, growing trees, threads: one answer."""
+    rng, ids = Random(4), tokens(4, 41)
+    plain = one_by_one(runner(name, precision, kernels, threads=1), ids)
+    for threads in (1, 2):
+        made = runner(name, precision, kernels, threads)
+        assert torch.equal(one_by_one(made, ids), plain)
+        for length in (2, 7, 12, 13, 29, 41):  # a tile, more than one, all
+            (output,) = made.forward(
+                [Work(0, ids[: 41 - length], TokenTree.chain(ids[41 - length :]))]
+            )
+            assert torch.equal(output.logits, plain[41 - length :])
+            made.free(0)
+        at = 0
+        for size in (1, 16, 3, 20):
+            made.forward([Work(0, ids[at : at + size], None)])
+            at += size
+        (output,) = made.forward([Work(0, [], TokenTree.chain([ids[40]]))])
+        assert torch.equal(output.logits[0], plain[40])
+        _trees(made, rng, ids)
+
+
+def _trees(made: NativeRunner, rng: Random, ids: list[int]) -> None:
+    """Two requests with trees in one pass, each node against its path alone; then a roll-back."""
+    trees = [random_tree(rng, ids[20], 14), random_tree(rng, ids[30], 9)]
+    work = [Work(1, ids[:20], trees[0]), Work(2, ids[:30], trees[1])]
+    kept = [output.logits.clone() for output in made.forward(work)]
+    for item, rows in zip(work, kept, strict=True):
+        assert item.tree is not None
+        for node in range(len(item.tree)):
+            path = [*item.new, item.tree.tokens[0], *item.tree.path_tokens(node)]
+            assert torch.equal(rows[node], one_by_one(made, path)[-1])
+    tree = trees[0]
+    path = tree.path(len(tree) - 1)
+    made.keep(1, path)
+    sequence = [*ids[:20], *(tree.tokens[node] for node in path), 5]
+    grown = TokenTree.chain([5, 6, 7])
+    first = made.forward([Work(1, [], TokenTree.chain([5]))])[0].logits[0].clone()
+    more = made.forward([Work(1, [], grown, first=1)])[0].logits.clone()
+    want = one_by_one(made, [*sequence, 6, 7])
+    assert torch.equal(first, want[-3]) and torch.equal(more, want[-2:])
+    for key in (1, 2):
+        made.free(key)

@@ -25,7 +25,7 @@ float number(uint32_t &state) {
   return float(int32_t(state >> 8) - (1 << 23)) / float(1 << 24);
 }
 
-dp_model *model_of(int precision) {
+dp_model *model_of(int format) {
   dp_shape s{};
   s.layers = 2;
   s.hidden = kHidden;
@@ -34,7 +34,7 @@ dp_model *model_of(int precision) {
   s.head_dim = 16;
   s.intermediate = 50;
   s.vocabulary = kVocabulary;
-  s.precision = precision;
+  for (int32_t &each : s.formats) each = format;
   s.has_qk_norm = 1;
   s.eps = 1e-6f;
   s.rope_scale = 1.0f;

@@ -94,9 +94,10 @@ def _version(library: str) -> str | None:
 
 def _native() -> dict[str, Any]:
     try:
-        return _state(kernels=native.kernels(), precisions=[*native.PRECISIONS])
+        kernels, missed = native.kernels(), native.missed() or None
+        return _state(kernels=kernels, missed=missed, precisions=[*native.PRECISIONS])
     except native.Missing as error:
-        return _state(str(error), kernels=None, precisions=[])
+        return _state(str(error), kernels=None, missed=None, precisions=[])
 
 
 def _cuda() -> dict[str, Any]:
@@ -159,6 +160,8 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for runner, state in found["runners"].items():
         kernels, kinds = state.get("kernels"), " and ".join(state.get("precisions", ()))
         yield f"runner {runner}", _said(state, f"{kernels} kernels, {kinds}" if kernels else "")
+        if state.get("missed"):
+            yield "", state["missed"]
     yield "methods", ", ".join(found["methods"])
     for name, library in found["optional"].items():
         yield name, f"{library['version'] or 'not installed'} ({library['adds']})"

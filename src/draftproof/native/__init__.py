@@ -23,7 +23,7 @@ from ctypes import (
 )
 from typing import Any
 
-VERSION = 5  # of the interface
+VERSION = 6  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8 = 0, 1
 PRECISIONS = {"bfloat16": BF16, "int8": INT8}
@@ -101,6 +101,7 @@ class Pass(ctypes.Structure):
 FUNCTIONS = {
     "dp_version": (c_int32, ()),
     "dp_kernels": (c_char_p, (c_char_p,)),
+    "dp_kernels_missed": (c_char_p, ()),
     "dp_team_new": (c_void_p, (c_int32,)),
     "dp_team_free": (None, (c_void_p,)),
     "dp_model_bytes": (c_int64, (POINTER(Shape),)),
@@ -181,6 +182,12 @@ def found() -> ctypes.CDLL | None:
 
 
 def kernels() -> str:
-    """The instruction set that runs here: avx512, avx2 or portable. Raises `Missing`."""
+    """The instruction set that runs here: amx, avx512, avx2 or portable. Raises `Missing`."""
     name: bytes = library().dp_kernels(b"")
     return name.decode()
+
+
+def missed() -> str:
+    """Why not the best set that the processor could run, or "". Raises `Missing`."""
+    why: bytes = library().dp_kernels_missed()
+    return why.decode()

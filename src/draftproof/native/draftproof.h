@@ -78,8 +78,10 @@ typedef struct {
 } dp_pass;
 
 DP_API int32_t dp_version(void);
-// The kernels that run here: "avx512", "avx2" or "portable". Names a set, "" the best of them.
+// The kernels that run here: "amx", "avx512", "avx2" or "portable". Names a set, "" the best of them.
 DP_API const char *dp_kernels(const char *wanted);
+// Why the best set that the processor could run is not taken, a sentence, or "".
+DP_API const char *dp_kernels_missed(void);
 
 // NULL where the system does not give so many threads.
 DP_API dp_team *dp_team_new(int32_t threads);

@@ -71,12 +71,14 @@ DP_API int32_t dp_head(dp_model *model, dp_team *team, const float *hidden, int3
   return DP_NO_MEMORY;
 }
 
-DP_API int32_t dp_version() { return 5; }
+DP_API int32_t dp_version() { return 6; }
 
 DP_API const char *dp_kernels(const char *wanted) {
   const Kernels *found = pick_kernels(wanted);
   return found ? found->name : "";
 }
+
+DP_API const char *dp_kernels_missed() { return missed_kernels(); }
 
 DP_API dp_team *dp_team_new(int32_t threads) try {
   constexpr int kMostThreads = 1 << 12;  // the team counts them in 15 bits

@@ -1,17 +1,58 @@
 #include "kernels.h"
 
 #include <cstring>
+#if defined(DP_X86)
+#include "amx.h"
+#endif
+#if defined(DP_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace {
+
+#if defined(DP_X86)
+bool has_avx512() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+}
+
+bool has_amx() { return has_avx512() && amx::there(); }
+#endif
+
+#if defined(DP_AMX)
+// A process asks once for the room that the system needs to save tiles; its threads then have it.
+bool may_use_tiles() {
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  static const bool given = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  return given;
+}
+
+const Kernels *amx_set() {
+  static const Kernels set = [] {
+    Kernels made = kAvx512;
+    made.name = "amx";
+    made.rows = kMostTileRows;
+    made.tiles[DP_BF16].tile = amx_bf16;
+    made.tiles[DP_INT8].tile = amx_int8;
+    return made;
+  }();
+  return &set;
+}
+#endif
+
+}  // namespace
 
 const Kernels *pick_kernels(const char *name) {
-  const Kernels *runnable[3];
+  const Kernels *runnable[4];
   int count = 0;
+#if defined(DP_AMX)
+  if (has_amx() && may_use_tiles()) runnable[count++] = amx_set();
+#endif
 #if defined(DP_X86)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")) {
-    runnable[count++] = &kAvx512;
-  }
+  if (has_avx512()) runnable[count++] = &kAvx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) runnable[count++] = &kAvx2;
 #endif
   runnable[count++] = &kPortable;
@@ -20,4 +61,15 @@ const Kernels *pick_kernels(const char *name) {
     if (!std::strcmp(runnable[i]->name, name)) return runnable[i];
   }
   return nullptr;
+}
+
+const char *missed_kernels() {
+#if defined(DP_AMX)
+  if (has_amx() && !may_use_tiles()) {
+    return "AMX is there, but this system does not let programs use it";
+  }
+#elif defined(DP_X86)
+  if (has_amx()) return "AMX is there, but the kernels were built without it";
+#endif
+  return "";
 }

@@ -54,7 +54,12 @@ struct Kernels {
 extern const Kernels kPortable;
 #if defined(DP_X86)
 extern const Kernels kAvx2, kAvx512;
+// Tiles of rows that are prepared as for kAvx512.
+void amx_bf16(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
+void amx_int8(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
 #endif
 
 // The set of that name, the best for "", or null when it does not run here.
 const Kernels *pick_kernels(const char *name);
+// Why the best set that the processor could run is not taken, a sentence, or "".
+const char *missed_kernels();

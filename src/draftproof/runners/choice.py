@@ -160,7 +160,7 @@ def _native(model: Any, int8: bool, threads: int | None, **options: Any) -> Nati
     team = Team(threads or torch.get_num_threads())
     precision = INT8 if int8 else "bfloat16"
     made = on_native(model, precision=precision, team=team, **options)
-    if native.kernels() != "avx512":
+    if native.kernels() not in ("amx", "avx512"):
         say_once(f"no AVX512 with BF16 and VNNI here: {native.kernels()} kernels, slower")
     return made
 

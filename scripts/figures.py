@@ -71,11 +71,21 @@ def readme() -> str:
     lookup = speed(statistics.median(greedy(torch, "transformers lookup")))
     of_batch = (greedy(batches, f"draftproof {each}", 8) for each in ("none", "draft"))
     of_torch = (greedy(torch, f"draftproof {each}") for each in ("none", "ngram"))
+    real, real_int8 = load("cpu_peers/smollm2-bf16"), load("cpu_peers/smollm2-int8")
+    ours8, theirs8 = (median(real_int8, side, "none") for side in ("draftproof", "llama.cpp"))
     rows = [
         native("`NGram()`", bf16, "lookup", others("lookup", "look-up")),
         native("`DraftModel`", bf16, "draft", others("draft", "the same draft")),
         native("`DraftModel`, temperature 0.7", sampled, "draft", "Same seed, same tokens."),
         native("`NGram()`, int8", int8, "lookup", "Half the bytes to read: another model."),
+        native(
+            "`NGram()`, SmolLM2-135M-Instruct, HumanEval",
+            real,
+            "lookup",
+            f"A published model. OpenVINO with look-up writes {median(real, 'openvino', 'lookup')} "
+            f"tokens/s; plain, llama.cpp {median(real, 'llama.cpp', 'none')}, and in int8 "
+            f"{theirs8}, ours {ours8}.",
+        ),
         row("`DraftModel`, batch of 8", *of_batch, "A full batch leaves nothing to gain."),
         row(
             "`NGram()`, bundled pair in float32 on torch",
@@ -84,12 +94,12 @@ def readme() -> str:
         ),
     ]
     days = sorted(
-        {run["environment"]["date"][:10] for run in (bf16, int8, sampled, batches, torch)}
+        {run["environment"]["date"][:10] for run in (bf16, int8, sampled, batches, torch, real)}
     )
     headings = ("drafts", "plain, tokens/s", "drafted, tokens/s", "ratio", "note")
     return (
         markdown(headings, rows)
-        + f"\n{' and '.join(days)}, {machine(bf16['environment']['machine'])}; medians of 3 to 5 "
+        + f"\n{', '.join(days)}, {machine(bf16['environment']['machine'])}; medians of 3 to 5 "
         "rounds, sides in turn.\n"
     )
 
@@ -135,6 +145,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "methods-bundled-0-7": lambda: methods("bundled-bfloat16-0.7"),
     "methods-inflated-0": lambda: methods("inflated-bfloat16-0"),
     "methods-inflated-0-7": lambda: methods("inflated-bfloat16-0.7"),
+    "methods-smollm2-0": lambda: methods("smollm2-bfloat16-0"),
     "methods-several-drafts": several_drafts,
     "benchmarks": benchmarks,
     "cpu-peers": peers,

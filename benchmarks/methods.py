@@ -140,7 +140,7 @@ def main(
     out: Path = Path("bench-results"),
 ) -> None:
     """Measure, and write JSON and a table in Markdown."""
-    base = dp.LLM(located(target, "target"), runner=runner, dtype=dtype)
+    base = dp.LLM(located(target, "target"), runner=runner, dtype=dtype, speculate=None)
     load = clock.load()
     draft, heads = located(draft, "draft"), located(heads, "heads")
     listed = candidates(draft, second_draft, heads, exit, base.runner.layers)

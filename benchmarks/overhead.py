@@ -207,7 +207,7 @@ def main() -> None:
     if native.found() is not None:
         columns = "method", "temperature", "engine ms", "Python ms", "step ms"
         table = Table(*columns, title="native, bundled pair")
-        plain = LLM(bundled.folder("target"), runner="native")
+        plain = LLM(bundled.folder("target"), runner="native", speculate=None)
         for method, make in (
             ("none", lambda confidence: None),
             ("ngram", lambda confidence: NGram()),

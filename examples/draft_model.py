@@ -5,7 +5,9 @@ from draftproof import bundled
 
 params = dp.SamplingParams(temperature=0.7, seed=1, max_tokens=64)
 prompt = "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test"
-(plain,) = dp.LLM(bundled.folder("target"), dtype="float32").generate(prompt, params)
+(plain,) = dp.LLM(bundled.folder("target"), dtype="float32", speculate=None).generate(
+    prompt, params
+)
 llm = dp.LLM(
     bundled.folder("target"), dtype="float32", speculate=dp.DraftModel(bundled.folder("draft"))
 )

@@ -9,7 +9,7 @@ from draftproof import bundled
 
 prompt = "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test"
 params = dp.SamplingParams(max_tokens=64)
-llm = dp.LLM(bundled.folder("target"), dtype="float32")
+llm = dp.LLM(bundled.folder("target"), dtype="float32", speculate=None)
 (plain,) = llm.generate(prompt, params)
 layers = llm.runner.layers // 2
 llm.use(dp.EarlyExit(layers, min_confidence=0.0))

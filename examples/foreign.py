@@ -15,7 +15,7 @@ spec["model"]["merges"] = spec["model"]["merges"][: len(spec["model"]["merges"])
 coarse = Tokenizer.from_str(json.dumps(spec))
 theirs = PreTrainedTokenizerFast(tokenizer_object=coarse, bos_token=ours.bos_token)
 
-llm = dp.LLM(bundled.folder("target"), dtype="float32")
+llm = dp.LLM(bundled.folder("target"), dtype="float32", speculate=None)
 params = dp.SamplingParams(temperature=0.7, seed=1, max_tokens=96)
 (plain,) = llm.generate(PROMPTS[0], params)
 

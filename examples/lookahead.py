@@ -5,7 +5,7 @@ from draftproof import bundled
 
 prompt = "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test"
 params = dp.SamplingParams(seed=1, max_tokens=64)
-llm = dp.LLM(bundled.folder("target"), dtype="float32")
+llm = dp.LLM(bundled.folder("target"), dtype="float32", speculate=None)
 (plain,) = llm.generate(prompt, params)
 lookahead = dp.Lookahead(window=5, ngram=4, guesses=5)
 llm.use(lookahead)

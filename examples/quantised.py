@@ -4,7 +4,7 @@ import draftproof as dp
 from draftproof import bundled, native
 from draftproof.bundled.prompts import PROMPTS
 
-llm = dp.LLM(bundled.folder("target"), dtype="float32")
+llm = dp.LLM(bundled.folder("target"), dtype="float32", speculate=None)
 params = dp.SamplingParams(max_tokens=96)
 (plain,) = llm.generate(PROMPTS[0], params)
 

@@ -5,7 +5,7 @@ from draftproof import bundled
 
 prompt = "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def test"
 params = dp.SamplingParams(temperature=0.7, seed=1, max_tokens=64)
-llm = dp.LLM(bundled.folder("target"), dtype="float32")
+llm = dp.LLM(bundled.folder("target"), dtype="float32", speculate=None)
 (plain,) = llm.generate(prompt, params)
 drafts = dp.SpecInfer([bundled.folder("draft")], expansion=(3, 2, 1, 1))  # 3 + 6 + 6 + 6 nodes
 llm.use(drafts)

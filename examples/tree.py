@@ -4,7 +4,7 @@ import draftproof as dp
 from draftproof import bundled
 from draftproof.bundled.prompts import PROMPTS
 
-llm = dp.LLM(bundled.folder("target"), dtype="float32")
+llm = dp.LLM(bundled.folder("target"), dtype="float32", speculate=None)
 params = dp.SamplingParams(temperature=0.7, seed=1, max_tokens=96)
 (plain,) = llm.generate(PROMPTS[0], params)
 

@@ -60,7 +60,7 @@ def test_the_page_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_tokens_are_those_of_plain_decoding(setting: str) -> None:
     proposer, params = method()(), SETTINGS[setting]
-    with dp.LLM(target()) as llm:
+    with dp.LLM(target(), speculate=None) as llm:
         plain = [one for prompt in PROMPTS for one in llm.generate([prompt], params)]
     with dp.LLM(target(), speculate=proposer) as llm:
         done = written(llm, params)
@@ -71,7 +71,7 @@ def test_the_tokens_are_those_of_plain_decoding(setting: str) -> None:
 
 def test_it_works_beside_others_and_under_the_other_rule() -> None:
     params = SETTINGS["greedy"]
-    with dp.LLM(target()) as llm:
+    with dp.LLM(target(), speculate=None) as llm:
         plain = [one.token_ids for one in llm.generate(PROMPTS, params)]
     with dp.LLM(target(), speculate=[method()(), dp.NGram(min_ngram=1)]) as llm:
         assert [one.token_ids for one in written(llm, params)] == plain
@@ -80,7 +80,7 @@ def test_it_works_beside_others_and_under_the_other_rule() -> None:
 
 
 def test_it_is_certified() -> None:
-    with dp.LLM(target()) as llm:
+    with dp.LLM(target(), speculate=None) as llm:
         begun = llm.generate(PROMPTS, SETTINGS["greedy"])  # short answers repeat only what is there
         prompts = [one.prompt_token_ids + one.token_ids for one in begun]
         found = certify(llm, {"bigrams": method()}, prompts, rules=["coupled"], max_tokens=16)

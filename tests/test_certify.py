@@ -62,7 +62,7 @@ def test_a_sound_engine_is_identical() -> None:
 @pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 def test_on_the_native_runner_not_a_bit_may_differ() -> None:
     model = tiny.model("llama", dtype=torch.bfloat16, head_dim=16)
-    llm = dp.LLM(model, runner="native")
+    llm = dp.LLM(model, runner="native", speculate=None)
     made = {"ngram": lambda: dp.NGram(min_ngram=1), **methods()}
     found = certificates.certify(llm, made, PROMPTS[1:3], max_tokens=10, runs=20, contexts=1)
     assert found.code == certificates.IDENTICAL
@@ -76,7 +76,9 @@ def test_near_ties_are_counted_and_nothing_hides_behind_them() -> None:
     model = tiny.model("llama", vocab_size=4000, dtype=torch.bfloat16)
     made = {"draft": lambda: dp.DraftModel(model, 5, min_confidence=0.0)}
     prompts = [[7 * i + 3, *p] for i, p in enumerate(PROMPTS)]
-    found = certificates.certify(dp.LLM(model), made, prompts, rules=["coupled"], max_tokens=24)
+    found = certificates.certify(
+        dp.LLM(model, speculate=None), made, prompts, rules=["coupled"], max_tokens=24
+    )
     assert found.code == certificates.NEAR_TIES and found.near_ties
     assert found.verdict.startswith(f"NEAR-TIES: {found.near_ties} tokens differ by rounding")
     # Each prompt is compared to its end, whatever came before: twice, alone and in the batch.
@@ -94,7 +96,7 @@ def test_a_method_is_made_once_for_both_rules() -> None:
         return made[-1]
 
     options: dict[str, Any] = {"max_tokens": 4, "runs": 1, "contexts": 1}
-    certificates.certify(dp.LLM(target()), {"draft": make}, PROMPTS[:1], **options)
+    certificates.certify(dp.LLM(target(), speculate=None), {"draft": make}, PROMPTS[:1], **options)
     assert len(made) == 2
 
 
@@ -134,7 +136,7 @@ def test_logits_that_differ_without_a_token_are_a_defect(monkeypatch: pytest.Mon
 def test_what_was_measured_is_no_excuse_beyond_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = torch.Generator().manual_seed(0)
     off_rows(monkeypatch, lambda rows: rows + torch.randn(rows.shape, generator=noise))
-    llm = dp.LLM(target())
+    llm = dp.LLM(target(), speculate=None)
     made = identity.references(llm, PROMPTS[:1], [SamplingParams(max_tokens=20)], lambda: None)
     bound = identity.calibrate(llm, made)
     largest = max(float(row.abs().max()) for row in made[0].rows)
@@ -189,4 +191,4 @@ def test_a_difference_that_is_no_number_is_infinite() -> None:
 
 def test_none_is_not_certified() -> None:
     with pytest.raises(ValueError, match="what everything is compared with"):
-        certificates.certify(dp.LLM(target()), {"none": lambda: None}, PROMPTS)
+        certificates.certify(dp.LLM(target(), speculate=None), {"none": lambda: None}, PROMPTS)

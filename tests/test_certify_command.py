@@ -128,7 +128,7 @@ def test_a_script_shows_a_false_law(
     with monkeypatch.context() as patch:
         wrong_residual(patch)
         found = certificates.certify(
-            dp.LLM(paths["target"], **options),
+            dp.LLM(paths["target"], speculate=None, **options),
             {"draft": lambda: methods.named("draft", sources)},
             PROMPTS[:1],
             rules=["rejection"],

@@ -67,7 +67,9 @@ NEVER = when(lambda requests: False)
 def certified(method: Callable[[], Any], prompts: Any = None, **options: Any) -> Certificate:
     options = {"max_tokens": 6, "runs": 30, "contexts": 1, **options}
     model = options.pop("model", None) or target()
-    return certificates.certify(dp.LLM(model), {"x": method}, prompts or PROMPTS[:2], **options)
+    return certificates.certify(
+        dp.LLM(model, speculate=None), {"x": method}, prompts or PROMPTS[:2], **options
+    )
 
 
 # --- methods that draft nothing, or not everywhere ------------------------------------------------
@@ -214,11 +216,13 @@ def test_nothing_is_not_certified(name: str) -> None:
     options: dict[str, Any] = {"prompts": [], "rules": []}
     given: dict[str, Any] = {"prompts": PROMPTS, name: options.get(name, 0)}
     with pytest.raises(ValueError, match=f"{name}: 0 of them certify nothing"):
-        certificates.certify(dp.LLM(target()), {"x": ALWAYS}, **given)
+        certificates.certify(dp.LLM(target(), speculate=None), {"x": ALWAYS}, **given)
     with pytest.raises(ValueError, match="methods: 0 of them"):
-        certificates.certify(dp.LLM(target()), {}, PROMPTS)
+        certificates.certify(dp.LLM(target(), speculate=None), {}, PROMPTS)
     with pytest.raises(ValueError, match="rule 'typical' cannot be certified"):
-        certificates.certify(dp.LLM(target()), {"x": ALWAYS}, PROMPTS, rules=["typical"])
+        certificates.certify(
+            dp.LLM(target(), speculate=None), {"x": ALWAYS}, PROMPTS, rules=["typical"]
+        )
 
 
 def test_look_ups_are_exercised() -> None:

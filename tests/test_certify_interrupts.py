@@ -29,7 +29,7 @@ def interrupting(part: str) -> Callable[[str, float], None]:
 
 def certify(part: str) -> certificates.Certificate:
     return certificates.certify(
-        dp.LLM(target()),
+        dp.LLM(target(), speculate=None),
         {"draft": lambda: dp.DraftModel(draft())},
         PROMPTS[:2],
         max_tokens=4,

@@ -62,7 +62,7 @@ def drafting() -> dp.DraftModel:
 def rejected(methods: dict[str, Any], **options: Any) -> Certificate:
     """A small certificate of the rejection rule alone."""
     options = {"max_tokens": 4, "runs": 10, "contexts": 1, **options}
-    llm = dp.LLM(target())
+    llm = dp.LLM(target(), speculate=None)
     return certificates.certify(llm, methods, PROMPTS[:2], rules=["rejection"], **options)
 
 
@@ -148,7 +148,7 @@ def test_rounding_is_no_false_law() -> None:
     impossible = 0
     for seed in range(2):
         model = tiny.model("llama", seed, torch.bfloat16, vocab_size=1000, initializer_range=0.1)
-        llm = dp.LLM(model)
+        llm = dp.LLM(model, speculate=None)
         made = identity.references(llm, [IDS], [SamplingParams(max_tokens=20)], lambda: None)
         bound = identity.calibrate(llm, made, certificates._wider(llm))
         near = tiny.relative(model, 0.1)
@@ -190,7 +190,7 @@ def test_logits_are_compared_where_tokens_differ_by_right(monkeypatch: pytest.Mo
 
 
 def examined(params: SamplingParams) -> set[str]:
-    llm = dp.LLM(target())
+    llm = dp.LLM(target(), speculate=None)
     engine = dp.LLM(llm, speculate=drafting(), rule="rejection")
     made = [Reference(i, ids, params, [], None, []) for i, ids in enumerate(PROMPTS)]
     outcome = sampled.examine(llm, engine, made, Bound(1e-4, 0.0, None, 0.0))
@@ -212,7 +212,7 @@ def test_a_draw_ends_where_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_prompts_are_replayed_in_slices() -> None:
-    llm = dp.LLM(target())
+    llm = dp.LLM(target(), speculate=None)
     llm.engine.scheduler.prompt_budget = 4
     (ref,) = identity.references(llm, PROMPTS[2:3], [SamplingParams(max_tokens=6)], lambda: None)
     rows = sampled.replay(llm, ref.prompt, ref.tokens)
@@ -223,7 +223,10 @@ def test_long_prompts_are_replayed_in_slices() -> None:
 
 
 def test_the_exact_law_is_what_plain_decoding_follows() -> None:
-    llm, params = dp.LLM(target(), rule="rejection"), law.SETTINGS["penalties, top_k=4"]
+    llm, params = (
+        dp.LLM(target(), rule="rejection", speculate=None),
+        law.SETTINGS["penalties, top_k=4"],
+    )
     want = law.exact(llm, IDS, params, 0.0).shares
     assert math.isclose(sum(want.values()), 1.0) and len(want) == 4**3
     (triple, share) = max(want.items(), key=lambda pair: pair[1])

@@ -79,11 +79,11 @@ def test_a_draft_is_read_so_too(tmp_path: Path) -> None:
 def test_generation_config_and_name_are_the_folder_s(tmp_path: Path) -> None:
     folder = saved(model("llama"), tmp_path)
     (folder / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.3}')
-    with dp.LLM(folder) as llm:
+    with dp.LLM(folder, speculate=None) as llm:
         assert dp.SamplingParams.from_model(llm).temperature == 0.3
         assert repr(str(folder)) in repr(llm)
     (folder / "generation_config.json").unlink()
-    with dp.LLM(folder) as llm:
+    with dp.LLM(folder, speculate=None) as llm:
         assert dp.SamplingParams.from_model(llm).temperature == 0
 
 
@@ -139,7 +139,7 @@ def test_what_is_damaged_is_named(damage: str, dtype: str, tmp_path: Path) -> No
     folder = saved(model("llama"), tmp_path)
     edit(folder)
     with pytest.raises(ValueError, match=said) as caught:
-        dp.LLM(folder, dtype=dtype)
+        dp.LLM(folder, dtype=dtype, speculate=None)
     assert "\n" not in str(caught.value)
 
 
@@ -147,7 +147,7 @@ def test_on_torch_a_damaged_tensor_is_named_too(tmp_path: Path) -> None:
     folder = saved(model("llama"), tmp_path)
     DAMAGES["infinity"][0](folder)
     with pytest.raises(ValueError, match="logits that are not finite: model.norm.weight holds NaN"):
-        dp.LLM(folder, runner="torch")
+        dp.LLM(folder, runner="torch", speculate=None)
 
 
 @pytest.mark.parametrize(("dtype", "factor"), [("auto", 1), ("float32", 2)])
@@ -159,10 +159,10 @@ def test_what_does_not_fit_is_not_loaded(
     for room in (size - 1, size + 1):
         monkeypatch.setattr(loading, "available_bytes", lambda device, room=room: room)
         if room > size:
-            dp.LLM(folder, runner="torch", dtype=dtype).close()
+            dp.LLM(folder, runner="torch", dtype=dtype, speculate=None).close()
             continue
         with pytest.raises(ValueError, match=r"GB on torch and .* free: use bfloat16 or int8"):
-            dp.LLM(folder, runner="torch", dtype=dtype)
+            dp.LLM(folder, runner="torch", dtype=dtype, speculate=None)
 
 
 def test_a_shard_that_is_missing_or_cut(tmp_path: Path) -> None:
@@ -171,10 +171,10 @@ def test_a_shard_that_is_missing_or_cut(tmp_path: Path) -> None:
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-100])
     with pytest.raises(ValueError, match=f"{shard.name} .*cut short or damaged"):
-        dp.LLM(folder)
+        dp.LLM(folder, speculate=None)
     shard.unlink()
     with pytest.raises(ValueError, match=shard.name):
-        dp.LLM(folder)
+        dp.LLM(folder, speculate=None)
 
 
 def other_names(at: Path) -> None:

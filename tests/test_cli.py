@@ -54,7 +54,7 @@ def test_the_text_of_the_library_from_every_source(run: Any, pair: Path, tmp_pat
         run("generate", "T", "--prompt-file", str(file), *short),
         run("generate", "T", *short, stdin=PROMPT.encode()),
     ]
-    llm = draftproof.LLM(pair / "target")
+    llm = draftproof.LLM(pair / "target", speculate=None)
     (wanted,) = llm.generate(PROMPT, draftproof.SamplingParams(max_tokens=12))
     assert (
         results == [Result(0, wanted.text + "\n", "(cut: --max-tokens 12)\n")] * 3

@@ -35,7 +35,7 @@ DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "coming_from.md"
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[dp.LLM]:
-    with dp.LLM(model(), tokenizer=tokenizer()) as made:
+    with dp.LLM(model(), tokenizer=tokenizer(), speculate=None) as made:
         yield made
 
 
@@ -75,7 +75,7 @@ def test_a_number_of_an_llm_is_one() -> None:
 
 def test_what_was_given_without_a_name() -> None:
     with pytest.raises(TypeError, match="LLM takes 1 without a name; by name: tokenizer="):
-        dp.LLM("bundled", tokenizer())
+        dp.LLM("bundled", tokenizer(), speculate=None)
     with pytest.raises(ValueError, match=r"dp\.DraftModel\('Qwen/Qwen3-0\.6B'\)"):
         dp.LLM("bundled", speculate="Qwen/Qwen3-0.6B")
     with pytest.raises(TypeError, match=r"custom_generate has no assistant_model: .*DraftModel"):

@@ -125,7 +125,7 @@ def test_who_moves_next(together: bool, order: int, expected: str) -> None:
 def test_pieces_make_the_text(pair: Path) -> None:  # noqa: F811
     import draftproof
 
-    llm = draftproof.LLM(pair / "target", dtype="float32")
+    llm = draftproof.LLM(pair / "target", dtype="float32", speculate=None)
     writer = Writer(
         "plain",
         llm,

@@ -126,7 +126,7 @@ def test_vocabularies_that_differ_by_padding(vocabulary: int, rule: str) -> None
 
 @cache
 def plain_biased() -> list[list[int]]:
-    with dp.LLM(target()) as llm:
+    with dp.LLM(target(), speculate=None) as llm:
         bias = {tiny.VOCABULARY - 1: 2.0, 5: 1.0}
         return tokens_of(llm.generate(PROMPTS, params(logit_bias=bias)))
 
@@ -134,7 +134,7 @@ def plain_biased() -> list[list[int]]:
 def test_a_prompt_with_tokens_that_the_draft_does_not_have() -> None:
     made = other_size(60, relative())
     prompts = [[5, 6, 90, 7], [5, 6, 7], [95]]
-    with dp.LLM(target()) as llm:
+    with dp.LLM(target(), speculate=None) as llm:
         want = tokens_of(llm.generate(prompts, params()))
     with dp.LLM(target(), speculate=dp.DraftModel(made, 4, min_confidence=0.0)) as llm:
         assert tokens_of(llm.generate(prompts, params())) == want

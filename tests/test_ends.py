@@ -246,7 +246,7 @@ def test_an_overflowing_draft_on_torch(temperature: float) -> None:
     params = dp.SamplingParams(
         max_tokens=6, temperature=temperature, seed=1, bad_token_ids=[5], ignore_eos=True
     )
-    (plain,) = dp.LLM(model).generate([[3, 4, 6]], params)
+    (plain,) = dp.LLM(model, speculate=None).generate([[3, 4, 6]], params)
     (drafted,) = dp.LLM(model, speculate=Poisonous()).generate([[3, 4, 6]], params)
     assert plain.finish_reason == "length" and len(plain.token_ids) == 6
     assert (drafted.token_ids, drafted.error) == (plain.token_ids, None)

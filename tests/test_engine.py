@@ -164,7 +164,7 @@ def test_no_node_stands_where_no_token_may_follow() -> None:
 
 def real(**options: Any) -> dp.LLM:
     model = tiny.model("qwen3", dtype=torch.float64, max_position_embeddings=2048)
-    return dp.LLM(model, **options)
+    return dp.LLM(model, **{"speculate": None, **options})
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft"])

@@ -68,7 +68,13 @@ def test_tokens_on_other_targets(name: str, kind: str) -> None:
         min_confidence=0.0,
     )
     options = params(bad_token_ids=ASCII, **ALL[kind])
-    base = dp.LLM(model, tokenizer=bytewise(), runner="native" if native else "torch", max_batch=1)
+    base = dp.LLM(
+        model,
+        tokenizer=bytewise(),
+        runner="native" if native else "torch",
+        max_batch=1,
+        speculate=None,
+    )
     want = [out.token_ids for out in base.generate(PROMPTS, options)]
     with dp.LLM(base, speculate=proposer, max_batch=3) as llm:
         outs = llm.generate(PROMPTS, options)
@@ -90,7 +96,7 @@ def test_two_turns_of_a_chat_with_a_prefix_cache(kind: str) -> None:
     options = params(bad_token_ids=ASCII, **ALL[kind])
     proposer = foreign("merges")
     with (
-        dp.LLM(target(), tokenizer=bytewise()) as alone,
+        dp.LLM(target(), tokenizer=bytewise(), speculate=None) as alone,
         dp.LLM(
             target(), tokenizer=bytewise(), speculate=proposer, prefix_cache=True, max_batch=1
         ) as llm,
@@ -153,7 +159,7 @@ def test_the_target_behind_other_ids_is_always_right(kind: str, rule: str) -> No
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_counters_are_those_of_the_trace(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"tokenizer": bytewise(), "speculate": behind_other_ids(), "rule": rule}
-    with dp.LLM(target(), max_batch=3, **options) as llm:
+    with dp.LLM(target(), **{"max_batch": 3, "speculate": None, **options}) as llm:
         some = [params(bad_token_ids=ASCII), params(temperature=0.9, seed=3, bad_token_ids=ASCII)]
         check_counters(monkeypatch, llm, PROMPTS, some)
 

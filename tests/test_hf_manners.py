@@ -102,14 +102,14 @@ def test_stopping_criteria_see_the_scores_that_transformers_shows(kept: bool) ->
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_what_cannot_be_copied_says_so(copied: Callable[[Any], Any]) -> None:
-    with dp.LLM(model()) as llm:
+    with dp.LLM(model(), speculate=None) as llm:
         for thing, way in ((llm, r"dp\.LLM\(llm\)"), (FAST(), r"dp\.custom_generate\(\.\.\.\)")):
             with pytest.raises(TypeError, match=f"neither copied nor pickled: use {way}"):
                 copied(thing)
 
 
 def test_a_call_of_the_owner_in_the_middle_of_a_pass_says_how_to_wait() -> None:
-    with dp.LLM(model()) as llm:
+    with dp.LLM(model(), speculate=None) as llm:
         ids = torch.tensor([[1, 2, 3]])
         with pytest.raises(RuntimeError, match=r"llm\.runner\.takeover\.alone\(lambda: model"):
             llm.runner.takeover.run("draftproof", lambda: model()(ids))

@@ -20,7 +20,7 @@ HI = [{"role": "user", "content": "hi"}]
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[dp.LLM]:
-    with dp.LLM(model(), tokenizer=tokenizer()) as made:
+    with dp.LLM(model(), tokenizer=tokenizer(), speculate=None) as made:
         yield made
 
 

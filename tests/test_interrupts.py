@@ -160,7 +160,7 @@ def test_a_tokenizer_that_panics_ends_its_request_only() -> None:
                 raise Panic("slice index starts at 1 but ends at 0")
             return "".join(chr(97 + i % 26) for i in ids)
 
-    llm = dp.LLM(tiny.model(), tokenizer=Panicking())
+    llm = dp.LLM(tiny.model(), tokenizer=Panicking(), speculate=None)
     params = dp.SamplingParams(max_tokens=6, ignore_eos=True, stop=("zzzz",))
     bad = dp.SamplingParams(max_tokens=6, logit_bias={96: 1000.0}, stop=("zzzz",))
     (wanted,) = llm.generate([[3, 4]], params)
@@ -215,7 +215,7 @@ def test_completions_of_a_one_token_prompt_whose_first_is_interrupted() -> None:
 
 
 def test_with_a_prefix_cache_a_prompt_is_still_read_once_for_its_completions() -> None:
-    llm = dp.LLM(tiny.model(), max_batch=4, prefix_cache=True)
+    llm = dp.LLM(tiny.model(), max_batch=4, prefix_cache=True, speculate=None)
     params = dp.SamplingParams(n=4, temperature=1.0, max_tokens=3, ignore_eos=True, seed=1)
     for at in range(5):  # rows are parked, which share their first token with what comes
         llm.generate([[1, *[3 + (7 * i + at) % 90 for i in range(60)]]], params)
@@ -232,7 +232,7 @@ def test_with_a_prefix_cache_a_prompt_is_still_read_once_for_its_completions() -
 
 
 def test_a_close_that_failed_can_be_done_again() -> None:
-    llm = dp.LLM(tiny.model())
+    llm = dp.LLM(tiny.model(), speculate=None)
     (asked,) = llm.prepare([3, 4], dp.SamplingParams(max_tokens=3))
 
     def process(ids: Any, row: Any) -> Any:
@@ -245,4 +245,4 @@ def test_a_close_that_failed_can_be_done_again() -> None:
     llm.close()
     assert not llm.runner._cache._held  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="this LLM is closed"):
-        dp.LLM(llm)
+        dp.LLM(llm, speculate=None)

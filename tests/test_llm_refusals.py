@@ -80,20 +80,22 @@ def test_a_loaded_model_is_not_converted_behind_the_users_back() -> None:
 
 
 def test_unknown_models(tmp_path: Path) -> None:
-    refused(lambda: dp.LLM(str(tmp_path / "nothing")), "nothing")
-    refused(lambda: dp.LLM(str(tmp_path)), tmp_path.name)
+    refused(lambda: dp.LLM(str(tmp_path / "nothing"), speculate=None), "nothing")
+    refused(lambda: dp.LLM(str(tmp_path), speculate=None), tmp_path.name)
     model().config.save_pretrained(tmp_path)
-    refused(lambda: dp.LLM(str(tmp_path)), tmp_path.name)  # a folder without weights
-    refused(lambda: dp.LLM("nobody/has-this-model"), "nobody/has-this-model")
-    refused(lambda: dp.LLM(torch.nn.Linear(2, 2)), "Linear")
-    refused(lambda: dp.LLM(None))
-    refused(lambda: dp.LLM(3))
+    refused(
+        lambda: dp.LLM(str(tmp_path), speculate=None), tmp_path.name
+    )  # a folder without weights
+    refused(lambda: dp.LLM("nobody/has-this-model", speculate=None), "nobody/has-this-model")
+    refused(lambda: dp.LLM(torch.nn.Linear(2, 2), speculate=None), "Linear")
+    refused(lambda: dp.LLM(None, speculate=None))
+    refused(lambda: dp.LLM(3, speculate=None))
 
 
 def test_a_broken_checkpoint(tmp_path: Path) -> None:
     model().save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"this is no checkpoint")
-    refused(lambda: dp.LLM(tmp_path), tmp_path.name)
+    refused(lambda: dp.LLM(tmp_path, speculate=None), tmp_path.name)
 
 
 def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
     model().config.__class__(
         **{**tiny.COMMON, "hidden_size": 32, "vocab_size": 259}
     ).save_pretrained(tmp_path)
-    refused(lambda: dp.LLM(tmp_path), tmp_path.name)
+    refused(lambda: dp.LLM(tmp_path, speculate=None), tmp_path.name)
 
 
 def test_a_checkpoint_with_weights_missing(tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_a_checkpoint_with_weights_missing(tmp_path: Path) -> None:
     config = model().config.__class__(**{**tiny.COMMON, "vocab_size": len(tokenizer())})
     config.num_hidden_layers = 5
     config.save_pretrained(tmp_path)
-    refused(lambda: dp.LLM(tmp_path))
+    refused(lambda: dp.LLM(tmp_path, speculate=None))
 
 
 def test_a_folder_of_weights_and_tokenizer(tmp_path: Path, plain_llm: dp.LLM) -> None:
@@ -122,16 +124,16 @@ def test_a_folder_of_weights_and_tokenizer(tmp_path: Path, plain_llm: dp.LLM) ->
             out = made.generate(TEXT, params())[0]
     want = plain_llm.generate(TEXT, params())[0]
     assert out.token_ids == want.token_ids and out.text == want.text
-    with dp.LLM(tmp_path, dtype="float64") as made:
+    with dp.LLM(tmp_path, dtype="float64", speculate=None) as made:
         assert made.runner.dtype == torch.float64
-    with dp.LLM(tmp_path, dtype=torch.bfloat16) as made:
+    with dp.LLM(tmp_path, dtype=torch.bfloat16, speculate=None) as made:
         assert made.runner.dtype == torch.bfloat16
         assert len(made.generate(TEXT, params(ignore_eos=True))[0].token_ids) == 30
 
 
 def test_a_folder_without_tokenizer(tmp_path: Path) -> None:
     model().save_pretrained(tmp_path)
-    with dp.LLM(tmp_path) as made:
+    with dp.LLM(tmp_path, speculate=None) as made:
         assert len(made.generate([5, 6], params(ignore_eos=True))[0].token_ids) == 30
         refused(lambda: made.generate("x"), "tokenizer")
 

@@ -31,7 +31,7 @@ def test_text_is_what_the_tokens_decode_to(drafted_llm: dp.LLM, temperature: flo
 
 
 def test_without_a_tokenizer_text_is_empty() -> None:
-    with dp.LLM(model()) as bare:
+    with dp.LLM(model(), speculate=None) as bare:
         (out,) = bare.generate([5, 6], params())
         assert out.text == "" and len(out.token_ids) == 30
         assert "".join(chunk.text for chunk in bare.stream([5, 6], params())) == ""

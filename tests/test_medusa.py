@@ -216,7 +216,7 @@ def test_heads_of_another_target(runner: str, dtype: torch.dtype, own: bool) -> 
 def test_the_bundled_heads_draft_for_the_bundled_target() -> None:
     heads = dp.Medusa(bundled.folder("heads"))
     params = dp.SamplingParams(max_tokens=32)
-    with dp.LLM(bundled.folder("target"), dtype="float32", runner="torch") as llm:
+    with dp.LLM(bundled.folder("target"), dtype="float32", runner="torch", speculate=None) as llm:
         plain = llm.generate(prompts.PROMPTS, params)
         llm.use(heads)
         fast = llm.generate(prompts.PROMPTS, params)

@@ -58,7 +58,7 @@ def test_bits_of_the_native_runner(name: str, method: str, params: dp.SamplingPa
         "staged twice": dp.Staged(other, dp.DraftModel(tiny.relative(model, 0.1), 2), 6),
         "hybrid": dp.Hybrid([dp.NGram(min_ngram=1), dp.Lookahead(3, 3, 3)], 9),
     }
-    base = dp.LLM(model, runner="native")
+    base = dp.LLM(model, runner="native", speculate=None)
     want = texts(base, params, together=False)
     with dp.LLM(base, speculate=made.get(method) or METHODS[method](name)) as llm:
         for together in (False, True):
@@ -71,8 +71,8 @@ def test_bits_of_the_native_runner(name: str, method: str, params: dp.SamplingPa
 def test_a_quantised_draft() -> None:
     """The target itself in int8 drafts for a target on torch, and for one on the native runner."""
     model = tiny.model("llama", dtype=torch.bfloat16, head_dim=16)
-    on_torch = dp.LLM(copy.deepcopy(model).float())
-    for base in (on_torch, dp.LLM(model, runner="native")):
+    on_torch = dp.LLM(copy.deepcopy(model).float(), speculate=None)
+    for base in (on_torch, dp.LLM(model, runner="native", speculate=None)):
         want = texts(base, SAMPLED)
         quantised = dp.DraftModel(model, 4, quantize="int8", min_confidence=0.0)
         with dp.LLM(base, speculate=quantised) as llm:
@@ -190,6 +190,6 @@ def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
         methods.listed([], end)
     with (
         pytest.raises(ValueError, match="use heads of this target"),
-        dp.LLM(target("llama")) as llm,
+        dp.LLM(target("llama"), speculate=None) as llm,
     ):
         llm.use(dp.EarlyExit(heads=Heads(torch.zeros(1, 1, 32, 32), vocab_size=97, exit=2)))

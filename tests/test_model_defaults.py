@@ -60,5 +60,5 @@ def test_what_has_no_equal_here_is_named() -> None:
 
 
 def test_of_an_llm() -> None:
-    with dp.LLM(model(), tokenizer=tokenizer()) as llm:
+    with dp.LLM(model(), tokenizer=tokenizer(), speculate=None) as llm:
         assert dp.SamplingParams.from_model(llm) == dp.SamplingParams.from_model(model())

@@ -149,7 +149,9 @@ METHODS: dict[str, Any] = {
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("method", METHODS)
 def test_speculation_changes_no_token(method: str, precision: str) -> None:
-    plain = dp.LLM(model("llama"), runner="native", dtype=as_dtype(precision), max_batch=4)
+    plain = dp.LLM(
+        model("llama"), runner="native", dtype=as_dtype(precision), max_batch=4, speculate=None
+    )
     llm = dp.LLM(plain, speculate=METHODS[method](), max_batch=3)
     prompts = [tokens(seed, 3 + seed % 20) * 2 for seed in range(8)]
     accepted = 0
@@ -171,7 +173,7 @@ def as_dtype(precision: str) -> str:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_penalties_logprobs_and_filters(temperature: float) -> None:
     """Whatever looks at a row gets the row; the rejection rule too."""
-    plain = dp.LLM(model("llama"), runner="native")
+    plain = dp.LLM(model("llama"), runner="native", speculate=None)
     llm = dp.LLM(plain, speculate=METHODS["draft"]())
     params = dp.SamplingParams(
         temperature=temperature,
@@ -190,11 +192,11 @@ def test_penalties_logprobs_and_filters(temperature: float) -> None:
 
 
 def test_the_prefix_cache_changes_no_bit() -> None:
-    llm = dp.LLM(model("qwen3"), runner="native", prefix_cache=True)
+    llm = dp.LLM(model("qwen3"), runner="native", prefix_cache=True, speculate=None)
     params = dp.SamplingParams(max_tokens=8, ignore_eos=True)
     first, prompt = llm.generate(tokens(1, 30), params)[0], tokens(1, 30)
     again = llm.generate([*prompt, *first.token_ids, 7], params)[0]
-    fresh = dp.LLM(model("qwen3"), runner="native").generate(
+    fresh = dp.LLM(model("qwen3"), runner="native", speculate=None).generate(
         [*prompt, *first.token_ids, 7], params
     )[0]
     assert again.token_ids == fresh.token_ids

@@ -20,7 +20,7 @@ BUNDLED = {"draft": bundled.DRAFT, "heads": bundled.MODELS / "heads"}
 @cache
 def bundled_target(precision: str) -> dp.LLM:
     dtype = "int8" if precision == "int8" else "bfloat16"
-    return dp.LLM(bundled.folder("target"), runner="native", dtype=dtype)
+    return dp.LLM(bundled.folder("target"), runner="native", dtype=dtype, speculate=None)
 
 
 @cache

@@ -40,15 +40,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_folder_in_bfloat16_runs_natively_and_holds_its_weights_once(folder: str) -> None:
-    llm = dp.LLM(folder)
+    llm = dp.LLM(folder, speculate=None)
     assert isinstance(llm.runner, NativeRunner) and llm.runner.precision == "bfloat16"
     assert all(p.is_meta for p in llm.runner.model.parameters())
-    want = dp.LLM(model("llama"), runner="native").generate(tokens(1, 5))[0].token_ids
+    want = (
+        dp.LLM(model("llama"), runner="native", speculate=None).generate(tokens(1, 5))[0].token_ids
+    )
     assert llm.generate(tokens(1, 5))[0].token_ids == want
-    assert dp.LLM(folder, dtype="int8").runner.precision == "int8"
+    assert dp.LLM(folder, dtype="int8", speculate=None).runner.precision == "int8"
     for options in ({"dtype": "float32"}, {"runner": "torch"}):
         assert isinstance(dp.LLM(folder, **options).runner, TorchRunner)
-    assert isinstance(dp.LLM(model("llama")).runner, TorchRunner)  # its owner may change it
+    assert isinstance(
+        dp.LLM(model("llama"), speculate=None).runner, TorchRunner
+    )  # its owner may change it
 
 
 def test_a_draft_of_another_shape_runs_on_torch(caplog: pytest.LogCaptureFixture) -> None:
@@ -57,7 +61,7 @@ def test_a_draft_of_another_shape_runs_on_torch(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING):
         llm = dp.LLM(model("llama"), runner="native", speculate=dp.DraftModel(draft))
     assert "the draft runs on torch: Gemma3ForCausalLM" in caplog.text
-    plain = dp.LLM(model("llama"), runner="native")
+    plain = dp.LLM(model("llama"), runner="native", speculate=None)
     prompt, params = tokens(3, 8), dp.SamplingParams(max_tokens=12, ignore_eos=True)
     assert llm.generate(prompt, params)[0].token_ids == plain.generate(prompt, params)[0].token_ids
 
@@ -67,7 +71,7 @@ def test_what_auto_cannot_run_is_said_once(tmp_path: Any, caplog: pytest.LogCapt
     choice.say_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert isinstance(dp.LLM(str(tmp_path)).runner, TorchRunner)
+            assert isinstance(dp.LLM(str(tmp_path), speculate=None).runner, TorchRunner)
     assert caplog.text.count("the torch runner is used: Gemma3ForCausalLM is not one of") == 1
 
 
@@ -80,7 +84,7 @@ def test_without_kernels_torch_is_used_and_native_refused(
     monkeypatch.setattr(native, "library", missing)
     choice.say_once.cache_clear()
     with caplog.at_level(logging.WARNING):
-        assert isinstance(dp.LLM(folder).runner, TorchRunner)
+        assert isinstance(dp.LLM(folder, speculate=None).runner, TorchRunner)
     assert "the torch runner is used: the native kernels were not built" in caplog.text
     for options in ({"runner": "native"}, {"dtype": "int8"}):
         with pytest.raises(ValueError, match="not built"):
@@ -130,12 +134,12 @@ def test_refused_configurations(changes: dict[str, Any], words: str) -> None:
     config = LlamaConfig(**{**SIZES, **changes})
     made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     with pytest.raises(ValueError, match=words):
-        dp.LLM(made, runner="native")
+        dp.LLM(made, runner="native", speculate=None)
 
 
 def test_int8_is_not_torch_s() -> None:
     with pytest.raises(ValueError, match="torch runner has no int8"):
-        dp.LLM(model("llama"), runner="torch", dtype="int8")
+        dp.LLM(model("llama"), runner="torch", dtype="int8", speculate=None)
 
 
 def test_a_model_that_hides_something_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +147,7 @@ def test_a_model_that_hides_something_is_found_out(monkeypatch: pytest.MonkeyPat
     made = copy.deepcopy(model("llama"))
     made.model.layers[1].register_forward_hook(lambda m, args, out: out * 1.5)
     with pytest.raises(ValueError, match="off those of transformers"):
-        dp.LLM(made, runner="native")
+        dp.LLM(made, runner="native", speculate=None)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +168,10 @@ def test_more_threads_than_cores_work_and_are_told(caplog: pytest.LogCaptureFixt
     choice.say_once.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
-            llm = dp.LLM(model("llama"), runner="native", threads=16)
-        want = dp.LLM(model("llama"), runner="native", threads=1).generate(tokens(1, 5))[0]
+            llm = dp.LLM(model("llama"), runner="native", threads=16, speculate=None)
+        want = dp.LLM(model("llama"), runner="native", threads=1, speculate=None).generate(
+            tokens(1, 5)
+        )[0]
         assert llm.generate(tokens(1, 5))[0].token_ids == want.token_ids
     finally:
         torch.set_num_threads(before)
@@ -173,14 +179,14 @@ def test_more_threads_than_cores_work_and_are_told(caplog: pytest.LogCaptureFixt
 
 
 def test_another_llm_is_shared_as_it_is() -> None:
-    first = dp.LLM(model("llama"), runner="native")
+    first = dp.LLM(model("llama"), runner="native", speculate=None)
     second = dp.LLM(first, speculate="ngram")
     assert isinstance(second.runner, NativeRunner)
     assert second.runner.packed is first.runner.packed  # type: ignore[union-attr]
     first.close()
     assert second.generate(tokens(1, 5))[0].token_ids
     with pytest.raises(ValueError, match="as they are"):
-        dp.LLM(second, dtype="int8")
+        dp.LLM(second, dtype="int8", speculate=None)
 
 
 FORK = """
@@ -208,7 +214,7 @@ def test_a_forked_child_works_alone() -> None:
 def test_two_python_threads_share_weights() -> None:
     """A pass of one waits for the other's: they have one room to work in."""
     params = dp.SamplingParams(max_tokens=60, ignore_eos=True)
-    first = dp.LLM(model("llama"), runner="native")
+    first = dp.LLM(model("llama"), runner="native", speculate=None)
     llms = [first, dp.LLM(first, speculate="ngram")]
     want = [first.generate([tokens(i, 9)], params)[0].token_ids for i in range(2)]
     with ThreadPoolExecutor(2) as pool:

@@ -59,7 +59,7 @@ def sampled(**options: Any) -> dp.SamplingParams:
 
 @cache
 def plain(rule: str, temperature: float) -> list[list[int]]:
-    with dp.LLM(target(), rule=rule) as llm:
+    with dp.LLM(target(), rule=rule, speculate=None) as llm:
         outs = llm.generate(SMALL_PROMPTS, sampled(temperature=temperature))
         return [out.token_ids for out in outs]
 

@@ -54,7 +54,7 @@ def test_what_is_no_model(run: Any, things: Path, name: str, says: str) -> None:
         assert (code, out) == (2, "") and err.count("\n") == 1
         assert says in err
     with pytest.raises(ValueError) as error:
-        dp.LLM(things / name)
+        dp.LLM(things / name, speculate=None)
     assert says in str(error.value)
 
 
@@ -80,7 +80,7 @@ def test_names_of_other_programs(name: str, says: str) -> None:
 def test_what_is_no_tokenizer(name: str, things: Path) -> None:
     given = things / name if name == "README.md" else name
     with pytest.raises(ValueError, match="tokenizer"):
-        dp.LLM("bundled", tokenizer=given)
+        dp.LLM("bundled", tokenizer=given, speculate=None)
 
 
 @pytest.mark.parametrize("draft", ["nothing.gguf", "llama3.2"])
@@ -155,4 +155,4 @@ def test_a_hub_that_may_not_be_asked(run: Any) -> None:
 def test_a_revision_is_of_the_hub(things: Path) -> None:
     for model in ("bundled", things / "whole"):
         with pytest.raises(ValueError, match="revision 'main' is for models of the hub"):
-            dp.LLM(model, revision="main")
+            dp.LLM(model, revision="main", speculate=None)

@@ -53,7 +53,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(params=["bfloat16", "int8"], scope="module")
 def llm(request: pytest.FixtureRequest) -> Iterator[dp.LLM]:
-    with dp.LLM(FOLDER, runner="native", dtype=request.param) as made:
+    with dp.LLM(FOLDER, runner="native", dtype=request.param, speculate=None) as made:
         yield made
 
 
@@ -100,7 +100,7 @@ def test_every_method_writes_what_plain_decoding_writes(
 
 @pytest.mark.slow
 def test_in_full_precision_on_torch() -> None:
-    with dp.LLM(FOLDER, runner="torch", dtype="float32") as plain:
+    with dp.LLM(FOLDER, runner="torch", dtype="float32", speculate=None) as plain:
         for method in ("ngram", "lookahead"):
             with dp.LLM(plain, speculate=method) as fast:
                 for params in (GREEDY, SAMPLED):
@@ -114,10 +114,10 @@ def test_in_full_precision_on_torch() -> None:
 )
 def test_what_a_precision_costs(dtype: str, divergence: float, agreement: float) -> None:
     """The bars of the bundled English text: a precision that misses one is not to be used."""
-    with dp.LLM(FOLDER, runner="torch", dtype="float32") as exact:
+    with dp.LLM(FOLDER, runner="torch", dtype="float32", speculate=None) as exact:
         rows = quality.windows(exact.tokenizer, ENGLISH.read_text(encoding="utf-8"), 512)
         found = quality.compare(
-            lambda name: dp.LLM(FOLDER, runner="native", dtype=name),
+            lambda name: dp.LLM(FOLDER, runner="native", dtype=name, speculate=None),
             exact,
             [dtype],
             rows,

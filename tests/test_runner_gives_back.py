@@ -44,7 +44,7 @@ def test_the_model_is_given_back_as_it_was(name: str) -> None:
 
 def test_the_model_is_given_back_after_an_error() -> None:
     model = copy.deepcopy(target("llama"))
-    with dp.LLM(model) as llm:
+    with dp.LLM(model, speculate=None) as llm:
         before = state(model)
         want = llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=9))[0].token_ids
 
@@ -67,14 +67,14 @@ def test_a_refused_model_is_given_back_too() -> None:
     made = build(MambaConfig(vocab_size=V, hidden_size=16, num_hidden_layers=1), torch.float32)
     before = repr(made.config)
     with pytest.raises(ValueError):
-        dp.LLM(made)
+        dp.LLM(made, speculate=None)
     assert repr(made.config) == before
 
 
 def test_gemma2_runs_in_fp64() -> None:
     """Its own eager attention has a softmax in float32: no reason to refuse it."""
     model = target("gemma2", torch.float64)
-    with dp.LLM(model) as llm:
+    with dp.LLM(model, speculate=None) as llm:
         (out,) = llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=9, ignore_eos=True))
     for i in range(9):
         assert own(model, [5, 6, 7, *out.token_ids[:i]]).argmax().item() == out.token_ids[i]
@@ -84,7 +84,7 @@ def test_gemma2_runs_in_fp64() -> None:
 def test_the_users_own_choice_of_attention_comes_back(implementation: str) -> None:
     model = copy.deepcopy(target("gemma3"))
     model.set_attn_implementation(implementation)
-    with dp.LLM(model) as llm:
+    with dp.LLM(model, speculate=None) as llm:
         llm.generate([5, 6], dp.SamplingParams(max_tokens=3))
         assert model.config._attn_implementation == implementation
         copied = copy.deepcopy(model)
@@ -95,7 +95,10 @@ def test_the_users_own_choice_of_attention_comes_back(implementation: str) -> No
 def test_several_llms_share_one_model_and_end_in_any_order() -> None:
     model = copy.deepcopy(target("qwen3"))
     params = dp.SamplingParams(temperature=1.0, seed=1, max_tokens=12, ignore_eos=True)
-    first, second = dp.LLM(model, max_batch=1), dp.LLM(model, speculate=dp.DraftModel(model, 3))
+    first, second = (
+        dp.LLM(model, max_batch=1, speculate=None),
+        dp.LLM(model, speculate=dp.DraftModel(model, 3)),
+    )
     want = first.generate([5, 6, 7], params)[0].token_ids
     streams = [first.stream([5, 6, 7], params), second.stream([5, 6, 7], params)]
     got: list[list[int]] = [[], []]
@@ -108,7 +111,7 @@ def test_several_llms_share_one_model_and_end_in_any_order() -> None:
     gc.collect()
     got[1] += [t for chunk in streams[0] for t in chunk.token_ids]
     assert got == [want, want]
-    third = dp.LLM(model)
+    third = dp.LLM(model, speculate=None)
     second.close()
     del second
     gc.collect()
@@ -122,11 +125,11 @@ def test_several_llms_share_one_model_and_end_in_any_order() -> None:
 
 def test_a_copy_of_a_model_in_use_is_a_model() -> None:
     model = copy.deepcopy(target("llama"))
-    with dp.LLM(model) as llm:
+    with dp.LLM(model, speculate=None) as llm:
         stream = llm.stream([5, 6], dp.SamplingParams(max_tokens=9))
         next(stream)
         copied = copy.deepcopy(model)
-        with dp.LLM(copied) as other:
+        with dp.LLM(copied, speculate=None) as other:
             a = other.generate([5, 6], dp.SamplingParams(max_tokens=9))[0].token_ids
         rest = [t for chunk in stream for t in chunk.token_ids]
         assert a[-len(rest) :] == rest
@@ -135,11 +138,11 @@ def test_a_copy_of_a_model_in_use_is_a_model() -> None:
 
 def test_a_model_in_training_mode_is_run_without_dropout_or_refused() -> None:
     made = build(CONFIGS["gpt2"](), torch.float32)
-    with dp.LLM(made) as llm:
+    with dp.LLM(made, speculate=None) as llm:
         want = llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=12))[0].token_ids
     made.train()
     try:
-        llm = dp.LLM(made)
+        llm = dp.LLM(made, speculate=None)
     except ValueError as error:
         assert "eval" in str(error)
         return
@@ -154,19 +157,19 @@ def test_parts_in_training_mode_stay_so() -> None:
     made = build(config, torch.float32)
     made.transformer.h[1].train()
     before = [part.training for part in made.modules()]
-    with dp.LLM(made) as llm:
+    with dp.LLM(made, speculate=None) as llm:
         llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=3))
     assert [part.training for part in made.modules()] == before
 
 
 def test_the_weights_may_change_between_calls() -> None:
     model = copy.deepcopy(target("llama"))
-    with dp.LLM(model) as llm:
+    with dp.LLM(model, speculate=None) as llm:
         llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=5))
         with torch.no_grad():
             model.model.layers[0].mlp.up_proj.weight.mul_(-1.5)
         a = llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=5))[0].token_ids
-        with dp.LLM(copy.deepcopy(model)) as other:
+        with dp.LLM(copy.deepcopy(model), speculate=None) as other:
             assert other.generate([5, 6, 7], dp.SamplingParams(max_tokens=5))[0].token_ids == a
 
 
@@ -187,14 +190,14 @@ def test_a_target_with_adapters_equals_the_merged_one() -> None:
     with dp.LLM(wrapped, speculate="ngram") as llm:
         got = [out.token_ids for out in llm.generate(prompts, params)]
         bare = target("llama")
-        with dp.LLM(bare) as other:
+        with dp.LLM(bare, speculate=None) as other:
             plain = [out.token_ids for out in other.generate(prompts, params)]
         with wrapped.disable_adapter():
             assert [out.token_ids for out in llm.generate(prompts, params)] == plain
         again = [out.token_ids for out in llm.generate(prompts, params)]
     assert got != plain and again == got
     merged = wrapped.merge_and_unload()
-    with dp.LLM(merged) as llm:
+    with dp.LLM(merged, speculate=None) as llm:
         assert [out.token_ids for out in llm.generate(prompts, params)] == got
 
 

@@ -121,7 +121,7 @@ def test_rotary_types_that_look_at_the_longest_position_bound_max_length(kind: s
         **{**tiny.COMMON, "max_position_embeddings": positions}, rope_parameters=rope
     )
     model = build(config)
-    with dp.LLM(model, max_batch=2) as llm:
+    with dp.LLM(model, max_batch=2, speculate=None) as llm:
         assert llm.max_length <= 64
         prompt = [3 + i % 90 for i in range(50)]
         params = dp.SamplingParams(max_tokens=40, ignore_eos=True)

@@ -156,7 +156,7 @@ def test_models_that_share_nothing_run_at_once() -> None:
 
 
 def made_natively(model: PreTrainedModel) -> Any:
-    return dp.LLM(model, runner="native")
+    return dp.LLM(model, runner="native", speculate=None)
 
 
 @pytest.mark.parametrize("make", [choice.on_torch, made_natively])
@@ -181,7 +181,7 @@ def test_several_threads_generate_over_one_model() -> None:
         dp.SamplingParams(temperature=float(i % 2), seed=i, max_tokens=12, ignore_eos=True)
         for i in range(4)
     ]
-    with dp.LLM(model) as llm:
+    with dp.LLM(model, speculate=None) as llm:
         wanted = [llm.generate([5, 6, 7 + i], params[i])[0].token_ids for i in range(4)]
     before, outcomes = state(model), [[] for _ in range(4)]
     interval = sys.getswitchinterval()

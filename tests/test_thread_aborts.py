@@ -91,7 +91,7 @@ def test_aborts_from_other_threads() -> None:
 
 
 def test_a_dropped_stream_gives_its_row_back() -> None:
-    llm = dp.LLM(tiny.model(), max_batch=1)
+    llm = dp.LLM(tiny.model(), max_batch=1, speculate=None)
     long = dp.SamplingParams(max_tokens=60, ignore_eos=True)
     for _ in range(3):
         stream = llm.stream([3, 4], long)
@@ -121,7 +121,7 @@ def test_a_dropped_stream_gives_its_row_back() -> None:
 
 
 def test_an_llm_that_is_called_out_of_its_own_step_says_so() -> None:
-    llm = dp.LLM(tiny.model())
+    llm = dp.LLM(tiny.model(), speculate=None)
 
     class Recursive:
         taps: tuple[int, ...] = ()
@@ -171,7 +171,7 @@ def test_close_waits_for_a_step_and_ends_everything() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_may_not_use_it() -> None:
-    llm = dp.LLM(tiny.model())
+    llm = dp.LLM(tiny.model(), speculate=None)
     llm.generate([[1]], PARAMS)
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:

@@ -42,7 +42,7 @@ def test_an_llm_in_four_threads(runner: str, tmp_path: Any) -> None:
     shape = {"head_dim": 16, "dtype": dtype}
     model, draft = tiny.model(**shape), tiny.model(seed=1, **shape)
     prompts = [[3 + i, 5, 7 * i + 1] for i in range(6)]
-    with dp.LLM(model, runner=runner) as llm:
+    with dp.LLM(model, runner=runner, speculate=None) as llm:
         wanted = [each.token_ids for each in llm.generate(prompts, PARAMS)]
         assert all(len(tokens) == 12 for tokens in wanted)
     before = model.config._attn_implementation
@@ -65,10 +65,13 @@ def test_an_llm_in_four_threads(runner: str, tmp_path: Any) -> None:
 
 def test_two_llms_over_one_model_in_two_threads() -> None:
     model, prompts = tiny.model(), [[3 + i, 5, 7 * i + 1] for i in range(4)]
-    with dp.LLM(model) as llm:
+    with dp.LLM(model, speculate=None) as llm:
         wanted = [each.token_ids for each in llm.generate(prompts, PARAMS)]
     before = model.config._attn_implementation
-    many = [dp.LLM(model), dp.LLM(model, speculate=dp.EarlyExit(1, min_confidence=0.0))]
+    many = [
+        dp.LLM(model, speculate=None),
+        dp.LLM(model, speculate=dp.EarlyExit(1, min_confidence=0.0)),
+    ]
 
     def write(thread: int) -> None:
         for _ in range(4):
@@ -81,6 +84,6 @@ def test_two_llms_over_one_model_in_two_threads() -> None:
 
 
 def test_keys_are_given_once() -> None:
-    llm = dp.LLM(tiny.model())
+    llm = dp.LLM(tiny.model(), speculate=None)
     made = together(8, lambda thread: [llm.prepare([1], PARAMS)[0].key for _ in range(200)])
     assert len({key for keys in made for key in keys}) == 1600

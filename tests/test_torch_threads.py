@@ -35,7 +35,7 @@ def test_threads_are_the_runners_for_the_length_of_a_pass(threads: tuple[int, in
         for _ in llm.stream([5, 6, 7], dp.SamplingParams(max_tokens=4)):
             assert torch.get_num_threads() == have
         assert set(seen) == {asked}
-        beside_it = dp.LLM(llm)
+        beside_it = dp.LLM(llm, speculate=None)
         del seen[:]
         beside_it.generate([5, 6], dp.SamplingParams(max_tokens=2))
         assert set(seen) == {asked} and torch.get_num_threads() == have
@@ -50,7 +50,10 @@ def test_threads_of_the_native_runner_are_its_team(threads: tuple[int, int]) -> 
         pytest.skip("no native library")
     have, asked = threads
     with dp.LLM(
-        tiny.model(dtype=torch.bfloat16, head_dim=16), runner="native", threads=asked
+        tiny.model(dtype=torch.bfloat16, head_dim=16),
+        runner="native",
+        threads=asked,
+        speculate=None,
     ) as llm:
         assert llm.runner.team.threads == asked and torch.get_num_threads() == have
         llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=3))
@@ -78,17 +81,17 @@ def test_a_small_pass_is_on_one_thread_unless_more_are_faster(
     monkeypatch.setattr(clock, "interleaved", interleaved)
     seen: list[int] = []
     model = fresh()
-    with dp.LLM(model) as llm:
+    with dp.LLM(model, speculate=None) as llm:
         assert asked == [["alone"], ["alone", "together"]]
         assert llm.runner.threads == chosen and not llm.runner.cached(KEY)
         model.model.layers[0].register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
         llm.generate([5, 6, 7], dp.SamplingParams(max_tokens=2))
         assert {*seen} == {chosen or threads[0]} and torch.get_num_threads() == threads[0]
-    assert dp.LLM(fresh(), threads=2).runner.threads == 2 and len(asked) == 2
+    assert dp.LLM(fresh(), threads=2, speculate=None).runner.threads == 2 and len(asked) == 2
 
 
 def test_a_large_pass_has_all_threads(
     threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(costs, "SMALL", 0.0)
-    assert dp.LLM(fresh()).runner.threads is None
+    assert dp.LLM(fresh(), speculate=None).runner.threads is None

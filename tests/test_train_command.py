@@ -42,7 +42,10 @@ def test_heads_are_written_with_card_and_figures(train: Any, folder: Path, tmp_p
     assert not list(out.glob("states-*")) and (out / "training.png").exists()
     heads = files.load(out)
     assert heads.heads == 2 and heads.tree and heads.accuracies and heads.outputs is None
-    with dp.LLM(folder / "T") as plain, dp.LLM(folder / "T", speculate=dp.Medusa(out)) as fast:
+    with (
+        dp.LLM(folder / "T", speculate=None) as plain,
+        dp.LLM(folder / "T", speculate=dp.Medusa(out)) as fast,
+    ):
         prompt = "def main"
         (slow,), (quick,) = (llm.generate([prompt]) for llm in (plain, fast))
         assert slow.token_ids == quick.token_ids and quick.stats.drafted

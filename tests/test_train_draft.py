@@ -73,7 +73,7 @@ def test_transformers_takes_it_as_an_assistant(folder: Path, made: Any) -> None:
 
 def test_the_engine_takes_it(folder: Path, made: Any) -> None:
     params = dp.SamplingParams(max_tokens=24, ignore_eos=True)
-    with dp.LLM(str(folder / "target"), device="cpu") as llm:
+    with dp.LLM(str(folder / "target"), device="cpu", speculate=None) as llm:
         plain = llm.generate(cycle(4, 6), params)[0]
         llm.use(dp.DraftModel(folder / "out"))
         drafted = llm.generate(cycle(4, 6), params)[0]
@@ -93,7 +93,7 @@ def test_a_head_on_a_layer_learns_to_say_what_the_target_will(folder: Path) -> N
     assert 'EarlyExit(heads="this folder")' in (out / "README.md").read_text()
     params = dp.SamplingParams(max_tokens=24, ignore_eos=True)
     steps = {}
-    with dp.LLM(str(folder / "target"), device="cpu") as llm:
+    with dp.LLM(str(folder / "target"), device="cpu", speculate=None) as llm:
         plain = llm.generate(cycle(4, 6), params)[0].token_ids
         for name, heads in (("bare", None), ("trained", out)):
             llm.use(dp.EarlyExit(1, 5, min_confidence=0.0, branch=1, heads=heads))

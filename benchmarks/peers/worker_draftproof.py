@@ -25,6 +25,7 @@ class Draftproof:
             runner="native",
             dtype=DTYPES[options.precision],
             threads=options.threads,
+            speculate=None,
         )
         self.versions = {"draftproof": version("draftproof"), "runner": self.plain.runner.name}
         read, products = self.plain.runner.team.limits(DTYPES[options.precision])

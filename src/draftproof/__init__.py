@@ -11,6 +11,7 @@ if _TYPE_CHECKING:
     from draftproof.heads.module import Heads
     from draftproof.hf import custom_generate
     from draftproof.llm import LLM
+    from draftproof.proposers.auto import Auto
     from draftproof.proposers.draft import DraftModel
     from draftproof.proposers.early_exit import EarlyExit
     from draftproof.proposers.foreign import ForeignDraft
@@ -26,6 +27,7 @@ if _TYPE_CHECKING:
     from draftproof.verify import Typical
 else:
     _MODULES = {
+        "Auto": "proposers.auto",
         "Completion": "request",
         "DraftModel": "proposers.draft",
         "EarlyExit": "proposers.early_exit",
@@ -61,6 +63,7 @@ else:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Auto",
     "Completion",
     "DraftModel",
     "EarlyExit",

@@ -13,6 +13,39 @@ from draftproof.tree import TokenTree
 
 
 @dataclass(slots=True)
+class Share:
+    """What one drafting method had of a text."""
+
+    seconds: float = 0.0  # of drafting, its part of what was drafted for several texts at once
+    offered: int = 0  # nodes
+    used: int = 0  # of them, run by the target
+    accepted: int = 0
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What was decided for a text while it was written, where something decides.
+
+    Seconds are those of the table of costs.
+    """
+
+    sources: dict[str, Share] = field(default_factory=dict)
+    plain_steps: dict[str, int] = field(default_factory=dict)  # by the reason for drafting nothing
+    plain_seconds: float = 0.0  # that plain decoding would have taken
+    seconds: float = 0.0  # that it took
+    by_token: list[str] = field(default_factory=list)  # what drafted each token; "": nothing
+    changes: list[str] = field(default_factory=list)  # a line for each decision that turned
+
+    def share(self, source: str) -> Share:
+        """What a drafting method had of it so far."""
+        return self.sources.setdefault(source, Share())
+
+    @property
+    def saved(self) -> float:
+        return self.plain_seconds - self.seconds
+
+
+@dataclass(slots=True)
 class Stats:
     """Counts of one request, after stop rules cut the output."""
 
@@ -29,6 +62,7 @@ class Stats:
     began: float = 0.0  # monotonic seconds: added, first token, end
     first_token: float = 0.0
     ended: float = 0.0
+    decisions: Decisions = field(default_factory=Decisions)
 
     @property
     def tokens_per_step(self) -> float:

@@ -17,6 +17,7 @@ from draftproof import rules
 from draftproof.drafting.base import Proposer
 from draftproof.drafts import Drafts
 from draftproof.request import Request
+from draftproof.runners import costs
 from draftproof.runners.base import Output, Runner, Work, begin, fork, hand_over
 from draftproof.scheduler import Scheduler, Turn
 from draftproof.tree import TokenTree
@@ -40,6 +41,7 @@ class Engine:
         self.rule = rules.named(rule)  # of requests to come
         self.runner, self.scheduler = runner, scheduler
         self.vocabulary = vocabulary
+        self.costs = costs.of(runner)
         self.turns = Turns(self._release_ended, lambda: self._aborted)
         self._aborted: deque[Request] = deque()  # and not released yet
         self._ended: list[Request] = []  # and not reported by a step yet
@@ -87,6 +89,7 @@ class Engine:
                     raise ValueError("a request is run already: make another one")
                 mine.append(request)
                 request.listener = news.append
+                request.together = requests if len(requests) > 1 else ()
                 if not request.added:
                     self.add(request)
             left = {request.key for request in requests if not request.finished}
@@ -144,6 +147,9 @@ class Engine:
             request.mend()
         moved: list[Request] = []
         turns = self.scheduler.next_turns(self.runner.cached, self._begin, self._fork)
+        rows = [len(turn.new) + turn.whole for turn in turns]
+        attended = sum(n * len(turn.request.tokens) for n, turn in zip(rows, turns, strict=True))
+        self.costs.plan(sum(rows), attended)
         trees = self.drafts.trees(turns)
         self._run(turns, trees, moved)
         self._release_ended()
@@ -184,7 +190,10 @@ class Engine:
         try:
             began = time.perf_counter()
             outputs = self.runner.forward(work, self.drafts.taps)
-            self.drafts.cost = time.perf_counter() - began, sum(map(Work.rows, work))
+            seconds, rows = time.perf_counter() - began, sum(map(Work.rows, work))
+            self.drafts.cost = seconds, rows
+            attended = sum(each.rows() * len(t.request.tokens) for each, t in zip(work, turns))
+            self.costs.observe(rows, attended, seconds)
         except Exception as error:
             if len(turns) > 1:
                 for turn, tree in zip(turns, trees, strict=True):

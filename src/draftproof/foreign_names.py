@@ -216,6 +216,7 @@ def explains(
     def decorate(call: Callable[P, R]) -> Callable[P, R]:
         own = inspect.signature(call).parameters
         free = [n for n, each in own.items() if each.kind is not each.KEYWORD_ONLY]
+        any_number = any(each.kind is each.VAR_POSITIONAL for each in own.values())
 
         @functools.wraps(call)
         def checked(*args: P.args, **options: P.kwargs) -> R:
@@ -224,7 +225,7 @@ def explains(
                 if name in known or near:
                     way = known.get(name) or f"did you mean {near[0]}?"
                     raise TypeError(f"{place} has no {name}: {way}")
-            if len(args) > len(free) and free:
+            if len(args) > len(free) and free and not any_number:
                 others = ", ".join(f"{n}=" for n in own if n not in free) or "no others"
                 raise TypeError(f"{place} takes {len(free) - 1} without a name; by name: {others}")
             return call(*args, **options)

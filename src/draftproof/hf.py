@@ -49,7 +49,7 @@ ROW_WISE = (
 
 @explains("custom_generate", DRAFTERS)
 def custom_generate(
-    speculate: Any = None, *, rule: str = "coupled", seed: int | None = None, max_batch: int = 8
+    speculate: Any = "auto", *, rule: str = "coupled", seed: int | None = None, max_batch: int = 8
 ) -> CustomGenerate:
     """What `model.generate(custom_generate=...)` takes; keep it, it holds the caches.
 

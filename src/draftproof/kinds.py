@@ -27,13 +27,16 @@ def numbers_checked(call: Callable[P, R]) -> Callable[P, R]:
         for name, each in signature.parameters.items()
         if (kind := str(each.annotation).removesuffix(" | None")) in KINDS
     }
+    optional = {n for n, each in signature.parameters.items() if "None" in str(each.annotation)}
 
     @functools.wraps(call)
     def checked(*args: P.args, **options: P.kwargs) -> R:
         given = {**dict(zip(signature.parameters, args, strict=False)), **options}
         for name, (noun, read) in kinds.items():
             value = given.get(name, signature.parameters[name].default)
-            if value is not signature.parameters[name].default and not _is(value, read):
+            if value is signature.parameters[name].default or (value is None and name in optional):
+                continue
+            if not _is(value, read):
                 raise ValueError(f"{name} is {value!r}, but must be {noun}")
         return call(*args, **options)
 

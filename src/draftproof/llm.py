@@ -52,7 +52,8 @@ class LLM(metaclass=Explained):
     with token ids), or another LLM, whose weights are shared as they are. runner: "torch" runs any
     model; "native" (CPU; bfloat16, and dtype="int8") reads several tokens for the price of one, and
     speculation changes no bit there; "auto" takes it for a model by name in bfloat16 that it can
-    run. speculate: None, a method's name, a proposer, or a list of these, whose trees are merged.
+    run. speculate: "auto" drafts from the text so far wherever that pays, and never where it costs;
+    None, a method's name, a proposer, or a list of these, whose trees are merged.
     rule: "coupled" (same seed, same tokens, whatever drafts), "rejection" (exact in law), or a
     `Typical` (lossy). max_length bounds prompt and output together.
     Any number of threads may use one LLM, and any number of LLMs one model: requests of all threads
@@ -73,7 +74,7 @@ class LLM(metaclass=Explained):
         model: Any,
         *,
         tokenizer: Any = None,
-        speculate: Any = None,
+        speculate: Any = "auto",
         rule: str | Typical = "coupled",
         runner: str = "auto",
         device: str | torch.device = "auto",

@@ -10,6 +10,7 @@ from typing import Any
 
 from draftproof.drafting.base import Proposer
 from draftproof.heads.files import exit_of
+from draftproof.proposers.auto import Auto
 from draftproof.proposers.draft import DraftModel
 from draftproof.proposers.early_exit import EarlyExit
 from draftproof.proposers.foreign import ForeignDraft
@@ -23,6 +24,9 @@ from draftproof.proposers.suffix import SuffixAutomaton
 
 # "draft": a model; "foreign": a model, its tokenizer and the target's; "heads": a folder.
 Sources = Mapping[str, Any]
+AUTO = "auto"  # decides for itself among what is there
+LOOK_UPS = ("ngram", "suffix")  # cost no pass
+LOOK_UP = 24  # tokens that they offer where each of them must pay
 ALL = "all"  # every method that needs nothing more than was given
 
 
@@ -45,6 +49,23 @@ def _foreign(
     )
 
 
+def _auto(
+    sources: Sources,
+    num_draft_tokens: int | None = None,
+    *,
+    min_confidence: float | None = None,
+    branch: int | None = None,
+) -> Auto:
+    """Over what costs no pass, and over whatever is given."""
+    options = {"min_confidence": min_confidence, "branch": branch}
+    options |= {"num_draft_tokens": num_draft_tokens}
+    given = {name: value for name, value in options.items() if value is not None}
+    looked = {"num_draft_tokens": LOOK_UP, **given}
+    parts = [*(_made(name, {}, looked) for name in LOOK_UPS)]
+    parts += [_made(name, sources, given) for name in _of_sources(sources).values()]
+    return Auto(*[part for part in parts if part is not None])
+
+
 @dataclass(frozen=True)
 class Method:
     """A method that has a name. make: takes the source that it needs, if any, and its options."""
@@ -65,6 +86,7 @@ class Source:
 
 METHODS = {
     "none": Method(lambda: None, "None"),
+    AUTO: Method(_auto, "'auto'"),
     "ngram": Method(NGram, "dp.NGram()"),
     "suffix": Method(SuffixAutomaton, "dp.SuffixAutomaton()"),
     "lookahead": Method(Lookahead, "dp.Lookahead()"),
@@ -98,6 +120,15 @@ def exits(sources: Sources) -> bool:
     return sources.get("heads") is not None and exit_of(sources["heads"]) is not None
 
 
+def _of_sources(sources: Sources) -> dict[str, str]:
+    """The method that drafts with each kind of source that is given, where nothing else does."""
+    return {
+        kind: EXIT if kind == "heads" and exits(sources) else source.method
+        for kind, source in SOURCES.items()
+        if sources.get(kind) is not None
+    }
+
+
 def split(names: Iterable[str]) -> list[str]:
     """The single methods in `names`, of which some may be merged ones ("a+b"); once each."""
     return list(dict.fromkeys(part for name in names for part in name.split("+")))
@@ -106,6 +137,8 @@ def split(names: Iterable[str]) -> list[str]:
 def needed(names: Collection[str], sources: Sources) -> set[str]:
     """The kinds of sources that these methods draft with."""
     parts = split(names)
+    if AUTO in parts:
+        return {*SOURCES}
     kinds = {kind for part in parts if (kind := METHODS[part].needs) is not None}
     return kinds | {"heads"} if EXIT in parts and exits(sources) else kinds
 
@@ -133,9 +166,7 @@ def listed(values: Sequence[str], sources: Sources, *, idle: bool = False) -> li
     if written and not names:
         raise ValueError(f"no method is named: use {', '.join(METHODS)} or {ALL}")
     taken = {*SOURCES} if idle else needed(names, sources)
-    for kind, source in SOURCES.items():
-        if sources.get(kind) is not None and kind not in taken:
-            names.append(EXIT if kind == "heads" and exits(sources) else source.method)
+    names += [name for kind, name in _of_sources(sources).items() if kind not in taken]
     for part in split(names):
         need = METHODS[part].needs
         if need is not None and sources.get(need) is None:
@@ -148,10 +179,13 @@ def listed(values: Sequence[str], sources: Sources, *, idle: bool = False) -> li
 
 
 def merged(values: Sequence[str], sources: Sources, **options: Any) -> Proposer | None:
-    """What drafts where all that a user listed are merged; see `listed` and `given_options`."""
-    names = listed(values, sources)
+    """What drafts where all that a user listed are merged; see `listed` and `given_options`.
+
+    Nothing listed is "auto", over whatever is given.
+    """
+    names = listed(values, sources) if values else [AUTO]
     given = given_options(names, **options)
-    return named("+".join(names), sources, **given) if names else None
+    return named("+".join(names), sources, **given)
 
 
 def takes(name: str, option: str) -> bool:
@@ -198,7 +232,7 @@ def resolve(speculate: Any) -> Proposer | None:
             "speculate takes None, a method's name, a proposer or a list, and for a draft "
             f"dp.DraftModel(model), not {type(speculate).__name__}"
         )
-    if isinstance(speculate, Hybrid):
+    if isinstance(speculate, Hybrid | Auto):
         parts = map(resolve, speculate.given)
         speculate.merge([part for part in parts if part is not None])
     proposer: Proposer = speculate
@@ -230,13 +264,17 @@ def _parts(name: str) -> list[str]:
             )
             hint = f"did you mean {close[0]}? There are" if close else "use"
             raise ValueError(f"method {part!r} is unknown: {hint} {', '.join(METHODS)}")
-    if "none" in parts and len(parts) > 1:
-        raise ValueError(f"method none contradicts {', '.join({*parts} - {'none'})}: drop one")
+    for name in ("none", AUTO):
+        if name in parts and len(parts) > 1:
+            others = ", ".join(part for part in parts if part != name)
+            raise ValueError(f"method {name} contradicts {others}: drop one")
     return parts
 
 
 def _made(name: str, sources: Sources, options: Mapping[str, Any]) -> Proposer | None:
     method = METHODS[name]
+    if name == AUTO:
+        return _auto(sources, **options)
     given = {key: value for key, value in options.items() if takes(name, key)}
     if name == EXIT and exits(sources):
         given["heads"] = sources["heads"]

@@ -89,7 +89,7 @@ class Request(Writing):
         )
         self.text, self.index = text, index
         lossy = self.rule.lossy and params.temperature > 0  # what is greedy stays greedy
-        self.stats = Stats(lossy, began=time.monotonic())
+        self.stats = Stats(lossy, began=time.monotonic(), decisions=self.decisions)
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.fault: BaseException | None = None  # what `error` says

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from draftproof import sampling
+from draftproof.counts import Decisions
 from draftproof.runners.base import Output
 from draftproof.sampling import History, Noise, SamplingParams
 from draftproof.tree import TokenTree
@@ -121,6 +122,9 @@ class Writing:
         self.history = History(self.prompt, sorted(self.stop_ids))
         self.feedback: Feedback | None = None
         self.warnings: list[str] = []
+        self.decisions = Decisions()
+        self.together: Sequence[Writing] = ()  # all whose end somebody waits for at once
+        self.speculate: bool | str = params.speculate  # may be changed between any two steps
         self.plain = False  # its drafter failed: one node per step from now on
         self.rewinds = 0  # how often the text was rolled back: a shadow's only
         self._cuts: list[tuple[int, int]] = []  # (number of a roll-back, length), both rising
@@ -130,6 +134,11 @@ class Writing:
     @property
     def output(self) -> list[int]:
         return self.tokens[len(self.prompt) :]
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was written behind the prompt."""
+        return len(self.tokens) > len(self.prompt)
 
     @property
     def room(self) -> int:

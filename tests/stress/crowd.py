@@ -97,7 +97,9 @@ class Stress:
         dtype = torch.bfloat16 if self.runner == "native" else torch.float64
         shape: dict[str, Any] = {"head_dim": 16, "dtype": dtype, "num_hidden_layers": 2}
         self.model, self.draft = tiny.model(**shape), tiny.model(seed=1, **shape)
-        self.first = dp.LLM(self.model, runner=self.runner, tokenizer=Speller(), max_batch=1)
+        self.first = dp.LLM(
+            self.model, runner=self.runner, tokenizer=Speller(), max_batch=1, speculate=None
+        )
         rng = Random(self.seed)
         for case in cases(rng, 60):
             (request,) = [prepared(self.first, case)]

@@ -88,7 +88,7 @@ def talk(folder: Path, contents: Sequence[str], system: str = "", **options: Any
     """The answers of the library, without any cache between turns."""
     messages = [{"role": "system", "content": system}] if system else []
     answers = []
-    with dp.LLM(folder / "T") as llm:
+    with dp.LLM(folder / "T", speculate=None) as llm:
         for content in contents:
             messages.append({"role": "user", "content": content})
             params = dp.SamplingParams(**{"max_tokens": 20, **options})

@@ -14,7 +14,7 @@ TEXT = "def f(x):\n    return x\n"
 
 
 def llm(**options: Any) -> dp.LLM:
-    return dp.LLM(model(), **{"tokenizer": tokenizer(), **options})
+    return dp.LLM(model(), **{"tokenizer": tokenizer(), "speculate": None, **options})
 
 
 @pytest.fixture(scope="module")

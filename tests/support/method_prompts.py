@@ -49,4 +49,4 @@ def texts(
 
 @cache
 def plain(name: str, params: dp.SamplingParams) -> list[tuple[list[int], str]]:
-    return texts(dp.LLM(target(name)), params, together=False)
+    return texts(dp.LLM(target(name), speculate=None), params, together=False)

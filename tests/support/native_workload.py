@@ -51,7 +51,7 @@ def main(planted: bool) -> None:
     for dtype in ("bfloat16", "int8"):
         made = model()
         draft = dp.DraftModel(tiny.relative(made), branch=2)
-        first = dp.LLM(made, runner="native", dtype=dtype, max_batch=3)
+        first = dp.LLM(made, runner="native", dtype=dtype, max_batch=3, speculate=None)
         llms = [first, dp.LLM(first, speculate=draft), dp.LLM(first, speculate="ngram")]
         texts: dict[int, list[list[int]]] = {}
         threads = [

@@ -52,7 +52,9 @@ def methods() -> dict[str, Callable[[], Any]]:
 
 def certify(llm: dp.LLM | None = None, **options: Any) -> Certificate:
     options = {"max_tokens": 14, "runs": 40, "contexts": 1, **options}
-    return certificates.certify(llm or dp.LLM(target()), methods(), PROMPTS[1:3], **options)
+    return certificates.certify(
+        llm or dp.LLM(target(), speculate=None), methods(), PROMPTS[1:3], **options
+    )
 
 
 def wrong_residual(patch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def params(**options: Any) -> dp.SamplingParams:
 
 @cache
 def plain(**options: Any) -> list[list[int]]:
-    with dp.LLM(target()) as llm:
+    with dp.LLM(target(), speculate=None) as llm:
         return [out.token_ids for out in llm.generate(PROMPTS, params(**options))]
 
 

@@ -37,7 +37,7 @@ METHODS: dict[str, Callable[[str], Any]] = {
 
 
 def llm(name: str = "llama", **options: Any) -> dp.LLM:
-    return dp.LLM(model(name), **options)
+    return dp.LLM(model(name), **{"speculate": None, **options})
 
 
 def some(rng: Random, count: int) -> list[int]:

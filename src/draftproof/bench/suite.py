@@ -199,6 +199,7 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
         dtype="int8" if int8 else "auto",
         threads=options.threads,
         max_batch=max(options.batches),
+        speculate=None,
     )
     if options.threads is not None:
         torch.set_num_threads(options.threads)  # of all sides: the others are not ours

@@ -23,7 +23,7 @@ from draftproof import methods
 from draftproof.certify import identity, law, sampled
 
 print({where!r})
-llm = dp.LLM({model!r}, **{options!r})
+llm = dp.LLM({model!r}, speculate=None, **{options!r})
 speculate = {speculate}
 '''
 WRITTEN = """\

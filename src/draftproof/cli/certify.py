@@ -46,7 +46,7 @@ def run(given: SimpleNamespace) -> int:
     sources = given.prompts or [texts.HELD_OUT]
     with Running() as running:
         running("loading", None)
-        with LLM(target, **loading) as llm:
+        with LLM(target, speculate=None, **loading) as llm:
             prompts = texts.read(
                 sources, given.num_prompts, llm.tokenizer, given.chat, given.system
             )

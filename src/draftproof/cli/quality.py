@@ -47,6 +47,7 @@ def run(given: SimpleNamespace) -> int:
     def load(precision: str, runner: str = given.runner) -> LLM:
         return LLM(
             target,
+            speculate=None,
             tokenizer=tokenizer,
             runner=runner,
             dtype=precision,

@@ -188,7 +188,7 @@ def runners(
 ) -> Iterator[dict[str, LLM]]:
     """A warm LLM for plain decoding and one per method; all of them share the bundled target."""
     given = {kind: bundled.folder(kind) for kind in needed(methods, {})}
-    llms = {PLAIN: LLM(str(bundled.folder("target")), **options)}
+    llms = {PLAIN: LLM(str(bundled.folder("target")), speculate=None, **options)}
     for method in methods:
         llms[method] = LLM(llms[PLAIN], speculate=named(method, given))
     try:

@@ -7,7 +7,7 @@ lies in `TokenTree.laws` it cannot make the output wrong.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NoReturn, Protocol
 
@@ -18,6 +18,22 @@ from draftproof.kinds import numbers_checked
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
+
+
+class Partial(Protocol):
+    """A tree while it grows: its tokens, parents and scores so far, node 0 first."""
+
+    @property
+    def request(self) -> Writing: ...
+    @property
+    def tokens(self) -> Sequence[int]: ...
+    @property
+    def parents(self) -> Sequence[int]: ...
+    @property
+    def scores(self) -> Sequence[float]: ...
+
+
+GoesOn = Callable[[Sequence[Partial]], Sequence[bool]]  # which of them get another level
 
 
 class Proposer(Protocol):
@@ -33,9 +49,17 @@ class Proposer(Protocol):
 class Drafter:
     """A drafting method with everything that is optional, as ours are."""
 
+    name = "a method of yours"
     taps: tuple[int, ...] = ()
     wants_best = False  # the target's argmax after every node, in `request.feedback`
     observes = False  # the states of all committed tokens, by `observe`
+    stepwise = False  # it drafts level by level, and asks before each whether another one pays
+    # What `Auto` reckons with before it has seen anything: passes of the target over one token that
+    # a call takes, or a level if it is stepwise; how often a token is right if those before it are;
+    # slope and intercept of that chance's odds over the odds of the score.
+    drafting_cost = 0.0
+    promise = 0.5
+    trust = (1.0, 0.0)
 
     def __init_subclass__(cls) -> None:
         """What a method is made with is checked, and explained to who comes from elsewhere."""
@@ -62,6 +86,10 @@ class Drafter:
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         """See `Proposer`."""
         raise NotImplementedError
+
+    def propose_within(self, requests: Sequence[Writing], goes_on: GoesOn) -> list[TokenTree]:
+        """As `propose`; where it is stepwise, as deep as `goes_on` says before each level."""
+        return self.propose(requests)
 
     def bind(self, target: Target, load: Load) -> None:
         """Called once, before the first step; refuses what cannot work (`ValueError`).
@@ -94,6 +122,7 @@ class Foreign(Drafter):
     """A proposer that is no `Drafter`, and what it has of one."""
 
     def __init__(self, proposer: Proposer) -> None:
+        self.name = type(proposer).__name__
         self.proposer, self.taps = proposer, proposer.taps
         self.wants_best = bool(getattr(proposer, "wants_best", False))
         self.observes = bool(getattr(proposer, "observes", False))

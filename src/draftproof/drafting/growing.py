@@ -9,21 +9,26 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from draftproof.drafting.base import Drafter
+from draftproof.drafting.base import Drafter, GoesOn
 from draftproof.drafting.beside import Beside
-from draftproof.drafting.growth import Growth, Shape
+from draftproof.drafting.growth import Growth, Ranks, Shape
 from draftproof.drafting.together import passed
 from draftproof.runners.base import Output
 from draftproof.tree import TokenTree
 from draftproof.writing import Children, Writing
 
+DEEPEST = 16  # levels of a draft that is grown as long as it pays
 Run = Callable[[Sequence[Growth]], Sequence[Output]]  # a pass; the last rows are the tips'
 Draw = Callable[[Growth, Sequence[int], Tensor, int], Children]  # path, row (V,), count
 
 
-def grow(growths: Sequence[Growth], run: Run, draw: Draw) -> None:
-    """Until every growth has its shape, or its room, or the model is in doubt."""
+def grow(growths: Sequence[Growth], run: Run, draw: Draw, goes_on: GoesOn | None = None) -> None:
+    """Until every growth has its shape, or its room, or the model is in doubt, or none goes on."""
     while growing := [growth for growth in growths if growth.room > 0]:
+        if goes_on is not None:
+            for growth, on in zip(growing, goes_on(growing), strict=True):
+                growth.room = growth.room if on else 0
+            growing = [growth for growth in growing if growth.room]
         for growth, output in passed(growing, run, stop):
             tips, rows = growth.tips, output.logits
             growth.ran += len(tips)
@@ -38,7 +43,11 @@ def grow(growths: Sequence[Growth], run: Run, draw: Draw) -> None:
 
 
 def grow_beside(
-    draft: Beside, requests: Sequence[Writing], shapes: Sequence[Shape], draw: Draw
+    draft: Beside,
+    requests: Sequence[Writing],
+    shapes: Sequence[Shape],
+    draw: Draw,
+    goes_on: GoesOn | None = None,
 ) -> list[TokenTree]:
     """A tree of its shape for each request, by a model beside the target."""
 
@@ -52,7 +61,7 @@ def grow_beside(
         Growth(request, shape, draft.room(request) if able else 0)
         for request, shape, able in zip(requests, shapes, ready, strict=True)
     ]
-    grow(growths, run, draw)
+    grow(growths, run, draw, goes_on)
     for growth in growths:
         if growth.ran:
             draft.ran(growth.request, growth.run_tree(growth.ran))
@@ -64,16 +73,24 @@ class Growing(Drafter):
 
     vocabulary: int  # the target's
 
-    def __init__(self, num_draft_tokens: int, min_confidence: float, branch: int) -> None:
-        if num_draft_tokens < 1 or branch < 1:
+    def __init__(
+        self, num_draft_tokens: int | None, min_confidence: float, branch: int, usual: int
+    ) -> None:
+        """usual: num_draft_tokens where none are given."""
+        longest = usual if num_draft_tokens is None else num_draft_tokens
+        if longest < 1 or branch < 1:
             raise ValueError("num_draft_tokens and branch must be 1 or more")
         if not 0 <= min_confidence <= 1:
             raise ValueError(f"min_confidence={min_confidence} is not within [0, 1]")
         self.num_draft_tokens = num_draft_tokens
         self.min_confidence, self.branch = min_confidence, branch
-        self.chain = Shape(
-            lambda ranks: 0 if any(ranks) else branch, num_draft_tokens, min_confidence
-        )
+
+        def width(ranks: Ranks) -> int:
+            return 0 if any(ranks) else branch
+
+        self.chain = Shape(width, longest, min_confidence)
+        # Where each level is asked for, that alone ends a draft, unless a length was given.
+        self.open = Shape(width, num_draft_tokens or DEEPEST, min_confidence)
 
     def draw(self, growth: Growth, path: Sequence[int], row: Tensor, count: int) -> Children:
         """What follows `path` by a row of the model."""

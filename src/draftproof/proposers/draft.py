@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from draftproof.drafting.base import alone
+from draftproof.drafting.base import GoesOn, alone
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.fitting import FIXED, Costs, Fit, widths
 from draftproof.drafting.growing import Growing, grow_beside
@@ -26,7 +26,7 @@ NODES, DEPTH = 16, 8  # of a fitted tree, at most
 class DraftModel(Growing):
     """Drafts with a model: hub id, folder or a loaded transformers model.
 
-    num_draft_tokens: the longest draft. min_confidence: a draft ends after the token that brings
+    num_draft_tokens: the longest draft; 5 unless given, and under `Auto` what pays. min_confidence: a draft ends after the token that brings
     the draft's own estimate of being accepted so far below it; that token is kept. branch: the
     best `branch` tokens at every depth become siblings, the first of them grows (a second sibling
     wins back what the coupled rule loses on a chain, and a pass over a few rows more costs little).
@@ -38,17 +38,20 @@ class DraftModel(Growing):
     another tree is another text, and the same seed must give the same one.
     """
 
+    name = "draft"
+    stepwise, drafting_cost, promise = True, 0.15, 0.7
+
     def __init__(
         self,
         model: Any,
-        num_draft_tokens: int = 5,
+        num_draft_tokens: int | None = None,
         *,
         min_confidence: float = 0.1,
         branch: int = 2,
         quantize: str | None = None,
         tree: str | Sequence[Sequence[int]] | None = None,
     ) -> None:
-        super().__init__(num_draft_tokens, min_confidence, branch)
+        super().__init__(num_draft_tokens, min_confidence, branch, usual=5)
         if quantize not in (None, "int8"):
             raise ValueError(f"quantize={quantize!r} is unknown: use 'int8' or None")
         self.widths: Counter[Ranks] | None = None  # children by ranks, where they are prescribed
@@ -84,23 +87,30 @@ class DraftModel(Growing):
         self._last.clear()
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        return self.propose_within(requests, None)
+
+    def propose_within(
+        self, requests: Sequence[Writing], goes_on: GoesOn | None
+    ) -> list[TokenTree]:
         if (shared := self.fit) is not None:
             fits = {r.key: self._fit(r) if alone(r) else shared for r in requests}
             for request in requests:
                 if request.key in self._last:
                     fits[request.key].learn(request, self._last[request.key])
             keys = [request.key for request in requests]
-            trees = self._shaped(
-                requests, [Shape(fits[key].widths.__getitem__, DEPTH) for key in keys]
-            )
+            shapes = [Shape(fits[key].widths.__getitem__, DEPTH) for key in keys]
+            trees = self._shaped(requests, shapes, goes_on)
             self._last.update(zip(keys, trees, strict=True))
             return trees
         if (widths := self.widths) is not None:
-            return self._shaped(requests, [Shape(widths.__getitem__)] * len(requests))
-        return self._shaped(requests, [self.chain] * len(requests))
+            return self._shaped(requests, [Shape(widths.__getitem__)] * len(requests), goes_on)
+        shape = self.chain if goes_on is None else self.open
+        return self._shaped(requests, [shape] * len(requests), goes_on)
 
     def _fit(self, request: Writing) -> Fit:
         return self._fits.setdefault(request.key, Fit(FIXED, NODES, DEPTH))
 
-    def _shaped(self, requests: Sequence[Writing], shapes: Sequence[Shape]) -> list[TokenTree]:
-        return grow_beside(self.beside, requests, shapes, self.draw)
+    def _shaped(
+        self, requests: Sequence[Writing], shapes: Sequence[Shape], goes_on: GoesOn | None
+    ) -> list[TokenTree]:
+        return grow_beside(self.beside, requests, shapes, self.draw, goes_on)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from draftproof.drafting.base import alone
+from draftproof.drafting.base import GoesOn, alone
 from draftproof.drafting.growing import Growing, grow
-from draftproof.drafting.growth import Growth
+from draftproof.drafting.growth import Growth, Shape
 from draftproof.heads.files import load
 from draftproof.heads.module import Heads
 from draftproof.heads.placed import placed
@@ -34,16 +34,19 @@ class EarlyExit(Growing):
     layer, which it then names; without one a target that was trained for it is worth far more.
     """
 
+    name = "early-exit"
+    stepwise, drafting_cost = True, 0.35
+
     def __init__(
         self,
         layers: int | None = None,
-        num_draft_tokens: int = 3,
+        num_draft_tokens: int | None = None,
         *,
         min_confidence: float = 0.3,
         branch: int = 2,
         heads: Heads | str | Path | None = None,
     ) -> None:
-        super().__init__(num_draft_tokens, min_confidence, branch)
+        super().__init__(num_draft_tokens, min_confidence, branch, usual=3)
         self.heads = heads if heads is None or isinstance(heads, Heads) else load(heads)
         if self.heads is not None and self.heads.exit is None:
             raise ValueError("these heads read the last layer: use them with Medusa")
@@ -65,16 +68,22 @@ class EarlyExit(Growing):
         self.target, self.vocabulary = target, target.vocabulary
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
-        growths = [self._start(request) for request in requests]
-        grow(growths, self._run, self.draw)
+        return self.propose_within(requests, None)
+
+    def propose_within(
+        self, requests: Sequence[Writing], goes_on: GoesOn | None
+    ) -> list[TokenTree]:
+        shape = self.chain if goes_on is None else self.open
+        growths = [self._start(request, shape) for request in requests]
+        grow(growths, self._run, self.draw, goes_on)
         return [growth.tree() for growth in growths]
 
-    def _start(self, request: Writing) -> Growth:
+    def _start(self, request: Writing, shape: Shape) -> Growth:
         # Until the target has read the prompt its first layers have nothing to stand on.
         ready = self.target.cached(request.key) == len(request.tokens) - 1
         if request.feedback is None and alone(request):
             ready = False  # though it may be, by what an earlier request or a sibling had read
-        return Growth(request, self.chain, request.room - 1 if ready else 0)
+        return Growth(request, shape, request.room - 1 if ready else 0)
 
     def _run(self, growing: Sequence[Growth]) -> list[Output]:
         work = [Work(g.request.key, [], g.run_tree(), g.ran) for g in growing]

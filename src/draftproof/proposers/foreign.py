@@ -29,6 +29,9 @@ class ForeignDraft(Growing):
     anew in every step, as what follows may change that, and which a text is encoded behind.
     """
 
+    name = "foreign"
+    drafting_cost = 1.0
+
     def __init__(
         self,
         model: Any,
@@ -39,7 +42,7 @@ class ForeignDraft(Growing):
         lookbehind: int = 4,
         min_confidence: float = 0.1,
     ) -> None:
-        super().__init__(num_draft_tokens, min_confidence, branch=1)
+        super().__init__(num_draft_tokens, min_confidence, branch=1, usual=5)
         if lookbehind < 1 or tokenizer is None or target_tokenizer is None:
             raise ValueError("both tokenizers are needed, and a lookbehind of 1 or more")
         self.own = Script(tokenizer, target_tokenizer.get_vocab())

@@ -24,6 +24,8 @@ class Hybrid(Drafter):
     stands before it. None: all.
     """
 
+    name = "hybrid"
+
     def __init__(self, parts: Sequence[Proposer | str], max_nodes: int | None = None) -> None:
         if not parts:
             raise ValueError("a hybrid needs at least one part")

@@ -50,6 +50,8 @@ class Lookahead(Drafter):
 
     wants_best = True
 
+    name = "lookahead"
+
     def __init__(
         self, window: int = 5, ngram: int = 4, guesses: int = 5, *, from_text: bool = True
     ) -> None:

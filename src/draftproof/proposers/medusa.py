@@ -36,7 +36,10 @@ class Medusa(Drafter):
     less are left out. Raises `ValueError`.
     """
 
+    name = "medusa"
     taps: tuple[int, ...] = (-1,)  # what the LM head sees
+
+    drafting_cost = 0.15
 
     def __init__(
         self,

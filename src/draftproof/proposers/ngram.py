@@ -36,6 +36,8 @@ class NGram(Drafter):
     branches: different continuations per tree.
     """
 
+    name = "ngram"
+
     def __init__(
         self,
         num_draft_tokens: int = 8,

@@ -31,6 +31,9 @@ class SpecInfer(Drafter):
     expansion: children of every leaf at each depth, for all drafts, or one tuple for each draft.
     """
 
+    name = "specinfer"
+    drafting_cost = 1.2
+
     def __init__(
         self, models: Sequence[Any], expansion: Sequence[int] | Sequence[Sequence[int]] = EXPANSION
     ) -> None:

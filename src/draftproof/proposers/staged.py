@@ -29,6 +29,9 @@ class Staged(Growing):
     `DraftModel`.
     """
 
+    name = "staged"
+    drafting_cost = 1.0
+
     def __init__(
         self,
         model: Any,
@@ -38,7 +41,7 @@ class Staged(Growing):
         min_confidence: float = 0.1,
         branch: int = 2,
     ) -> None:
-        super().__init__(num_draft_tokens, min_confidence, branch)
+        super().__init__(num_draft_tokens, min_confidence, branch, usual=8)
         self.model, self.drafter = model, adopt(drafter)
         if self.drafter.taps or self.drafter.wants_best:
             raise ValueError("the drafter of a draft learns nothing from it: use another method")

@@ -41,6 +41,8 @@ class SuffixAutomaton(Drafter):
     that are remembered (the latest; half of them at least), shared by all requests; 0: none.
     """
 
+    name = "suffix"
+
     def __init__(
         self,
         num_draft_tokens: int = 10,

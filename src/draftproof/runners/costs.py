@@ -1,11 +1,20 @@
-"""What a pass costs, measured: tree shapes, comparisons and training all reckon with this."""
+"""What a pass costs: learnt from every pass that is made, and measured where somebody asks for it.
+
+Everything that weighs drafts against time reckons with this: which nodes a step runs, how much of a
+prompt is read beside writers, tree shapes, comparisons, training.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 
 from draftproof import clock
@@ -15,6 +24,168 @@ from draftproof.tree import TokenTree
 
 SMALL, GAIN = 0.03, 1.15  # seconds of a pass, and what more threads must bring to be worth it
 CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
+MOST = 96  # rows that drafts can make of a pass: beyond it only prompts are read
+# Rows at which arithmetic takes as long as reading the weights, by what computes. Measured on the
+# first two; the others by the rates that their makers state.
+KNEES = {"int8": 11.0, "AVX-512": 9.0, "AMX": 24.0, "torch": 6.0, "cuda": 96.0}
+ATTENTION = 0.04  # passes over one row that a row takes which attends to 1,000 tokens
+NOISE = 0.06  # of one pass, a share of its seconds
+# How far apart this machine and the shipped curve may be, and how much may change from a pass to
+# the next: of all costs alike, and from an octave of rows to the next. Squares of shares.
+LEVEL, OCTAVE, LEVEL_DRIFT, OCTAVE_DRIFT = 25.0, 0.06, 9e-4, 3.6e-5
+TOGETHER, FIRST = 8, 16  # passes that are learnt from at once; the first ones each at once
+OUTLIER = 3.0  # standard deviations beyond which a pass counts no more
+
+
+class PassCosts:
+    """Seconds of a runner's pass by its rows and by what they attend to.
+
+    The logarithm of the cost at each number of rows is a hidden state that drifts, and every pass
+    is a noisy look at it (an extended Kalman filter). It starts from a shipped curve. What changes
+    all costs alike, a neighbour or a clock rate, is found within a few passes and moves no ratio
+    between them; what changes the curve is found within some dozens. Never falls with the rows.
+
+    knee: rows at which arithmetic takes as long as reading the weights.
+    """
+
+    def __init__(self, knee: float = KNEES["torch"]) -> None:
+        size = len(ROWS)
+        octaves = np.log2(ROWS)
+        walk = np.minimum.outer(octaves, octaves)  # what differs at 8 rows differs at 16 too
+        self._shipped = np.log(shipped(knee))
+        self._state = np.zeros(size + 1)  # last: the logarithm of attention's share
+        self._state[:size] = math.log(0.01)
+        self._state[size] = math.log(ATTENTION)
+        self._spread, self._drift = np.zeros((2, size + 1, size + 1))
+        self._spread[:size, :size] = LEVEL + OCTAVE * walk
+        self._drift[:size, :size] = LEVEL_DRIFT + OCTAVE_DRIFT * walk
+        self._spread[size, size], self._drift[size, size] = 4 * OCTAVE, OCTAVE_DRIFT
+        self._widest = self._spread[size - 1, size - 1]
+        self.passes = 0
+        self.rows, self.attended = 0, 0  # of the step at hand, without drafts
+        self._held: list[tuple[int, float, float]] = []
+        self._table: list[float] | None = None
+
+    def plan(self, rows: int, attended: int) -> None:
+        """What the next pass runs whatever is drafted: its rows, and tokens that they attend to."""
+        self.rows, self.attended = rows, attended
+
+    def observe(self, rows: int, attended: int, seconds: float) -> None:
+        """A pass took so long. Seconds that no clock that goes can tell are left out."""
+        if rows < 1 or not 1e-7 < seconds < 1e4:
+            return
+        self.passes += 1
+        self._held.append((rows, attended, math.log(seconds)))
+        if len(self._held) == TOGETHER or self.passes < FIRST:
+            while self._held:
+                self._take(*self._held.pop())
+
+    def seconds(self, rows: int, attended: float = 0) -> float:
+        """Of a pass over `rows` rows, which attend to so many tokens in all."""
+        curve = self.curve()
+        share = curve[rows] if rows <= MOST else math.exp(self._at(rows) - self._at(1))
+        return (share + self.attention * attended) * self.one
+
+    @property
+    def one(self) -> float:
+        """Seconds of a pass over one row that attends to nothing."""
+        self.curve()
+        return self._one
+
+    @property
+    def attention(self) -> float:
+        """Of a row and a token that it attends to, in passes over one row."""
+        self.curve()
+        return self._attention
+
+    def curve(self) -> list[float]:
+        """[n]: what a pass over n rows costs, in passes over one; 0 at 0. Up to `MOST` rows."""
+        if self._table is None:
+            logs = _GRID @ (self._shipped + self._state[:-1])
+            curve = np.maximum.accumulate(np.exp(logs - logs[0]))
+            self._table = [0.0, *curve.tolist()]
+            self._one = math.exp(self._at(1))
+            self._attention = math.exp(self._state[-1]) / 1000
+        return self._table
+
+    def _take(self, rows: int, attended: float, log: float) -> None:
+        """Learn from a pass and the logarithm of its seconds."""
+        self._table = None
+        base = math.exp(self._at(rows))
+        extra = math.exp(self._at(1) + self._state[-1]) * attended / 1000
+        look = np.zeros(len(self._state))
+        low, share = _between(rows)
+        look[low] = (1 - share) * base / (base + extra)
+        look[low + 1] += share * base / (base + extra)
+        look[0] += extra / (base + extra)
+        look[-1] = extra / (base + extra)
+        towards = self._spread @ look
+        variance = float(look @ towards) + NOISE**2
+        surprise = log - math.log(base + extra)
+        if self.passes > FIRST:
+            most = OUTLIER * math.sqrt(variance)
+            surprise = min(most, max(-most, surprise))
+        self._state += towards * (surprise / variance)
+        self._spread -= np.outer(towards, towards) / variance
+        if self._spread[-2, -2] < self._widest:
+            self._spread += self._drift
+
+    def _at(self, rows: int) -> float:
+        """Logarithm of the seconds over `rows` rows, attention left out."""
+        low, share = _between(rows)
+        logs = self._shipped[low : low + 2] + self._state[low : low + 2]
+        return float(logs[0] * (1 - share) + logs[1] * share)
+
+
+def shipped(knee: float) -> list[float]:
+    """Costs at `ROWS` before anything is known of a machine, in passes over one row.
+
+    A pass takes as long as the slower of reading the weights and computing with them, and where
+    both take as long they get into each other's way: a soft maximum of 1 and rows / knee.
+    """
+    costs = [(1 + (rows / knee) ** 3) ** (1 / 3) for rows in ROWS]
+    return [cost / costs[0] for cost in costs]
+
+
+def of(runner: Any) -> PassCosts:
+    """The costs of a runner, the same for all who ask."""
+    found = _known.get(runner)
+    if found is None:
+        found = _known[runner] = PassCosts(knee_of(runner))
+    return found
+
+
+def knee_of(runner: Any) -> float:
+    """By what the runner computes with; a runner that says nothing counts as torch."""
+    name = f"{getattr(runner, 'name', 'torch')} {getattr(runner, 'precision', '')}"
+    if getattr(getattr(runner, "device", None), "type", "cpu") != "cpu":
+        return KNEES["cuda"]
+    if "AMX" in name:
+        return KNEES["AMX"]
+    if "int8" in name and "native" in name:
+        return KNEES["int8"]
+    return KNEES["AVX-512"] if "AVX-512" in name else KNEES["torch"]
+
+
+_known: WeakKeyDictionary[Any, PassCosts] = WeakKeyDictionary()
+
+
+def _between(rows: int) -> tuple[int, float]:
+    """The place in `ROWS` at or below, and how far it is from there to the next, in octaves."""
+    low = min(bisect_right(ROWS, rows) - 1, len(ROWS) - 2)
+    return low, math.log2(rows / ROWS[low]) / math.log2(ROWS[low + 1] / ROWS[low])
+
+
+def _grid() -> Any:
+    grid = np.zeros((MOST, len(ROWS)))
+    for rows in range(1, MOST + 1):
+        low, share = _between(rows)
+        grid[rows - 1, low], grid[rows - 1, low + 1] = 1 - share, share
+    return grid
+
+
+_GRID = _grid()
 
 
 def context_ids(runner: Target, length: int) -> list[int]:

@@ -23,7 +23,8 @@ class SamplingParams:
     """How one request samples, stops and reports; names and ranges as in vLLM.
 
     `top_k` 0 or -1 is off. `max_tokens` None writes until the context is full. `stop` becomes a
-    tuple of strings; None is none. Raises `ValueError` when a value is out of range or of the
+    tuple of strings; None is none. `speculate` False writes plainly, a method's name lets only that
+    one draft; `max_draft_nodes` bounds the tokens drafted in a step. Raises `ValueError` when a value is out of range or of the
     wrong kind.
     """
 
@@ -44,12 +45,19 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     n: int = 1
+    speculate: bool | str = True
+    max_draft_nodes: int | None = None
 
     def __post_init__(self) -> None:
         clean: dict[str, Any] = {}
         for name, (kind, low, high, allowed) in _RANGES.items():
             value = getattr(self, name)
-            if value is not None or name not in ("max_tokens", "seed", "logprobs"):
+            if value is not None or name not in (
+                "max_tokens",
+                "seed",
+                "logprobs",
+                "max_draft_nodes",
+            ):
                 clean[name] = _number(name, value, kind, low, high, allowed)
         if clean["min_tokens"] > clean.get("max_tokens", sys.maxsize):
             raise ValueError(
@@ -75,6 +83,10 @@ class SamplingParams:
         clean["stop"] = tuple(stop)
         if not isinstance(self.ignore_eos, bool):
             raise ValueError(f"ignore_eos is {self.ignore_eos!r}, but must be True or False")
+        if not isinstance(self.speculate, bool | str):
+            raise ValueError(
+                f"speculate is {self.speculate!r}, but must be True, False or a method's name"
+            )
         for name, value in clean.items():
             object.__setattr__(self, name, value)
 
@@ -127,6 +139,7 @@ _RANGES: dict[str, tuple[type, float, float, str]] = {
     "seed": (int, 0, 2**64 - 1, "in [0, 2**64) or None"),
     "logprobs": (int, 0, 20, "in [0, 20] or None"),
     "n": (int, 1, math.inf, ">= 1"),
+    "max_draft_nodes": (int, 0, math.inf, ">= 0 or None"),
 }
 
 

@@ -212,7 +212,10 @@ class DraftJob(Job):
     def judge(self, prompts: Sequence[Sequence[int]], room: int) -> None:
         """See `Job.judge`; at each temperature also what the same texts predict."""
         watch, recipe = self.watch, self.recipe
-        with served.engine(self.target, self.tokenizer) as base, LLM(base, rule="rejection") as llm:
+        with (
+            served.engine(self.target, self.tokenizer) as base,
+            LLM(base, rule="rejection", speculate=None) as llm,
+        ):
             most = [min(room, llm.max_length - len(ids)) for ids in prompts]
             for temperature in TEMPERATURES:
                 watch.phase(f"the engine serves at temperature {temperature:g}")

@@ -32,7 +32,7 @@ Tell = Callable[[float], None]  # is told how much is done, 0 to 1
 def engine(model: Any, tokenizer: Any, max_batch: int = 8) -> LLM:
     """The target as it will serve: natively where the native runner takes it."""
     runner = "native" if choice.suits(model) else "torch"
-    return LLM(model, tokenizer=tokenizer, runner=runner, max_batch=max_batch)
+    return LLM(model, tokenizer=tokenizer, runner=runner, max_batch=max_batch, speculate=None)
 
 
 def check_servable(model: Any, tokenizer: Any, proposer: Any = None) -> int:

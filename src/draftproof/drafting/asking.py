@@ -1,0 +1,138 @@
+"""A step's sources are asked: first those that cost nothing, then the dear ones that may pay.
+
+A source is foreign code: where it fails, a text goes on without it, and says so once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from draftproof.drafting import dear
+from draftproof.drafting.base import GoesOn
+from draftproof.drafting.offers import Offer, Price
+from draftproof.drafting.planning import Step, Text
+from draftproof.drafting.sources import Source, sound
+from draftproof.drafting.together import passed
+from draftproof.tree import TokenTree
+from draftproof.writing import Writing
+
+Steps = dict[int, Step]  # by key
+
+
+class Asking:
+    """Asks sources for the texts of a step."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = sources
+
+    def ask(
+        self,
+        texts: Sequence[Text],
+        offers: Sequence[Offer],
+        steps: Steps,
+        price: Price,
+        one: float,
+    ) -> float:
+        """Fill `offers` and `steps`; what drafting took, in passes over one row of `one` seconds."""
+        took = 0.0
+        for number, source in enumerate(self.sources):
+            if source.free:
+                asked = [text for text in texts if text.asks(number, source.name)]
+                if asked:
+                    took += self.propose(number, asked, steps, one)
+                    self._offer(number, texts, offers, steps, price.least)
+        for number, source in enumerate(self.sources):
+            if not source.free:
+                found, shadow = dear.chosen(number, source, texts, offers, price)
+                if not found:
+                    continue
+                asked = [text for text, _ in found.values()]
+                levels = 1 if shadow else None
+
+                def goes_on(
+                    source: Source = source,
+                    found: dear.Chosen = found,
+                    levels: int | None = levels,
+                ) -> GoesOn:
+                    return dear.Deepening(source, found, price, levels)
+
+                took += self.propose(number, asked, steps, one, goes_on)
+                if not shadow:
+                    self._offer(number, texts, offers, steps, price.least)
+        return took
+
+    def read_along(self, texts: Sequence[Text]) -> None:
+        """A source with a context of its own reads prompts along, where that will pay."""
+        for number, source in enumerate(self.sources):
+            reading = [text for text in texts if dear.reading_pays(number, source, text)]
+            if reading:
+                source.drafter.read_along([text.request for text in reading])
+                for text in reading:
+                    text.read[number] = len(text.request.prompt)
+
+    def propose(
+        self,
+        number: int,
+        texts: Sequence[Text],
+        steps: Steps,
+        one: float,
+        goes_on: Callable[[], GoesOn] | None = None,
+    ) -> float:
+        """Trees of one source into `steps`; what drafting them took."""
+        source = self.sources[number]
+        by_key = {text.request.key: text for text in texts}
+        took = 0.0
+
+        def proposed(requests: Sequence[Writing]) -> list[TokenTree]:
+            nonlocal took
+            trees, seconds = source.propose(requests, None if goes_on is None else goes_on(), one)
+            took += seconds
+            return trees
+
+        def stop(request: Writing, error: Exception) -> None:
+            _stop(by_key[request.key], number, source, error)
+
+        for request, tree in passed([text.request for text in texts], proposed, stop):
+            text = by_key[request.key]
+            try:
+                sound(tree, request)
+            except ValueError as error:
+                stop(request, error)
+            if request.plain:  # it said so itself
+                request.plain = False
+                text.failed.add(number)
+                source.drafter.release(request)
+            if number not in text.failed:
+                text.read[number] = len(request.tokens)
+                steps[request.key].offered.append((number, tree))
+        for text in texts:
+            steps[text.request.key].extra += took / len(texts)
+            text.request.decisions.share(source.name).seconds += took * one / len(texts)
+        return took
+
+    def _offer(
+        self,
+        number: int,
+        texts: Sequence[Text],
+        offers: Sequence[Offer],
+        steps: Steps,
+        least: float,
+    ) -> None:
+        for text, offer in zip(texts, offers, strict=True):
+            offered = steps[text.request.key].offered
+            if offered and offered[-1][0] == number and len(offered[-1][1].tokens) > 1:
+                tree = offered[-1][1]
+                offer.add(number, tree, self.sources[number].chances(text.request, tree, least))
+
+
+def _stop(text: Text, number: int, source: Source, error: Exception) -> None:
+    """The text goes on without the source."""
+    text.failed.add(number)
+    said = " ".join(str(error).split())
+    text.request.warnings.append(
+        f"{source.name} drafts no further: {type(error).__name__}: {said}".rstrip(": ")
+    )
+    try:
+        source.drafter.release(text.request)
+    except Exception as failure:
+        text.request.warnings.append(f"{source.name} failed: {type(failure).__name__}: {failure}")

@@ -1,0 +1,134 @@
+"""Sources whose drafting takes passes of its own: when one is asked, and how deep its drafts grow.
+
+Asked for another token only where that token, beyond what the others offer already, is expected to
+bring more than its price. One that does not pay is looked at again in the shadow: its draft is
+compared with what is written, and never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftproof.drafting.base import Partial
+from draftproof.drafting.calibration import conditional
+from draftproof.drafting.offers import Offer, Price
+from draftproof.drafting.planning import SHADOW, SOON, Text
+from draftproof.drafting.sources import Source
+
+READ = 24.0  # tokens that a draft reads in the time of drafting one
+AMORTISED = 8  # steps over which it is paid that a draft has to read what it missed
+AHEAD = 128  # tokens within which reading a prompt along must pay
+UNTRIED = 8  # calls before which a source is given the benefit of the doubt
+DEPTHS = 8  # that are looked at to judge a whole draft
+
+Chosen = dict[int, tuple[Text, Offer]]  # by key
+
+
+def chosen(
+    number: int, source: Source, texts: Sequence[Text], offers: Sequence[Offer], price: Price
+) -> tuple[Chosen, bool]:
+    """The texts that a source drafts for in this step; whether it does so in the shadow."""
+    found, worth = Chosen(), 0.0
+    for text, offer in zip(texts, offers, strict=True):
+        if text.may_ask(number, source.name) and offer.limit > 0 and offer.depth > 0:
+            first = _worth(source, text, offer, price)
+            missed = len(text.request.tokens) - text.read[number]
+            first -= price.rate * max(0, missed - AMORTISED) * source.cost / READ / AMORTISED
+            if first > 0 and text.account.left > source.cost + 2 * price.extra(1):
+                found[text.request.key] = text, offer
+                worth += first
+    calls = source.cost * (1 if source.drafter.stepwise else len(found))
+    if worth > price.rate * calls and calls + price.extra(len(found)) <= price.left:
+        for text, _ in found.values():
+            text.pause[number] = SOON
+        return found, False
+    due = Chosen()
+    for text, offer in zip(texts, offers, strict=True):
+        if text.may_ask(number, source.name) and offer.depth > 0 and _due(number, source, text):
+            due[text.request.key] = text, offer
+            text.wait[number] = text.pause[number]
+            text.pause[number] = min(2 * text.pause[number], SHADOW)
+    return due, True
+
+
+def reading_pays(number: int, source: Source, text: Text) -> bool:
+    """Whether a source may read a prompt along: drafting will bring more than that takes."""
+    if not text.may_ask(number, source.name):
+        return False
+    if source.free or source.asked < UNTRIED:
+        return True
+    won, survival = 0.0, 1.0
+    for depth in range(1, DEPTHS + 1):
+        survival *= source.expected(text.request, depth)
+        won += max(0.0, survival - source.cost)
+    tokens = min(text.request.room, AHEAD)
+    return won / (1 + won) * tokens > 2 * source.cost * len(text.request.prompt) / READ
+
+
+class Deepening:
+    """Says before each level of a source's drafts which texts get it. levels: at most, or None."""
+
+    def __init__(self, source: Source, found: Chosen, price: Price, levels: int | None) -> None:
+        self.source, self.found, self.price, self.levels = source, found, price, levels
+        self.level = 0
+        self._survivals = {key: [1.0] for key in found}
+
+    def __call__(self, growths: Sequence[Partial]) -> list[bool]:
+        self.level += 1
+        if self.level == 1:
+            return [True] * len(growths)
+        rate = self.price.rate
+        # Of what a text may lose its rows are paid too.
+        spent = self.level * self.source.cost / len(growths) + self.price.extra(self.level)
+        gains = [self._gain(growth) for growth in growths]
+        pays = sum([gain for gain in gains if gain > 0]) > rate * self.source.cost
+        cost = self.level * self.source.cost + self.price.extra(self.level * len(growths))
+        if not pays or cost > self.price.left or (self.levels is not None and self.level > self.levels):
+            return [False] * len(growths)
+        return [
+            gain > 0 and self.found[growth.request.key][0].account.left > spent
+            for gain, growth in zip(gains, growths, strict=True)
+        ]
+
+    def _gain(self, growth: Partial) -> float:
+        """What one level more is expected to bring, its rows paid."""
+        text, offer = self.found[growth.request.key]
+        known = self._survivals[growth.request.key]
+        last = len(known)
+        for node in range(last, len(growth.tokens)):
+            score = conditional(growth.parents, growth.scores, node)
+            chance = self.source.chance(growth.request, score, self.level - 1)
+            known.append(known[growth.parents[node]] * chance)
+        survival = max(known[last:], default=0.0)
+        return _gain(self.source, text, offer, survival, self.level, self.price)
+
+
+def _gain(
+    source: Source, text: Text, offer: Offer, survival: float, depth: int, price: Price
+) -> float:
+    """Of a token at this depth, if those before it are right with that chance."""
+    reached = offer.reached()
+    there = reached[depth] if depth < len(reached) else 0.0
+    chance = survival * source.expected(text.request, depth)
+    row = price.extra(depth) - price.extra(depth - 1) + price.attention * text.length
+    return offer.weight * max(0.0, chance - there) - price.rate * row
+
+
+def _worth(source: Source, text: Text, offer: Offer, price: Price) -> float:
+    """Of a first token; of a source that is asked once for a whole draft, of all of it."""
+    total = best = _gain(source, text, offer, 1.0, 1, price)
+    if source.drafter.stepwise:
+        return best
+    survival = 1.0
+    for depth in range(1, DEPTHS):
+        survival *= source.expected(text.request, depth)
+        total += _gain(source, text, offer, survival, depth + 1, price)
+        best = max(best, total)
+    return best
+
+
+def _due(number: int, source: Source, text: Text) -> bool:
+    """Whether a source that does not pay is looked at again: sooner where it was right."""
+    text.wait[number] -= 1
+    missed = len(text.request.tokens) - text.read[number]
+    return text.wait[number] < 0 and text.account.left > source.cost * (1 + missed / READ)

@@ -1,0 +1,171 @@
+"""What a controller remembers of a text from one step to the next, and how it settles a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftproof.drafting.account import Account
+from draftproof.drafting.offers import Offer
+from draftproof.drafting.sources import Source
+from draftproof.tree import TokenTree
+from draftproof.writing import Writing
+
+PROBE = 8  # steps between two looks at a source that costs nothing and brought nothing of late
+IDLE = 16  # steps without use behind which it is only looked at
+LATENESS = 8  # how much more a token counts of a text that is later than the others
+SOON, SHADOW = 4, 48  # steps until a dear source is tried again: behind a success, and at most
+
+
+@dataclass(slots=True)
+class Step:
+    """What was planned for a text: what was offered, the nodes that ran, and what they cost."""
+
+    offered: list[tuple[int, TokenTree]] = field(default_factory=list)
+    offer: Offer | None = None
+    kept: list[int] = field(default_factory=lambda: [0])
+    only: int = -1  # the source whose own tree ran, where that was settled beforehand
+    extra: float = 0.0  # passes over one row more than a plain step takes
+    unit: float = 1.0  # a plain step
+    weight: float = 1.0  # of a token of the text among those of the others
+    worth: float = 1.0  # of a token more than one, in passes over one row
+    why: str = "nothing offered"  # where nothing ran
+
+
+@dataclass(slots=True)
+class Text:
+    """A request, as the controller knows it."""
+
+    request: Writing
+    length: int  # of its tokens when it was last settled
+    sources: int
+    begin: int = field(init=False)  # of what it writes
+    account: Account = field(default_factory=Account)
+    step: Step = field(default_factory=Step)
+    steps: int = 0
+    idle: list[int] = field(init=False)  # steps since a node of each source ran
+    wait: list[int] = field(init=False)  # steps until a dear source is tried again,
+    pause: list[int] = field(init=False)  # and how many they were the last time
+    read: list[int] = field(init=False)  # tokens that each source has seen
+    failed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.begin = self.length
+        self.idle = [0] * self.sources
+        self.wait, self.pause = [0] * self.sources, [SOON] * self.sources
+        self.read = [0] * self.sources
+
+    def may_ask(self, number: int, name: str) -> bool:
+        """Whether the request lets this source draft, and it can."""
+        wanted = self.request.speculate
+        return (wanted is True or wanted == name) and number not in self.failed
+
+    def asks(self, number: int, name: str) -> bool:
+        """Whether a source that costs nothing is asked in this step."""
+        busy = self.idle[number] < IDLE and self.account.left > 0
+        return (busy or self.steps % PROBE == 0) and self.may_ask(number, name)
+
+    @property
+    def pace(self) -> float:
+        """Tokens per step so far."""
+        return max(1.0, (self.length - self.begin) / self.steps) if self.steps else 1.0
+
+    def settle(self, sources: Sequence[Source], one: float) -> float:
+        """Learn from the tokens written since the last step.
+
+        Returns what it brought forward beyond a plain one, in passes over one row.
+        """
+        request, step = self.request, self.step
+        written = request.tokens[self.length :]
+        self.length += len(written)
+        if not written:  # its step is made again
+            return 0.0
+        self.steps += 1
+        for number, tree in step.offered if step.only < 0 else ():
+            right = sources[number].learn(request, tree, written)
+            if right and self.idle[number]:  # it was only looked at
+                self.wait[number], self.pause[number] = min(self.wait[number], SOON), SOON
+        decisions = request.decisions
+        ran = len(step.kept) > 1
+        owners = self._owners(written) if ran else []
+        names = [sources[owner].name for owner in owners]
+        for name in names:
+            decisions.sources[name].accepted += 1
+        decisions.by_token += [*names, *[""] * (len(written) - len(names))]
+        if not ran:
+            decisions.plain_steps[step.why] = decisions.plain_steps.get(step.why, 0) + 1
+        won = (len(written) - 1) * step.worth
+        self.account.step(step.extra, won, step.unit)
+        decisions.plain_seconds += len(written) * step.unit * one
+        decisions.seconds += (step.unit + step.extra) * one
+        return won
+
+    def plan(self, step: Step, sources: Sequence[Source], one: float) -> TokenTree:
+        """Remember what is about to run, and make the tree of it."""
+        self.step = step
+        offer, decisions = step.offer, self.request.decisions
+        used = {offer.owners[node] for node in step.kept[1:]} if offer is not None else set()
+        for number, tree in step.offered:
+            decisions.share(sources[number].name).offered += len(tree.tokens) - 1
+            self.idle[number] = 0 if number in used else self.idle[number] + 1
+        if offer is None or len(step.kept) == 1:
+            return TokenTree.chain(self.request.tokens[-1:])
+        for node in step.kept[1:]:
+            decisions.share(sources[offer.owners[node]].name).used += 1
+        return offer.tree(step.kept)
+
+    def _owners(self, written: Sequence[int]) -> list[int]:
+        """The source of each token that was drafted and accepted."""
+        offer, kept = self.step.offer, set(self.step.kept)
+        if offer is None:
+            feedback = self.request.feedback
+            return [self.step.only] * (len(feedback.path) - 1 if feedback is not None else 0)
+        node, owners = 0, list[int]()
+        for token in written:
+            node = next(
+                (
+                    child
+                    for child in kept
+                    if offer.parents[child] == node and offer.tokens[child] == token
+                ),
+                -1,
+            )
+            if node < 0:
+                break
+            owners.append(offer.owners[node])
+        return owners
+
+
+def weights(texts: Sequence[Text], objective: str) -> list[float]:
+    """What a token of each text counts, 1 on average.
+
+    Texts that are written together are done when the last of them is, so a token of the one with
+    most left to write counts most, unless others of them still wait for a place. Under "latency" a
+    text's time per token counts: it is 1 / pace, and falls by 1 / pace^2 with the pace.
+    """
+    if len(texts) == 1:
+        return [1.0]
+    if objective == "latency":
+        found = [text.pace**-2 for text in texts]
+    else:
+        found = [1.0] * len(texts)
+        several: dict[int, list[int]] = {}
+        for number, text in enumerate(texts):
+            if (all_ := text.request.together) and all_[-1].begun:
+                several.setdefault(id(text.request.together), []).append(number)
+        for members in several.values():
+            left = [texts[at].request.room / texts[at].pace for at in members]
+            late = [(each / max(left)) ** LATENESS for each in left]
+            for at, each in zip(members, late, strict=True):
+                found[at] = each * len(members) / sum(late)
+    mean = sum(found) / len(found)
+    return [each / mean for each in found]
+
+
+def reason(text: Text, step: Step) -> str:
+    """Why a text is written plainly in this step."""
+    if text.request.speculate is False:
+        return "off"
+    if not step.offered:
+        return "nothing offered"
+    return "price" if text.account.left > 0 else "debt"

@@ -1,0 +1,141 @@
+"""A drafting method as a source among others: what its tokens are worth, and what it costs to ask.
+
+Knows no method: what it needs to be told beforehand stands in `Drafter`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
+
+from draftproof.drafting.base import Drafter, GoesOn
+from draftproof.drafting.calibration import Calibration, conditional
+from draftproof.tree import TokenTree
+from draftproof.writing import Writing
+
+DEEP = 16  # depths that are told apart
+SIBLINGS = 3  # children of a node that are learnt from
+RECENT, REACH, COSTS = 1 / 12, 1 / 24, 1 / 8  # weights of the latest
+# Passes over one row below which a source is asked without being asked about; the lower one of a
+# method that says that it takes passes of its own.
+FREE, FREE_OF_PASSES = 0.2, 0.03
+LARGEST = 256  # nodes of a tree that are looked at
+
+Clock = Callable[[], float]
+
+
+class Source:
+    """One of several drafting methods. name: what users are told."""
+
+    def __init__(self, drafter: Drafter, name: str, clock: Clock = time.perf_counter) -> None:
+        self.drafter, self.name, self.clock = drafter, name, clock
+        # In passes over one row: of a level for all texts, or, of a whole draft, for one text.
+        self.cost = drafter.drafting_cost
+        self.asked = 0  # calls
+        # [d]: that one of the nodes at depth d + 1 is right if one at depth d is.
+        self.reach = [drafter.promise] * DEEP
+        self._calibrations: dict[int, Calibration] = {}
+        self._recent: WeakKeyDictionary[Writing, float] = WeakKeyDictionary()
+
+    @property
+    def free(self) -> bool:
+        """Whether asking costs next to nothing."""
+        return self.cost < (FREE_OF_PASSES if self.drafter.drafting_cost else FREE)
+
+    def propose(
+        self, requests: Sequence[Writing], goes_on: GoesOn | None, one: float
+    ) -> tuple[list[TokenTree], float]:
+        """Its trees, and what drafting them took, in passes over one row of `one` seconds."""
+        began = self.clock()
+        if goes_on is not None and self.drafter.stepwise:
+            trees = self.drafter.propose_within(requests, goes_on)
+        else:
+            trees = self.drafter.propose(requests)
+        took = max(0.0, self.clock() - began) / one
+        calls = len(requests)
+        if self.drafter.stepwise:
+            calls = max((max(tree.depths) for tree in trees), default=0) or 1
+        self.asked += 1
+        # The first call of a text reads what was written meanwhile: it says little of a level.
+        share = COSTS if self.asked > 2 else 1.0
+        self.cost += (min(took / calls, 4 * self.cost + 1e-3) - self.cost) * share
+        return trees, took
+
+    def chances(self, request: Writing, tree: TokenTree, least: float) -> list[float]:
+        """Of each node, given its parent; 0 behind one that is reached with less than `least`."""
+        calibration, recent = self._calibration(request), self._recent.get(request, 0.0)
+        depths, scores, parents = tree.depths, tree.scores, tree.parents
+        known: dict[tuple[float, int], float] = {}
+        found, survivals = [1.0], [1.0]
+        for node in range(1, min(len(parents), LARGEST)):
+            before, chance = survivals[parents[node]], 0.0
+            if before > least:
+                key = round(conditional(parents, scores, node), 3), depths[node]
+                if (chance := known.get(key, -1.0)) < 0:
+                    chance = known[key] = calibration.chance(*key, recent)
+            found.append(chance)
+            survivals.append(before * chance)
+        return found
+
+    def chance(self, request: Writing, score: float, depth: int) -> float:
+        """Of one token of that score, given those before it."""
+        return self._calibration(request).chance(score, depth, self._recent.get(request, 0.0))
+
+    def learn(self, request: Writing, tree: TokenTree, written: Sequence[int]) -> int:
+        """These tokens were written behind the tree's node 0; how many of them it has in a row."""
+        calibration, recent = self._calibration(request), self._recent.get(request, 0.0)
+        node = right_ones = 0
+        for depth, token in enumerate(written[:DEEP], 1):
+            if not (children := tree.children(node)):
+                break
+            following, missed = -1, 1.0
+            for child in children[:SIBLINGS]:
+                right = tree.tokens[child] == token
+                score = conditional(tree.parents, tree.scores, child)
+                missed -= calibration.learn(score, depth, recent, right)
+                following = child if right and following < 0 else following
+            reached = 1.0 if following >= 0 else 0.0
+            self.reach[depth - 1] += (reached - self.reach[depth - 1]) * REACH
+            recent += (reached - 1 + max(missed, 0.0) - recent) * RECENT
+            if following < 0:
+                break
+            node, right_ones = following, depth
+        self._recent[request] = max(-1.0, min(1.0, recent))
+        return right_ones
+
+    def expected(self, request: Writing, depth: int) -> float:
+        """Chance that a token `depth` deep, not drafted yet, will be right if those before are."""
+        reach = self.reach[min(depth, DEEP) - 1]
+        odds = math.log(max(reach, 1e-3) / max(1 - reach, 1e-3))
+        return 1 / (1 + math.exp(-odds - 2 * self._recent.get(request, 0.0)))
+
+    def forget(self, request: Writing) -> None:
+        self._recent.pop(request, None)
+
+    def _calibration(self, request: Writing) -> Calibration:
+        """One for each sort of text: greedy, and by temperature."""
+        sort = min(math.ceil(2 * request.params.temperature), 4)
+        found = self._calibrations.get(sort)
+        if found is None:
+            found = self._calibrations[sort] = Calibration(self.drafter.trust)
+        return found
+
+
+def sound(tree: TokenTree, request: Writing) -> None:
+    """Raises `ValueError`: nothing can be made of the tree."""
+    if tree.tokens[0] != request.tokens[-1]:
+        raise ValueError("node 0 of the tree is not the request's last token")
+    if tree.scores is not None and not all(map(math.isfinite, tree.scores)):
+        raise ValueError("a score of the tree is not a number")
+
+
+def named(drafters: Sequence[Drafter], clock: Clock) -> list[Source]:
+    """A source of each; a second one of a name gets a number."""
+    names: list[str] = []
+    for drafter in drafters:
+        names.append(drafter.name)
+        again = names.count(drafter.name)
+        names[-1] += f" {again}" if again > 1 else ""
+    return [Source(*each, clock) for each in zip(drafters, names, strict=True)]

@@ -27,12 +27,12 @@ class Account:
         """What a step may cost more than a plain one."""
         return ADVANCE * self.unit + SHARE * self.plain - self.debt
 
-    def step(self, extra: float, won: float, unit: float) -> None:
-        """A step cost `extra` more than a plain one, which takes `unit`, and brought forward `won`.
+    def step(self, extra: float, won: float, unit: float, steps: int = 1) -> None:
+        """Steps cost `extra` more than plain ones, of `unit` each, and brought forward `won`.
 
         Nothing is forgiven: half of the debt forgiven every 16 steps would let a hopeless source
         take 14% of 1,000 tokens.
         """
         self.unit = unit
-        self.plain += unit + won
+        self.plain += steps * unit + won
         self.debt = max(self.debt + extra - won, -SAVINGS * unit)

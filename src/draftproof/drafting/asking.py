@@ -37,7 +37,7 @@ class Asking:
         took = 0.0
         for number, source in enumerate(self.sources):
             if source.free:
-                asked = [text for text in texts if text.asks(number, source.name)]
+                asked = [text for text in texts if text.may_ask(number, source.name)]
                 if asked:
                     took += self.propose(number, asked, steps, one)
                     self._offer(number, texts, offers, steps, price.least)

@@ -46,7 +46,7 @@ def chosen(
     for text, offer in zip(texts, offers, strict=True):
         if text.may_ask(number, source.name) and offer.depth > 0 and _due(number, source, text):
             due[text.request.key] = text, offer
-            text.wait[number] = text.pause[number]
+            text.due[number] = text.steps + text.pause[number]
             text.pause[number] = min(2 * text.pause[number], SHADOW)
     return due, True
 
@@ -129,6 +129,5 @@ def _worth(source: Source, text: Text, offer: Offer, price: Price) -> float:
 
 def _due(number: int, source: Source, text: Text) -> bool:
     """Whether a source that does not pay is looked at again: sooner where it was right."""
-    text.wait[number] -= 1
     missed = len(text.request.tokens) - text.read[number]
-    return text.wait[number] < 0 and text.account.left > source.cost * (1 + missed / READ)
+    return text.steps >= text.due[number] and text.account.left > source.cost * (1 + missed / READ)

@@ -83,23 +83,23 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What time is worth, and what a step costs.
+    """What time is worth, and what a step costs, in passes over one row.
 
-    rate: tokens per second, in passes over one row. rows: of the pass without drafts. curve: cost
-    of a pass by its rows. attention: of a row, for each token that it attends to. fixed: what a
-    step with any draft costs more than one without. left: what the step may cost more than that.
+    rate: tokens in the time of such a pass. rows: of the pass without drafts. curve: cost of a pass
+    by its rows. unit: of a plain step. attention: of a row, for each token that it attends to.
+    left: what the step may cost more than a plain one.
     """
 
     rate: float
     rows: int
     curve: Sequence[float]
+    unit: float = 1.0
     attention: float = 0.0
-    fixed: float = 0.0
     left: float = math.inf
     _least: float = field(init=False)
 
     def __post_init__(self) -> None:
-        cheapest = min(self.extra(nodes) / nodes for nodes in (1, 2, 4, 8, 16, 32))
+        cheapest = min(self.extra(1), self.extra(8) / 8)
         object.__setattr__(self, "_least", max(HOPELESS, self.rate * cheapest / 2))
 
     @property
@@ -121,8 +121,10 @@ def allot(
     lefts: Sequence[float],
     price: Price,
     took: float = 0.0,
-) -> list[list[int]]:
-    """The nodes of each offer that the step runs, node 0 first.
+) -> tuple[list[list[int]], list[float]]:
+    """The nodes of each offer that the step runs, node 0 first; what each is expected to bring.
+
+    That is in passes over one row, its part of the cost taken off.
 
     lengths: tokens that a row of each attends to. lefts: what each may cost more than a plain step.
     took: what drafting took of what all of them may.
@@ -134,23 +136,24 @@ def allot(
             worth = offer.weight * chance - row
             if node and worth > 0:
                 listed.append((-worth, number, node))
-    kept = [[0] for _ in offers]
+    kept, brings = [[0] for _ in offers], [0.0] * len(offers)
     if not listed:
-        return kept
+        return kept, brings
     listed.sort()
     space = max(0, len(price.curve) - 1 - price.rows)
     worth, best, count = 0.0, 0.0, 0
     for at, (less, _, _) in enumerate(listed[:space], 1):
         worth -= less
-        gain = worth - price.rate * (price.extra(at) + price.fixed)
+        gain = worth - price.rate * price.extra(at)
         if gain > best and price.extra(at) + took <= price.left:
             best, count = gain, at
     if not count:
-        return kept
+        return kept, brings
     each = price.extra(count) / count
-    for _, number, node in listed[:count]:
+    for less, number, node in listed[:count]:
         own = kept[number]
         cost = each + price.attention * lengths[number]
         if len(own) <= min(offers[number].limit, lefts[number] / max(cost, 1e-9)):
             own.append(node)
-    return [sorted(own) for own in kept]
+            brings[number] -= less / price.rate + each
+    return [sorted(own) for own in kept], brings

@@ -11,8 +11,8 @@ from draftproof.drafting.sources import Source
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
-PROBE = 8  # steps between two looks at a source that costs nothing and brought nothing of late
-IDLE = 16  # steps without use behind which it is only looked at
+PROBE = 8  # steps between two looks at sources that brought nothing of late
+FADING = 7 / 8  # of what they brought, with every step in which they are asked
 LATENESS = 8  # how much more a token counts of a text that is later than the others
 SOON, SHADOW = 4, 48  # steps until a dear source is tried again: behind a success, and at most
 
@@ -43,16 +43,16 @@ class Text:
     account: Account = field(default_factory=Account)
     step: Step = field(default_factory=Step)
     steps: int = 0
-    idle: list[int] = field(init=False)  # steps since a node of each source ran
-    wait: list[int] = field(init=False)  # steps until a dear source is tried again,
-    pause: list[int] = field(init=False)  # and how many they were the last time
+    probe: int = 0  # the step at which sources are asked in any case
+    brings: float = 1.0  # what asking brought of late, in passes over one row
+    due: list[int] = field(init=False)  # the step at which a dear source is tried again,
+    pause: list[int] = field(init=False)  # and how many steps that was ahead
     read: list[int] = field(init=False)  # tokens that each source has seen
     failed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.begin = self.length
-        self.idle = [0] * self.sources
-        self.wait, self.pause = [0] * self.sources, [SOON] * self.sources
+        self.due, self.pause = [0] * self.sources, [SOON] * self.sources
         self.read = [0] * self.sources
 
     def may_ask(self, number: int, name: str) -> bool:
@@ -60,18 +60,23 @@ class Text:
         wanted = self.request.speculate
         return (wanted is True or wanted == name) and number not in self.failed
 
-    def asks(self, number: int, name: str) -> bool:
-        """Whether a source that costs nothing is asked in this step."""
-        busy = self.idle[number] < IDLE and self.account.left > 0
-        return (busy or self.steps % PROBE == 0) and self.may_ask(number, name)
+    def asks(self, bother: float) -> bool:
+        """Whether sources are asked in this step, which costs `bother` whatever they offer."""
+        busy = self.brings > bother or self.steps >= self.probe
+        return busy and self.request.speculate is not False
+
+    def asked(self, brings: float) -> None:
+        """What asking is expected to bring in this step."""
+        self.probe = self.steps + PROBE
+        self.brings = max(brings, self.brings * FADING)
 
     @property
     def pace(self) -> float:
         """Tokens per step so far."""
         return max(1.0, (self.length - self.begin) / self.steps) if self.steps else 1.0
 
-    def settle(self, sources: Sequence[Source], one: float) -> float:
-        """Learn from the tokens written since the last step.
+    def settle(self, sources: Sequence[Source], one: float, steps: int = 1) -> float:
+        """Learn from the tokens written since the last step, or since several plain ones.
 
         Returns what it brought forward beyond a plain one, in passes over one row.
         """
@@ -80,11 +85,12 @@ class Text:
         self.length += len(written)
         if not written:  # its step is made again
             return 0.0
-        self.steps += 1
+        self.steps += steps
         for number, tree in step.offered if step.only < 0 else ():
             right = sources[number].learn(request, tree, written)
-            if right and self.idle[number]:  # it was only looked at
-                self.wait[number], self.pause[number] = min(self.wait[number], SOON), SOON
+            if right and self.due[number] > self.steps:  # it was only looked at
+                self.due[number] = min(self.due[number], self.steps + SOON)
+                self.pause[number] = SOON
         decisions = request.decisions
         ran = len(step.kept) > 1
         owners = self._owners(written) if ran else []
@@ -92,22 +98,28 @@ class Text:
         for name in names:
             decisions.sources[name].accepted += 1
         decisions.by_token += [*names, *[""] * (len(written) - len(names))]
-        if not ran:
-            decisions.plain_steps[step.why] = decisions.plain_steps.get(step.why, 0) + 1
-        won = (len(written) - 1) * step.worth
-        self.account.step(step.extra, won, step.unit)
+        plain = steps - ran
+        if plain:
+            decisions.plain_steps[step.why] = decisions.plain_steps.get(step.why, 0) + plain
+        won = (len(written) - steps) * step.worth
+        self.account.step(step.extra, won, step.unit, steps)
         decisions.plain_seconds += len(written) * step.unit * one
-        decisions.seconds += (step.unit + step.extra) * one
+        decisions.seconds += (steps * step.unit + step.extra) * one
+        self.step = Step(unit=step.unit, worth=step.worth, why=step.why)
         return won
 
-    def plan(self, step: Step, sources: Sequence[Source], one: float) -> TokenTree:
+    def rest(self, step: Step) -> TokenTree:
+        """A plain step, in which no source was asked."""
+        step.why = "off" if self.request.speculate is False else self.step.why
+        self.step = step
+        return TokenTree.chain(self.request.tokens[-1:])
+
+    def plan(self, step: Step, sources: Sequence[Source]) -> TokenTree:
         """Remember what is about to run, and make the tree of it."""
         self.step = step
         offer, decisions = step.offer, self.request.decisions
-        used = {offer.owners[node] for node in step.kept[1:]} if offer is not None else set()
         for number, tree in step.offered:
             decisions.share(sources[number].name).offered += len(tree.tokens) - 1
-            self.idle[number] = 0 if number in used else self.idle[number] + 1
         if offer is None or len(step.kept) == 1:
             return TokenTree.chain(self.request.tokens[-1:])
         for node in step.kept[1:]:

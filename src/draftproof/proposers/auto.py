@@ -69,6 +69,9 @@ class Auto(Drafter):
         )
         self._account = Account()  # of all texts
         self._late = 0.0  # won by texts that ended
+        self._bother = 0.02  # what asking for a text takes of late, whatever is offered
+        self._keys: list[int] = []  # of the last step's texts
+        self._rests = self._rested = 0  # steps in which nobody is asked: to come, and done
         self._planned = 0.0, 0.0  # what the last step cost beyond a plain one, and that one
 
     def bind(self, target: Target, load: Load) -> None:
@@ -89,7 +92,7 @@ class Auto(Drafter):
 
     def release(self, request: Writing) -> None:
         if (text := self._texts.pop(request, None)) is not None:
-            self._late += text.settle(self.sources, self.costs.one)
+            self._late += text.settle(self.sources, self.costs.one, 1 + self._rested)
         self.fixed.release(request)
         for source in self.sources:
             source.drafter.release(request)
@@ -101,31 +104,60 @@ class Auto(Drafter):
             source.drafter.close()
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        keys = [request.key for request in requests]
+        if self._rests and keys == self._keys:
+            self._rests -= 1
+            self._rested += 1
+            return [TokenTree.chain(request.tokens[-1:]) for request in requests]
+        began = self.clock()
         texts, one = [self._text(request) for request in requests], self.costs.one
-        self._settle(sum([text.settle(self.sources, one) for text in texts]))
+        price = self._price(texts, one)
+        steps = {
+            text.request.key: Step(
+                unit=price.unit, weight=each, worth=each * price.unit / len(texts)
+            )
+            for text, each in zip(texts, weights(texts, self.objective), strict=True)
+        }
+        bound = [text for text in texts if alone(text.request)]
+        trees, took = self.fixed.propose(bound, steps, self.asking, one) if bound else ({}, 0.0)
+        asked = [
+            text
+            for text in texts
+            if text.request.key not in trees and text.asks(self._bother)
+        ]
+        drafting, running = self._plan(asked, steps, price, trees, one) if asked else (0.0, 0.0)
+        for text in texts:
+            if text.request.key not in trees:
+                trees[text.request.key] = text.rest(steps[text.request.key])
+        self._planned = took + drafting + running, price.unit
+        if asked:
+            own = (self.clock() - began) / one - took - drafting
+            self._bother += (own / len(asked) - self._bother) * LATELY
+        self._keys = keys
+        if not bound and all([text.brings <= self._bother for text in asked]):
+            self._rests = min([text.probe - text.steps for text in texts]) - 1
+        return [trees[key] for key in keys]
+
+    def _price(self, texts: Sequence[Text], one: float) -> Price:
+        """Of this step; what became of the last ones is settled before."""
+        steps, self._rests, self._rested = 1 + self._rested, 0, 0
+        won = self._late + sum([text.settle(self.sources, one, steps) for text in texts])
+        extra, unit = self._planned
+        if unit:
+            self._account.step(extra, won, unit, steps)
+            self._plain += (steps * unit + won - self._plain) * LATELY
+            self._taken += (steps * unit + extra - self._taken) * LATELY
+        self._late = 0.0
         curve = self.costs.curve()
         unit = curve[min(len(texts), len(curve) - 1)]
-        price = Price(
+        return Price(
             max(1.0, self._plain / self._taken) * len(texts) / unit,
             max(self.costs.rows, len(texts)),
             curve,
+            unit,
             self.costs.attention,
-            left=self._account.left,
+            self._account.left,
         )
-        worth = weights(texts, self.objective)
-        steps = {
-            text.request.key: Step(unit=unit, weight=each, worth=each * unit / len(texts))
-            for text, each in zip(texts, worth, strict=True)
-        }
-        free = [text for text in texts if not alone(text.request)]
-        trees: dict[int, TokenTree] = {}
-        took = 0.0
-        if len(free) < len(texts):
-            bound = [text for text in texts if alone(text.request)]
-            trees, took = self.fixed.propose(bound, steps, self.asking, one)
-        took += self._plan(free, steps, price, trees, one)
-        self._planned = took, unit
-        return [trees[request.key] for request in requests]
 
     def _plan(
         self,
@@ -134,23 +166,24 @@ class Auto(Drafter):
         price: Price,
         trees: dict[int, TokenTree],
         one: float,
-    ) -> float:
-        """Trees for texts that none can change; what they cost more than plain steps."""
+    ) -> tuple[float, float]:
+        """Trees for texts that none can change; what drafting and running them cost."""
         offers = [self._offer(text, steps[text.request.key]) for text in texts]
         took = self.asking.ask(texts, offers, steps, price, one)
         lengths = [text.length for text in texts]
         lefts = [text.account.left - steps[text.request.key].extra for text in texts]
-        kept = allot(offers, lengths, lefts, price, took)
+        kept, brings = allot(offers, lengths, lefts, price, took)
         nodes = sum([len(each) - 1 for each in kept])
         row = price.extra(nodes) / nodes if nodes else 0.0
-        for text, offer, own in zip(texts, offers, kept, strict=True):
+        for text, offer, own, brought in zip(texts, offers, kept, brings, strict=True):
             step = steps[text.request.key]
             step.kept, step.offer = own, offer
             step.extra += (len(own) - 1) * (row + price.attention * text.length)
             if len(own) == 1:
                 step.why = reason(text, step)
-            trees[text.request.key] = text.plan(step, self.sources, one)
-        return took + row * nodes
+            text.asked(brought)
+            trees[text.request.key] = text.plan(step, self.sources)
+        return took, row * nodes
 
     def _text(self, request: Writing) -> Text:
         found = self._texts.get(request)
@@ -162,13 +195,3 @@ class Auto(Drafter):
         request, most = text.request, text.request.params.max_draft_nodes
         limit = sys.maxsize if most is None else most
         return Offer(request.tokens[-1], request.room - 1, limit, step.weight)
-
-    def _settle(self, won: float) -> None:
-        """The last step brought forward so much beyond a plain one."""
-        extra, unit = self._planned
-        won, self._late = won + self._late, 0.0
-        if unit:
-            self._account.step(extra, won, unit)
-            self._plain += (unit + won - self._plain) * LATELY
-            self._taken += (unit + extra - self._taken) * LATELY
-        self._planned = 0.0, 0.0

@@ -11,6 +11,8 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,7 +36,7 @@ NOISE = 0.06  # of one pass, a share of its seconds
 # How far apart this machine and the shipped curve may be, and how much may change from a pass to
 # the next: of all costs alike, and from an octave of rows to the next. Squares of shares.
 LEVEL, OCTAVE, LEVEL_DRIFT, OCTAVE_DRIFT = 25.0, 0.06, 9e-4, 3.6e-5
-TOGETHER, FIRST = 8, 16  # passes that are learnt from at once; the first ones each at once
+TOGETHER, FIRST = 16, 16  # passes that are learnt from at once; the first ones each at once
 OUTLIER = 3.0  # standard deviations beyond which a pass counts no more
 
 
@@ -78,8 +80,12 @@ class PassCosts:
         self.passes += 1
         self._held.append((rows, attended, math.log(seconds)))
         if len(self._held) == TOGETHER or self.passes < FIRST:
-            while self._held:
-                self._take(*self._held.pop())
+            self._held.sort()
+            for rows, alike in groupby(self._held, itemgetter(0)):
+                each = [*alike]
+                attended = sum(one[1] for one in each) / len(each)
+                self._take(rows, attended, sum(one[2] for one in each) / len(each), len(each))
+            self._held.clear()
 
     def seconds(self, rows: int, attended: float = 0) -> float:
         """Of a pass over `rows` rows, which attend to so many tokens in all."""
@@ -109,8 +115,8 @@ class PassCosts:
             self._attention = math.exp(self._state[-1]) / 1000
         return self._table
 
-    def _take(self, rows: int, attended: float, log: float) -> None:
-        """Learn from a pass and the logarithm of its seconds."""
+    def _take(self, rows: int, attended: float, log: float, passes: int) -> None:
+        """Learn from passes over equally many rows: the mean of their seconds' logarithms."""
         self._table = None
         base = math.exp(self._at(rows))
         extra = math.exp(self._at(1) + self._state[-1]) * attended / 1000
@@ -121,7 +127,7 @@ class PassCosts:
         look[0] += extra / (base + extra)
         look[-1] = extra / (base + extra)
         towards = self._spread @ look
-        variance = float(look @ towards) + NOISE**2
+        variance = float(look @ towards) + NOISE**2 / passes
         surprise = log - math.log(base + extra)
         if self.passes > FIRST:
             most = OUTLIER * math.sqrt(variance)

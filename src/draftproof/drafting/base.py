@@ -7,6 +7,7 @@ lies in `TokenTree.laws` it cannot make the output wrong.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NoReturn, Protocol
@@ -60,6 +61,7 @@ class Drafter:
     drafting_cost = 0.0
     promise = 0.5
     trust = (1.0, 0.0)
+    useful = sys.maxsize  # nodes of a tree that can pay in this step, said by who asks
 
     def __init_subclass__(cls) -> None:
         """What a method is made with is checked, and explained to who comes from elsewhere."""

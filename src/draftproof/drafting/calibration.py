@@ -53,7 +53,12 @@ class Calibration:
         scale = 1 / (1 / curvature + ta * odds + tb + tc * far + td * recent)
         step = ((1.0 if written else 0.0) - expected) * scale / curvature
         # A higher score is never worse.
-        self.weights = min(max(a + ta * step, 0.0), 4.0), b + tb * step, c + tc * step, d + td * step
+        self.weights = (
+            min(max(a + ta * step, 0.0), 4.0),
+            b + tb * step,
+            c + tc * step,
+            d + td * step,
+        )
         self._variances = (
             min(va - ta * ta * scale + DRIFTS[0], WIDEST),
             min(vb - tb * tb * scale + DRIFTS[1], WIDEST),

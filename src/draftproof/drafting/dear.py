@@ -83,7 +83,11 @@ class Deepening:
         gains = [self._gain(growth) for growth in growths]
         pays = sum([gain for gain in gains if gain > 0]) > rate * self.source.cost
         cost = self.level * self.source.cost + self.price.extra(self.level * len(growths))
-        if not pays or cost > self.price.left or (self.levels is not None and self.level > self.levels):
+        if (
+            not pays
+            or cost > self.price.left
+            or (self.levels is not None and self.level > self.levels)
+        ):
             return [False] * len(growths)
         return [
             gain > 0 and self.found[growth.request.key][0].account.left > spent

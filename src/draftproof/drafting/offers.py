@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from draftproof.tree import TokenTree
 
+SURE = 0.87  # that a token of a draft is right, where many are in a row
 HOPELESS = 0.02  # chance below which nothing behind a node is looked at
 AGREEING = 0.5  # of what is missing to certainty, that a second source's word adds
 
@@ -106,6 +107,11 @@ class Price:
     def least(self) -> float:
         """A chance below which no node can pay, whatever else runs; of a weight of at most 2."""
         return self._least
+
+    @property
+    def useful(self) -> int:
+        """Nodes of one draft that can pay, each as sure as drafts ever are."""
+        return 1 + int(math.log(self._least) / math.log(SURE))
 
     def extra(self, nodes: int) -> float:
         """What so many rows more cost, attention left out."""

@@ -12,7 +12,7 @@ from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
 PROBE = 8  # steps between two looks at sources that brought nothing of late
-FADING = 7 / 8  # of what they brought, with every step in which they are asked
+FADING = 3 / 4  # of what they brought, with every step in which they are asked
 LATENESS = 8  # how much more a token counts of a text that is later than the others
 SOON, SHADOW = 4, 48  # steps until a dear source is tried again: behind a success, and at most
 
@@ -39,12 +39,12 @@ class Text:
     request: Writing
     length: int  # of its tokens when it was last settled
     sources: int
+    brings: float  # what asking brought of late, in passes over one row
     begin: int = field(init=False)  # of what it writes
     account: Account = field(default_factory=Account)
     step: Step = field(default_factory=Step)
     steps: int = 0
     probe: int = 0  # the step at which sources are asked in any case
-    brings: float = 1.0  # what asking brought of late, in passes over one row
     due: list[int] = field(init=False)  # the step at which a dear source is tried again,
     pause: list[int] = field(init=False)  # and how many steps that was ahead
     read: list[int] = field(init=False)  # tokens that each source has seen

@@ -29,6 +29,7 @@ from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
 LATELY = 1 / 32  # weight of the last step in what a second is worth
+USUAL = 0.2  # passes that asking for a text brings, before anything is known
 OBJECTIVES = ("throughput", "latency")
 
 
@@ -70,6 +71,7 @@ class Auto(Drafter):
         self._account = Account()  # of all texts
         self._late = 0.0  # won by texts that ended
         self._bother = 0.02  # what asking for a text takes of late, whatever is offered
+        self._usual = USUAL  # what it brings a text of late
         self._keys: list[int] = []  # of the last step's texts
         self._rests = self._rested = 0  # steps in which nobody is asked: to come, and done
         self._planned = 0.0, 0.0  # what the last step cost beyond a plain one, and that one
@@ -92,6 +94,7 @@ class Auto(Drafter):
 
     def release(self, request: Writing) -> None:
         if (text := self._texts.pop(request, None)) is not None:
+            self._usual += (text.brings - self._usual) / 8
             self._late += text.settle(self.sources, self.costs.one, 1 + self._rested)
         self.fixed.release(request)
         for source in self.sources:
@@ -121,9 +124,7 @@ class Auto(Drafter):
         bound = [text for text in texts if alone(text.request)]
         trees, took = self.fixed.propose(bound, steps, self.asking, one) if bound else ({}, 0.0)
         asked = [
-            text
-            for text in texts
-            if text.request.key not in trees and text.asks(self._bother)
+            text for text in texts if text.request.key not in trees and text.asks(self._bother)
         ]
         drafting, running = self._plan(asked, steps, price, trees, one) if asked else (0.0, 0.0)
         for text in texts:
@@ -169,6 +170,8 @@ class Auto(Drafter):
     ) -> tuple[float, float]:
         """Trees for texts that none can change; what drafting and running them cost."""
         offers = [self._offer(text, steps[text.request.key]) for text in texts]
+        for source in self.sources:
+            source.drafter.useful = price.useful
         took = self.asking.ask(texts, offers, steps, price, one)
         lengths = [text.length for text in texts]
         lefts = [text.account.left - steps[text.request.key].extra for text in texts]
@@ -188,7 +191,9 @@ class Auto(Drafter):
     def _text(self, request: Writing) -> Text:
         found = self._texts.get(request)
         if found is None:
-            found = self._texts[request] = Text(request, len(request.tokens), len(self.sources))
+            found = self._texts[request] = Text(
+                request, len(request.tokens), len(self.sources), self._usual
+            )
         return found
 
     def _offer(self, text: Text, step: Step) -> Offer:

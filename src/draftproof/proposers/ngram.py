@@ -15,9 +15,11 @@ from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree, merge
 from draftproof.writing import Writing
 
-REMEMBERED = 8  # latest places kept for each n-gram
+REMEMBERED = 16  # latest places kept for each n-gram
 LONGEST = 32  # matches longer than this are not told apart
-TRUST = 0.8  # that a token of a draft is accepted: ranks it among other methods' nodes
+# Tokens that must match before a draft is as likely right as wrong: ranks its nodes among those of
+# other methods.
+DOUBT = 1.0
 
 
 @dataclass(slots=True)
@@ -68,31 +70,39 @@ class NGram(Drafter):
         index = self._indices.setdefault(request, Index())
         self._extend(index, request)
         root = tokens[-1]
+        places = index.places.get(tuple(tokens[-self.min_ngram :]), ())
+        # The text may have been another when it was indexed: a draft's, which was rejected.
+        matches = [
+            (size, at)
+            for at in places
+            if at < len(tokens) and (size := _match(tokens, at)) >= self.min_ngram
+        ]
+        if not matches:
+            return TokenTree.chain([root])
+        matches.sort(reverse=True)
+        longest = min(self.num_draft_tokens, self.useful, request.room - 1)
+        enough = min(matches[0][0], self.max_ngram)
         found: list[list[int]] = []
-        for size in range(self.max_ngram, self.min_ngram - 1, -1):
-            places = index.places.get(tuple(tokens[-size:]), ()) if len(tokens) > size else ()
-            lengths = {at: _match(tokens, at) for at in places if at < len(tokens)}
-            for place in sorted(lengths, key=lambda at: (-lengths[at], -at)):
-                if lengths[place] < size:
-                    break  # the text was another when it was indexed: a draft's, which was rejected
-                follow = tokens[place : place + min(self.num_draft_tokens, request.room - 1)]
-                if follow and follow not in found and len(found) < self.branches:
-                    found.append(follow)
-            if found:
-                break
+        for size, place in matches:
+            follow = tokens[place : place + longest]
+            if size >= enough and follow not in found and len(found) < self.branches:
+                found.append(follow)
+        share = matches[0][0] / (matches[0][0] + DOUBT)
         chains = [
-            TokenTree.chain([root, *follow], scores=[TRUST**i for i in range(len(follow) + 1)])
+            TokenTree.chain([root, *follow], scores=[share**i for i in range(len(follow) + 1)])
             for follow in found
         ]
-        return merge(chains) if chains else TokenTree.chain([root])
+        return merge(chains)
 
     def _extend(self, index: Index, request: Writing) -> None:
         """Index the n-grams that end before the last token: the last one has no continuation."""
-        tokens = request.tokens
+        tokens, size, at = request.tokens, self.min_ngram, index.places
         known = min(index.length, request.shortest(index.rewinds))
-        for end in range(known + 1, len(tokens)):
-            for size in range(self.min_ngram, min(self.max_ngram, end) + 1):
-                places = index.places.setdefault(tuple(tokens[end - size : end]), [])
+        for end in range(max(known + 1, size), len(tokens)):
+            ngram = tuple(tokens[end - size : end])
+            if (places := at.get(ngram)) is None:
+                at[ngram] = [end]
+            else:
                 places.append(end)
                 del places[:-REMEMBERED]
         index.length, index.rewinds = len(tokens) - 1, request.rewinds

@@ -115,7 +115,7 @@ class SuffixAutomaton(Drafter):
                     heapq.heappush(heap, (-part, next(order), parent, token, to))
 
         push(0, state, 1.0)
-        while heap and len(tokens) <= self.num_draft_tokens:
+        while heap and len(tokens) <= min(self.num_draft_tokens, self.useful):
             share, _, parent, token, to = heapq.heappop(heap)
             tokens.append(token)
             parents.append(parent)

@@ -11,7 +11,7 @@ import torch
 import draftproof as dp
 import tiny
 from drafters import NATIVE
-from draftproof.drafting.base import adopt
+from draftproof.drafting.adopting import adopt
 from draftproof.runners.base import Work
 from draftproof.tree import TokenTree
 

@@ -17,7 +17,7 @@ import tiny
 from beside import SLOW, draft, drafted, guarded, models_of, run, some
 from drafters import METHODS
 from draftproof.drafting import fitting
-from draftproof.drafting.base import adopt
+from draftproof.drafting.adopting import adopt
 from draftproof.request import Request
 from draftproof.tree import TokenTree
 

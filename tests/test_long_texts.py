@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import draftproof as dp
 import tiny
 from beside import V, drafted, guarded, models_of, some
+from draftproof.drafting.adopting import adopt
 from draftproof.drafting.automaton import Automaton
-from draftproof.drafting.base import adopt
 from draftproof.request import Request
 from draftproof.tree import TokenTree
 from draftproof.writing import Feedback

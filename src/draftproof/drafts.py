@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from draftproof.drafting.base import Proposer, adopt
+from draftproof.drafting.adopting import adopt
+from draftproof.drafting.base import Proposer
 from draftproof.request import Request
 from draftproof.rules import argmax_of
 from draftproof.runners.base import Output
+from draftproof.runners.costs import PassCosts
 from draftproof.scheduler import Turn
 from draftproof.tree import TokenTree
 from draftproof.writing import Cost, Feedback
@@ -43,15 +45,15 @@ class Drafted:
 class Drafts:
     """The trees of a step, and what becomes of a proposer's failures.
 
-    proposer: None drafts nothing. vocabulary: ids that a tree may hold; None: any.
-    `drafted`, where it is set, counts what is proposed.
+    proposer: None drafts nothing. vocabulary: ids that a tree may hold; None: any. costs: of the
+    target's passes. `drafted`, where it is set, counts what is proposed.
     """
 
     drafted: Drafted | None = None
     cost: Cost = (0.0, 0)  # of the last pass
 
-    def __init__(self, proposer: Proposer | None, vocabulary: int | None) -> None:
-        self.proposer, self.vocabulary = proposer, vocabulary
+    def __init__(self, proposer: Proposer | None, vocabulary: int | None, costs: PassCosts) -> None:
+        self.proposer, self.vocabulary, self.costs = proposer, vocabulary, costs
         self._drafter = adopt(proposer) if proposer is not None else None
         self.taps = self._drafter.taps if self._drafter is not None else ()
         self.wants_best = self._drafter is not None and self._drafter.wants_best
@@ -59,6 +61,8 @@ class Drafts:
 
     def trees(self, turns: Sequence[Turn]) -> list[TokenTree | None]:
         """A tree for every turn that has read its prompt."""
+        rows = [len(turn.new) + turn.whole for turn in turns]
+        self.costs.plan(sum(rows), _attended(turns, rows))
         if self._drafter is None:
             return [_root(turn) if turn.whole else None for turn in turns]
         drafting: list[Request] = []
@@ -77,6 +81,11 @@ class Drafts:
             trees.append(tree.truncate(turn.request.room - 1) if turn.whole else None)
             turn.request.again = False
         return trees
+
+    def passed(self, turns: Sequence[Turn], rows: Sequence[int], seconds: float) -> None:
+        """A pass over so many rows for each turn took so long."""
+        self.cost = seconds, sum(rows)
+        self.costs.observe(sum(rows), _attended(turns, rows), seconds)
 
     def observe(
         self, request: Request, end: int, hidden: Mapping[int, Tensor], path: Sequence[int] = ()
@@ -160,6 +169,11 @@ class Drafts:
             raise ValueError(f"the tree holds a token outside of the vocabulary of {size}")
         if tree.laws is not None and tree.laws.shape[1] != size:
             raise ValueError(f"the tree's laws are not over the vocabulary of {size}")
+
+
+def _attended(turns: Sequence[Turn], rows: Sequence[int]) -> int:
+    """Tokens that the rows of a pass attend to, in all."""
+    return sum([n * len(turn.request.tokens) for n, turn in zip(rows, turns, strict=True)])
 
 
 def _root(turn: Turn) -> TokenTree:

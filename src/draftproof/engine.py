@@ -41,7 +41,6 @@ class Engine:
         self.rule = rules.named(rule)  # of requests to come
         self.runner, self.scheduler = runner, scheduler
         self.vocabulary = vocabulary
-        self.costs = costs.of(runner)
         self.turns = Turns(self._release_ended, lambda: self._aborted)
         self._aborted: deque[Request] = deque()  # and not released yet
         self._ended: list[Request] = []  # and not reported by a step yet
@@ -50,7 +49,7 @@ class Engine:
 
     def use(self, proposer: Proposer | None) -> None:
         """Draft with `proposer`, which is bound already, from the next step on."""
-        self.drafts = Drafts(proposer, self.vocabulary)
+        self.drafts = Drafts(proposer, self.vocabulary, costs.of(self.runner))
 
     @property
     def proposer(self) -> Proposer | None:
@@ -147,9 +146,6 @@ class Engine:
             request.mend()
         moved: list[Request] = []
         turns = self.scheduler.next_turns(self.runner.cached, self._begin, self._fork)
-        rows = [len(turn.new) + turn.whole for turn in turns]
-        attended = sum(n * len(turn.request.tokens) for n, turn in zip(rows, turns, strict=True))
-        self.costs.plan(sum(rows), attended)
         trees = self.drafts.trees(turns)
         self._run(turns, trees, moved)
         self._release_ended()
@@ -190,10 +186,7 @@ class Engine:
         try:
             began = time.perf_counter()
             outputs = self.runner.forward(work, self.drafts.taps)
-            seconds, rows = time.perf_counter() - began, sum(map(Work.rows, work))
-            self.drafts.cost = seconds, rows
-            attended = sum(each.rows() * len(t.request.tokens) for each, t in zip(work, turns))
-            self.costs.observe(rows, attended, seconds)
+            self.drafts.passed(turns, [*map(Work.rows, work)], time.perf_counter() - began)
         except Exception as error:
             if len(turns) > 1:
                 for turn, tree in zip(turns, trees, strict=True):

@@ -15,7 +15,8 @@ import torch
 
 from draftproof import native, places
 from draftproof.bundled import located
-from draftproof.drafting.base import Proposer, adopt
+from draftproof.drafting.adopting import adopt
+from draftproof.drafting.base import Proposer
 from draftproof.engine import Engine
 from draftproof.foreign_names import Explained, explaining, explains, no_attribute, no_copy
 from draftproof.intake import Intake, Message, Prompt, conversations_of, params_of, prompts_of

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from draftproof import rules
 from draftproof.drafting.base import Drafter, GoesOn
+from draftproof.drafting.control import Control
 from draftproof.proposers.auto import Auto
 from draftproof.runners.costs import PassCosts
 from draftproof.sampling import SamplingParams
@@ -173,7 +174,7 @@ class Machine:
         arrivals: Sequence[int] | None = None,
     ) -> Run:
         """Write the texts; arrivals: the step at which each may begin."""
-        auto.costs = table
+        auto.control = Control(auto.sources, table, auto.objective, auto.clock)
         arrivals = arrivals or [0] * len(truths)
         requests = [made(number, truth) for number, truth in enumerate(truths)]
         begun: dict[int, float] = {}

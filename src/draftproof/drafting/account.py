@@ -7,8 +7,11 @@ not the draft's fault.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+LATELY = 1 / 32  # weight of the last step in what is true of late
+BOTHER = 0.02  # passes over one row that asking takes, before it is known
 ADVANCE = 0.5  # plain passes that may be lost before anything is won
 SHARE = 0.01  # of the plain time so far that may be lost besides
 SAVINGS = 3.0  # plain passes won that may be lost again, at most
@@ -36,3 +39,62 @@ class Account:
         self.unit = unit
         self.plain += steps * unit + won
         self.debt = max(self.debt + extra - won, -SAVINGS * unit)
+
+
+class Books:
+    """The account of a batch, and how much faster than plain decoding it writes of late."""
+
+    def __init__(self) -> None:
+        self.account = Account()
+        self.late = 0.0  # won by texts that ended, not booked yet
+        self._plain = self._taken = 1.0  # a step of late: plain decoding's time for it, and ours
+        self._planned = 0.0, 0.0  # what the last step cost beyond a plain one, and that one
+
+    @property
+    def faster(self) -> float:
+        """Than plain decoding; never less than 1, as that is there to go back to."""
+        return max(1.0, self._plain / self._taken)
+
+    def plan(self, extra: float, unit: float) -> None:
+        """A step is about to cost so much beyond a plain one, which takes `unit`."""
+        self._planned = extra, unit
+
+    def settle(self, won: float, steps: int) -> None:
+        """What was planned is done; plain steps that followed are among `steps`."""
+        extra, unit = self._planned
+        won, self.late = won + self.late, 0.0
+        if unit:
+            self.account.step(extra, won, unit, steps)
+            self._plain += (steps * unit + won - self._plain) * LATELY
+            self._taken += (steps * unit + extra - self._taken) * LATELY
+        self._planned = 0.0, 0.0
+
+
+class Rests:
+    """Steps in which no source is asked, because none of them brought what asking takes."""
+
+    def __init__(self) -> None:
+        self.bother = BOTHER  # what asking for a text takes of late, whatever is offered
+        self.done = 0  # steps at rest since somebody was asked
+        self._ahead = 0
+        self._keys: Sequence[int] = ()
+
+    def rest(self, keys: Sequence[int]) -> bool:
+        """Whether the step of these texts is one at rest; another text ends the rest."""
+        if not self._ahead or keys != self._keys:
+            return False
+        self._ahead -= 1
+        self.done += 1
+        return True
+
+    def end(self) -> int:
+        """Steps since somebody was asked, that one included."""
+        steps, self.done, self._ahead = 1 + self.done, 0, 0
+        return steps
+
+    def begin(self, keys: Sequence[int], steps: int) -> None:
+        self._keys, self._ahead = keys, steps
+
+    def took(self, asking: float) -> None:
+        """Asking took so long for a text."""
+        self.bother += (asking - self.bother) * LATELY

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 
 from draftproof.drafting import dear
 from draftproof.drafting.base import GoesOn
-from draftproof.drafting.offers import Offer, Price
-from draftproof.drafting.planning import Step, Text
+from draftproof.drafting.offers import Offer
+from draftproof.drafting.price import Price
 from draftproof.drafting.sources import Source, sound
+from draftproof.drafting.text import Step, Text
 from draftproof.drafting.together import passed
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -33,7 +34,7 @@ class Asking:
         price: Price,
         one: float,
     ) -> float:
-        """Fill `offers` and `steps`; what drafting took, in passes over one row of `one` seconds."""
+        """Fill `offers` and `steps`; what drafting took, in passes of `one` seconds."""
         took = 0.0
         for number, source in enumerate(self.sources):
             if source.free:

@@ -120,44 +120,6 @@ class Drafter:
         """Nothing is drafted any more: let go of caches. It may be bound again."""
 
 
-class Foreign(Drafter):
-    """A proposer that is no `Drafter`, and what it has of one."""
-
-    def __init__(self, proposer: Proposer) -> None:
-        self.name = type(proposer).__name__
-        self.proposer, self.taps = proposer, proposer.taps
-        self.wants_best = bool(getattr(proposer, "wants_best", False))
-        self.observes = bool(getattr(proposer, "observes", False))
-
-    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
-        return self.proposer.propose(requests)
-
-    def bind(self, target: Target, load: Load) -> None:
-        self._call("bind", target)
-
-    def observe(self, request: Writing, position: int, hidden: Mapping[int, Tensor]) -> None:
-        self._call("observe", request, position, hidden)
-
-    def read_along(self, requests: Sequence[Writing]) -> None:
-        self._call("read_along", requests)
-
-    def release(self, request: Writing) -> None:
-        self._call("release", request)
-
-    def close(self) -> None:
-        self._call("close")
-
-    def _call(self, name: str, *given: Any) -> None:
-        hook = getattr(self.proposer, name, None)
-        if hook is not None:
-            hook(*given)
-
-
-def adopt(proposer: Proposer) -> Drafter:
-    """The proposer, with defaults for what it does not have."""
-    return proposer if isinstance(proposer, Drafter) else Foreign(proposer)
-
-
 def alone(request: Writing) -> bool:
     """Whether a request's trees may depend on nothing but itself.
 

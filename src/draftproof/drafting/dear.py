@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from draftproof.drafting.base import Partial
 from draftproof.drafting.calibration import conditional
-from draftproof.drafting.offers import Offer, Price
-from draftproof.drafting.planning import SHADOW, SOON, Text
+from draftproof.drafting.offers import Offer
+from draftproof.drafting.price import Price
 from draftproof.drafting.sources import Source
+from draftproof.drafting.text import SHADOW, SOON, Text
 
 READ = 24.0  # tokens that a draft reads in the time of drafting one
 AMORTISED = 8  # steps over which it is paid that a draft has to read what it missed

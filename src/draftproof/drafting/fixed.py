@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from weakref import WeakKeyDictionary
 
-from draftproof.drafting.base import Partial
 from draftproof.drafting.asking import Asking, Steps
-from draftproof.drafting.planning import Text, reason
+from draftproof.drafting.base import Partial
 from draftproof.drafting.sources import Source
+from draftproof.drafting.text import Text
+from draftproof.drafting.weights import reason
 from draftproof.runners.costs import ROWS, shipped
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -63,7 +65,7 @@ class Fixed:
             if picked:
                 depths = {key: depth for key, (_, depth) in picked.items()}
                 asked = [text for text, _ in picked.values()]
-                took += asking.propose(number, asked, steps, one, lambda d=depths: Until(d))
+                took += asking.propose(number, asked, steps, one, partial(Until, depths))
         for text in texts:
             trees[text.request.key] = self._cut(text, picks[text.request.key], steps)
         return trees, took
@@ -90,17 +92,11 @@ class Fixed:
         own = self._own.setdefault(request, [Own() for _ in self.sources])
         self._learn(request, own)
         step = self._steps[request] = self._steps.get(request, -1) + 1
-        best: tuple[float, int, int] = (GAIN, 0, -1)
-        for number, source in enumerate(self.sources):
-            if text.may_ask(number, source.name):
-                best = max(best, (*_best(own[number], source), number))
-        if best[2] >= 0:
-            return best[2], best[1]
-        allowed = [
-            number
-            for number, source in enumerate(self.sources)
-            if text.may_ask(number, source.name)
-        ]
+        allowed = [n for n, source in enumerate(self.sources) if text.may_ask(n, source.name)]
+        found = [(*_best(own[number], self.sources[number]), number) for number in allowed]
+        gain, depth, number = max(found, default=(0.0, 0, 0))
+        if gain > GAIN:
+            return number, depth
         if allowed and step % AGAIN == AGAIN - 1:
             return allowed[step // AGAIN % len(allowed)], 1
         return None

@@ -26,8 +26,9 @@ NODES, DEPTH = 16, 8  # of a fitted tree, at most
 class DraftModel(Growing):
     """Drafts with a model: hub id, folder or a loaded transformers model.
 
-    num_draft_tokens: the longest draft; 5 unless given, and under `Auto` what pays. min_confidence: a draft ends after the token that brings
-    the draft's own estimate of being accepted so far below it; that token is kept. branch: the
+    num_draft_tokens: the longest draft; 5 unless given, and under `Auto` what pays. min_confidence:
+    a draft ends after the token that brings the draft's own estimate of being accepted so far below
+    it; that token is kept. branch: the
     best `branch` tokens at every depth become siblings, the first of them grows (a second sibling
     wins back what the coupled rule loses on a chain, and a pass over a few rows more costs little).
     quantize: "int8" runs the draft in int8 on the native runner, whatever the target runs in; the

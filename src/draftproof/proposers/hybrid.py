@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from draftproof.drafting.base import Drafter, Proposer, adopt
+from draftproof.drafting.adopting import adopt
+from draftproof.drafting.base import Drafter, Proposer
 from draftproof.drafting.together import passed
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree, merge

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftproof.drafting.base import Proposer, adopt
+from draftproof.drafting.adopting import adopt
+from draftproof.drafting.base import Proposer
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.growing import Growing, stop
 from draftproof.drafting.growth import Growth

@@ -81,10 +81,9 @@ class PassCosts:
         self._held.append((rows, attended, math.log(seconds)))
         if len(self._held) == TOGETHER or self.passes < FIRST:
             self._held.sort()
-            for rows, alike in groupby(self._held, itemgetter(0)):
-                each = [*alike]
-                attended = sum(one[1] for one in each) / len(each)
-                self._take(rows, attended, sum(one[2] for one in each) / len(each), len(each))
+            for size, alike in groupby(self._held, itemgetter(0)):
+                _, tokens, logs = zip(*alike, strict=True)
+                self._take(size, statistics.fmean(tokens), statistics.fmean(logs), len(logs))
             self._held.clear()
 
     def seconds(self, rows: int, attended: float = 0) -> float:

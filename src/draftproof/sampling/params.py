@@ -24,8 +24,8 @@ class SamplingParams:
 
     `top_k` 0 or -1 is off. `max_tokens` None writes until the context is full. `stop` becomes a
     tuple of strings; None is none. `speculate` False writes plainly, a method's name lets only that
-    one draft; `max_draft_nodes` bounds the tokens drafted in a step. Raises `ValueError` when a value is out of range or of the
-    wrong kind.
+    one draft; `max_draft_nodes` bounds the tokens drafted in a step. Raises `ValueError` when a
+    value is out of range or of the wrong kind.
     """
 
     temperature: float = 0.0
@@ -81,12 +81,7 @@ class SamplingParams:
         ):
             raise ValueError(f"stop is {self.stop!r}, but must hold non-empty strings only")
         clean["stop"] = tuple(stop)
-        if not isinstance(self.ignore_eos, bool):
-            raise ValueError(f"ignore_eos is {self.ignore_eos!r}, but must be True or False")
-        if not isinstance(self.speculate, bool | str):
-            raise ValueError(
-                f"speculate is {self.speculate!r}, but must be True, False or a method's name"
-            )
+        _check_kinds(self)
         for name, value in clean.items():
             object.__setattr__(self, name, value)
 
@@ -126,6 +121,10 @@ def _generation_config(llm: Any) -> Any:
 
 _TINY, _HUGE = 5e-324, sys.float_info.max  # the least float above 0, the largest finite one
 _LARGE = 1e30  # of what is added to or multiplied with logits, which stay finite in float32
+_KINDS: tuple[tuple[str, Any, str], ...] = (
+    ("ignore_eos", bool, "True or False"),
+    ("speculate", bool | str, "True, False or a method's name"),
+)
 _RANGES: dict[str, tuple[type, float, float, str]] = {
     "temperature": (float, 0, _HUGE, "finite and >= 0"),
     "top_k": (int, -1, math.inf, ">= 1, or 0 or -1 for off"),
@@ -141,6 +140,12 @@ _RANGES: dict[str, tuple[type, float, float, str]] = {
     "n": (int, 1, math.inf, ">= 1"),
     "max_draft_nodes": (int, 0, math.inf, ">= 0 or None"),
 }
+
+
+def _check_kinds(params: SamplingParams) -> None:
+    for name, kind, allowed in _KINDS:
+        if not isinstance(value := getattr(params, name), kind):
+            raise ValueError(f"{name} is {value!r}, but must be {allowed}")
 
 
 def _number(name: str, value: Any, kind: type, low: float, high: float, allowed: str) -> float:

@@ -13,7 +13,6 @@ from draftproof.writing import Writing
 
 PROBE = 8  # steps between two looks at sources that brought nothing of late
 FADING = 3 / 4  # of what they brought, with every step in which they are asked
-LATENESS = 8  # how much more a token counts of a text that is later than the others
 SOON, SHADOW = 4, 48  # steps until a dear source is tried again: behind a success, and at most
 
 
@@ -146,38 +145,3 @@ class Text:
                 break
             owners.append(offer.owners[node])
         return owners
-
-
-def weights(texts: Sequence[Text], objective: str) -> list[float]:
-    """What a token of each text counts, 1 on average.
-
-    Texts that are written together are done when the last of them is, so a token of the one with
-    most left to write counts most, unless others of them still wait for a place. Under "latency" a
-    text's time per token counts: it is 1 / pace, and falls by 1 / pace^2 with the pace.
-    """
-    if len(texts) == 1:
-        return [1.0]
-    if objective == "latency":
-        found = [text.pace**-2 for text in texts]
-    else:
-        found = [1.0] * len(texts)
-        several: dict[int, list[int]] = {}
-        for number, text in enumerate(texts):
-            if (all_ := text.request.together) and all_[-1].begun:
-                several.setdefault(id(text.request.together), []).append(number)
-        for members in several.values():
-            left = [texts[at].request.room / texts[at].pace for at in members]
-            late = [(each / max(left)) ** LATENESS for each in left]
-            for at, each in zip(members, late, strict=True):
-                found[at] = each * len(members) / sum(late)
-    mean = sum(found) / len(found)
-    return [each / mean for each in found]
-
-
-def reason(text: Text, step: Step) -> str:
-    """Why a text is written plainly in this step."""
-    if text.request.speculate is False:
-        return "off"
-    if not step.offered:
-        return "nothing offered"
-    return "price" if text.account.left > 0 else "debt"

@@ -1,0 +1,136 @@
+"""The choice of a step: who is asked, which of the offered nodes run, and what became of them.
+
+Every step takes the choice that brings the most expected tokens, less what its seconds would have
+brought: a second is worth the tokens that the batch writes in one of late. Costs are in passes of
+the target over one row, so what slows everything alike changes no decision.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+from draftproof.drafting.account import Books, Rests
+from draftproof.drafting.asking import Asking, Steps
+from draftproof.drafting.base import alone
+from draftproof.drafting.fixed import Fixed
+from draftproof.drafting.offers import Offer
+from draftproof.drafting.price import Price, allot
+from draftproof.drafting.sources import Clock, Source
+from draftproof.drafting.text import Step, Text
+from draftproof.drafting.weights import reason, weights
+from draftproof.runners.costs import PassCosts
+from draftproof.tree import TokenTree
+from draftproof.writing import Writing
+
+USUAL = 0.2  # passes that asking for a text brings, before anything is known
+LATEST = 1 / 8  # weight of the last text in what it usually brings
+
+
+class Control:
+    """Decides for a batch. costs: of the target's passes."""
+
+    def __init__(
+        self, sources: Sequence[Source], costs: PassCosts, objective: str, clock: Clock
+    ) -> None:
+        self.sources, self.costs = sources, costs
+        self.objective, self.clock = objective, clock
+        self.fixed, self.asking = Fixed(sources), Asking(sources)
+        self._texts: WeakKeyDictionary[Writing, Text] = WeakKeyDictionary()
+        self._books, self._rests = Books(), Rests()
+        self._usual = USUAL  # what asking brings a text of late
+
+    def read_along(self, requests: Sequence[Writing]) -> None:
+        self.asking.read_along([self._text(request) for request in requests])
+
+    def release(self, request: Writing) -> None:
+        if (text := self._texts.pop(request, None)) is not None:
+            self._usual += (text.brings - self._usual) * LATEST
+            self._books.late += text.settle(self.sources, self.costs.one, 1 + self._rests.done)
+        self.fixed.release(request)
+
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        keys = [request.key for request in requests]
+        if self._rests.rest(keys):
+            return [TokenTree.chain(request.tokens[-1:]) for request in requests]
+        began, one = self.clock(), self.costs.one
+        texts = [self._text(request) for request in requests]
+        steps_done = self._rests.end()
+        won = sum([text.settle(self.sources, one, steps_done) for text in texts])
+        self._books.settle(won, steps_done)
+        price = self._price(len(texts))
+        steps = {
+            text.request.key: Step(
+                unit=price.unit, weight=each, worth=each * price.unit / len(texts)
+            )
+            for text, each in zip(texts, weights(texts, self.objective), strict=True)
+        }
+        bound = [text for text in texts if alone(text.request)]
+        trees, took = self.fixed.propose(bound, steps, self.asking, one) if bound else ({}, 0.0)
+        free = [text for text in texts if text.request.key not in trees]
+        asked = [text for text in free if text.asks(self._rests.bother)]
+        if asked:
+            drafting, running = self._plan(asked, steps, price, trees, one)
+            self._rests.took(((self.clock() - began) / one - took - drafting) / len(asked))
+            took += drafting + running
+        for text in free:
+            if text.request.key not in trees:
+                trees[text.request.key] = text.rest(steps[text.request.key])
+        self._books.plan(took, price.unit)
+        if not bound and all([text.brings <= self._rests.bother for text in asked]):
+            self._rests.begin(keys, min([text.probe - text.steps for text in texts]) - 1)
+        return [trees[key] for key in keys]
+
+    def _price(self, writing: int) -> Price:
+        curve = self.costs.curve()
+        unit = curve[min(writing, len(curve) - 1)]
+        return Price(
+            self._books.faster * writing / unit,
+            max(self.costs.rows, writing),
+            curve,
+            unit,
+            self.costs.attention,
+            self._books.account.left,
+        )
+
+    def _plan(
+        self,
+        texts: Sequence[Text],
+        steps: Steps,
+        price: Price,
+        trees: dict[int, TokenTree],
+        one: float,
+    ) -> tuple[float, float]:
+        """Trees for texts that none can change; what drafting and running them cost."""
+        offers = [self._offer(text, steps[text.request.key]) for text in texts]
+        for source in self.sources:
+            source.drafter.useful = price.useful
+        took = self.asking.ask(texts, offers, steps, price, one)
+        lengths = [text.length for text in texts]
+        lefts = [text.account.left - steps[text.request.key].extra for text in texts]
+        kept, brings = allot(offers, lengths, lefts, price, took)
+        nodes = sum([len(each) - 1 for each in kept])
+        row = price.extra(nodes) / nodes if nodes else 0.0
+        for text, offer, own, brought in zip(texts, offers, kept, brings, strict=True):
+            step = steps[text.request.key]
+            step.kept, step.offer = own, offer
+            step.extra += (len(own) - 1) * (row + price.attention * text.length)
+            if len(own) == 1:
+                step.why = reason(text, step)
+            text.asked(brought)
+            trees[text.request.key] = text.plan(step, self.sources)
+        return took, row * nodes
+
+    def _text(self, request: Writing) -> Text:
+        found = self._texts.get(request)
+        if found is None:
+            found = self._texts[request] = Text(
+                request, len(request.tokens), len(self.sources), self._usual
+            )
+        return found
+
+    def _offer(self, text: Text, step: Step) -> Offer:
+        request, most = text.request, text.request.params.max_draft_nodes
+        limit = sys.maxsize if most is None else most
+        return Offer(request.tokens[-1], request.room - 1, limit, step.weight)

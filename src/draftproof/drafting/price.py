@@ -1,0 +1,99 @@
+"""What a step's time is worth, and which of the offered nodes it runs.
+
+The nodes of all requests compete in one list, best first, against what each row more costs. A
+child is never likelier than its parent, so the best of them are always whole trees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftproof.drafting.offers import Offer
+
+SURE = 0.87  # that a token of a draft is right, where many are in a row
+HOPELESS = 0.02  # chance below which nothing behind a node is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What time is worth, and what a step costs, in passes over one row.
+
+    rate: tokens in the time of such a pass. rows: of the pass without drafts. curve: cost of a pass
+    by its rows. unit: of a plain step. attention: of a row, for each token that it attends to.
+    left: what the step may cost more than a plain one.
+    """
+
+    rate: float
+    rows: int
+    curve: Sequence[float]
+    unit: float = 1.0
+    attention: float = 0.0
+    left: float = math.inf
+    _least: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        cheapest = min(self.extra(1), self.extra(8) / 8)
+        object.__setattr__(self, "_least", max(HOPELESS, self.rate * cheapest / 2))
+
+    @property
+    def least(self) -> float:
+        """A chance below which no node can pay, whatever else runs; of a weight of at most 2."""
+        return self._least
+
+    @property
+    def useful(self) -> int:
+        """Nodes of one draft that can pay, each as sure as drafts ever are."""
+        return 1 + int(math.log(self._least) / math.log(SURE))
+
+    def extra(self, nodes: int) -> float:
+        """What so many rows more cost, attention left out."""
+        most = len(self.curve) - 1
+        last = min(self.rows + nodes, most)
+        beyond = (self.rows + nodes - last) * self.curve[most] / most
+        return self.curve[last] - self.curve[min(self.rows, most)] + beyond
+
+
+def allot(
+    offers: Sequence[Offer],
+    lengths: Sequence[int],
+    lefts: Sequence[float],
+    price: Price,
+    took: float = 0.0,
+) -> tuple[list[list[int]], list[float]]:
+    """The nodes of each offer that the step runs, node 0 first; what each is expected to bring.
+
+    That is in passes over one row, its part of the cost taken off.
+
+    lengths: tokens that a row of each attends to. lefts: what each may cost more than a plain step.
+    took: what drafting took of what all of them may.
+    """
+    listed: list[tuple[float, int, int]] = []
+    for number, (offer, length) in enumerate(zip(offers, lengths, strict=True)):
+        row = price.rate * price.attention * length
+        for node, chance in enumerate(offer.survivals()):
+            worth = offer.weight * chance - row
+            if node and worth > 0:
+                listed.append((-worth, number, node))
+    kept, brings = [[0] for _ in offers], [0.0] * len(offers)
+    if not listed:
+        return kept, brings
+    listed.sort()
+    space = max(0, len(price.curve) - 1 - price.rows)
+    worth, best, count = 0.0, 0.0, 0
+    for at, (less, _, _) in enumerate(listed[:space], 1):
+        worth -= less
+        gain = worth - price.rate * price.extra(at)
+        if gain > best and price.extra(at) + took <= price.left:
+            best, count = gain, at
+    if not count:
+        return kept, brings
+    each = price.extra(count) / count
+    for less, number, node in listed[:count]:
+        own = kept[number]
+        cost = each + price.attention * lengths[number]
+        if len(own) <= min(offers[number].limit, lefts[number] / max(cost, 1e-9)):
+            own.append(node)
+            brings[number] -= less / price.rate + each
+    return [sorted(own) for own in kept], brings

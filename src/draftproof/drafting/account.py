@@ -42,18 +42,12 @@ class Account:
 
 
 class Books:
-    """The account of a batch, and how much faster than plain decoding it writes of late."""
+    """The account of a batch."""
 
     def __init__(self) -> None:
         self.account = Account()
         self.late = 0.0  # won by texts that ended, not booked yet
-        self._plain = self._taken = 1.0  # a step of late: plain decoding's time for it, and ours
         self._planned = 0.0, 0.0  # what the last step cost beyond a plain one, and that one
-
-    @property
-    def faster(self) -> float:
-        """Than plain decoding; never less than 1, as that is there to go back to."""
-        return max(1.0, self._plain / self._taken)
 
     def plan(self, extra: float, unit: float) -> None:
         """A step is about to cost so much beyond a plain one, which takes `unit`."""
@@ -65,8 +59,6 @@ class Books:
         won, self.late = won + self.late, 0.0
         if unit:
             self.account.step(extra, won, unit, steps)
-            self._plain += (steps * unit + won - self._plain) * LATELY
-            self._taken += (steps * unit + extra - self._taken) * LATELY
         self._planned = 0.0, 0.0
 
 

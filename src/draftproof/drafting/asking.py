@@ -51,11 +51,12 @@ class Asking:
                 levels = 1 if shadow else None
 
                 def goes_on(
+                    number: int = number,
                     source: Source = source,
                     found: dear.Chosen = found,
                     levels: int | None = levels,
                 ) -> GoesOn:
-                    return dear.Deepening(source, found, price, levels)
+                    return dear.Deepening(number, source, found, price, levels)
 
                 took += self.propose(number, asked, steps, one, goes_on)
                 if not shadow:
@@ -86,8 +87,10 @@ class Asking:
 
         def proposed(requests: Sequence[Writing]) -> list[TokenTree]:
             nonlocal took
-            trees, seconds = source.propose(requests, None if goes_on is None else goes_on(), one)
-            took += seconds
+            missed = sum([by_key[request.key].missed(number) for request in requests])
+            grows = None if goes_on is None else goes_on()
+            trees, passes = source.propose(requests, grows, one, missed)
+            took += passes
             return trees
 
         def stop(request: Writing, error: Exception) -> None:
@@ -123,7 +126,10 @@ class Asking:
             offered = steps[text.request.key].offered
             if offered and offered[-1][0] == number and len(offered[-1][1].tokens) > 1:
                 tree = offered[-1][1]
-                offer.add(number, tree, self.sources[number].chances(text.request, tree, least))
+                chances = self.sources[number].chances(
+                    text.request, tree, text.recent[number], least
+                )
+                offer.add(number, tree, chances)
 
 
 def _stop(text: Text, number: int, source: Source, error: Exception) -> None:

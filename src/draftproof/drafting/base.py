@@ -57,10 +57,11 @@ class Drafter:
     stepwise = False  # it drafts level by level, and asks before each whether another one pays
     # What `Auto` reckons with before it has seen anything: passes of the target over one token that
     # a call takes, or a level if it is stepwise; how often a token is right if those before it are;
-    # slope and intercept of that chance's odds over the odds of the score.
+    # slope and intercept of that chance's odds over the odds of the score, and what a doubling of
+    # the depth adds.
     drafting_cost = 0.0
     promise = 0.5
-    trust = (1.0, 0.0)
+    trust = (1.0, 0.0, 0.0)
     useful = sys.maxsize  # nodes of a tree that can pay in this step, said by who asks
 
     def __init_subclass__(cls) -> None:

@@ -22,11 +22,12 @@ _FAR = [0.0, *(math.log2(depth) for depth in range(1, DEEPEST + 1))]
 class Calibration:
     """Chance of a drafted token by its score, its depth and what became of the last ones.
 
-    start: slope and intercept on the logarithm of the score's odds, before anything is known.
+    start: slope and intercept on the score's odds, and what a doubling of the depth adds, before
+    anything is known.
     """
 
-    def __init__(self, start: tuple[float, float] = (1.0, 0.0)) -> None:
-        self.weights = (*start, 0.0, 3.0)
+    def __init__(self, start: tuple[float, float, float] = (1.0, 0.0, 0.0)) -> None:
+        self.weights = (*start, 3.0)
         # Of slope and intercept with their covariance, of depth, of recent outcomes.
         self._variances = (0.1, 0.5, 0.0, 0.05, 1.0)
 

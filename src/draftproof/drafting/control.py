@@ -56,13 +56,15 @@ class Control:
             return [TokenTree.chain(request.tokens[-1:]) for request in requests]
         began, one = self.clock(), self.costs.one
         texts = [self._text(request) for request in requests]
+        if not self.costs.passes:  # nothing is known of this machine
+            return [TokenTree.chain(request.tokens[-1:]) for request in requests]
         steps_done = self._rests.end()
         won = sum([text.settle(self.sources, one, steps_done) for text in texts])
         self._books.settle(won, steps_done)
-        price = self._price(len(texts))
+        price = self._price(texts)
         steps = {
             text.request.key: Step(
-                unit=price.unit, weight=each, worth=each * price.unit / len(texts)
+                unit=price.unit, weight=each, texts=len(texts), worth=each * price.unit / len(texts)
             )
             for text, each in zip(texts, weights(texts, self.objective), strict=True)
         }
@@ -82,11 +84,12 @@ class Control:
             self._rests.begin(keys, min([text.probe - text.steps for text in texts]) - 1)
         return [trees[key] for key in keys]
 
-    def _price(self, writing: int) -> Price:
-        curve = self.costs.curve()
+    def _price(self, texts: Sequence[Text]) -> Price:
+        curve, writing = self.costs.curve(), len(texts)
+        plain, taken = sum([text.plain for text in texts]), sum([text.taken for text in texts])
         unit = curve[min(writing, len(curve) - 1)]
         return Price(
-            self._books.faster * writing / unit,
+            max(1.0, plain / taken) * writing / unit,
             max(self.costs.rows, writing),
             curve,
             unit,
@@ -115,10 +118,10 @@ class Control:
         for text, offer, own, brought in zip(texts, offers, kept, brings, strict=True):
             step = steps[text.request.key]
             step.kept, step.offer = own, offer
+            text.asked(brought - step.extra)
             step.extra += (len(own) - 1) * (row + price.attention * text.length)
             if len(own) == 1:
                 step.why = reason(text, step)
-            text.asked(brought)
             trees[text.request.key] = text.plan(step, self.sources)
         return took, row * nodes
 

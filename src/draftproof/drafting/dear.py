@@ -13,13 +13,11 @@ from draftproof.drafting.base import Partial
 from draftproof.drafting.calibration import conditional
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
-from draftproof.drafting.sources import Source
+from draftproof.drafting.sources import READ, Source
 from draftproof.drafting.text import SHADOW, SOON, Text
 
-READ = 24.0  # tokens that a draft reads in the time of drafting one
 AMORTISED = 8  # steps over which it is paid that a draft has to read what it missed
 AHEAD = 128  # tokens within which reading a prompt along must pay
-UNTRIED = 8  # calls before which a source is given the benefit of the doubt
 DEPTHS = 8  # that are looked at to judge a whole draft
 
 Chosen = dict[int, tuple[Text, Offer]]  # by key
@@ -32,10 +30,14 @@ def chosen(
     found, worth = Chosen(), 0.0
     for text, offer in zip(texts, offers, strict=True):
         if text.may_ask(number, source.name) and offer.limit > 0 and offer.depth > 0:
-            first = _worth(source, text, offer, price)
-            missed = len(text.request.tokens) - text.read[number]
-            first -= price.rate * max(0, missed - AMORTISED) * source.cost / READ / AMORTISED
-            if first > 0 and text.account.left > source.cost + 2 * price.extra(1):
+            first = _worth(number, source, text, offer, price)
+            reading = text.missed(number) * source.cost / READ
+            first -= price.rate * reading / AMORTISED
+            if (
+                first > 0
+                and reading <= source.balance
+                and text.account.left > source.cost + 2 * price.extra(1)
+            ):
                 found[text.request.key] = text, offer
                 worth += first
     calls = source.cost * (1 if source.drafter.stepwise else len(found))
@@ -56,21 +58,25 @@ def reading_pays(number: int, source: Source, text: Text) -> bool:
     """Whether a source may read a prompt along: drafting will bring more than that takes."""
     if not text.may_ask(number, source.name):
         return False
-    if source.free or source.asked < UNTRIED:
-        return True
+    reading = len(text.request.prompt) * source.cost / READ
+    if source.free or reading > source.balance:
+        return source.free
     won, survival = 0.0, 1.0
     for depth in range(1, DEPTHS + 1):
-        survival *= source.expected(text.request, depth)
+        survival *= source.expected(depth, text.recent[number])
         won += max(0.0, survival - source.cost)
     tokens = min(text.request.room, AHEAD)
-    return won / (1 + won) * tokens > 2 * source.cost * len(text.request.prompt) / READ
+    return won / (1 + won) * tokens > 2 * reading
 
 
 class Deepening:
     """Says before each level of a source's drafts which texts get it. levels: at most, or None."""
 
-    def __init__(self, source: Source, found: Chosen, price: Price, levels: int | None) -> None:
-        self.source, self.found, self.price, self.levels = source, found, price, levels
+    def __init__(
+        self, number: int, source: Source, found: Chosen, price: Price, levels: int | None
+    ) -> None:
+        self.number, self.source, self.found = number, source, found
+        self.price, self.levels = price, levels
         self.level = 0
         self._survivals = {key: [1.0] for key in found}
 
@@ -102,37 +108,49 @@ class Deepening:
         last = len(known)
         for node in range(last, len(growth.tokens)):
             score = conditional(growth.parents, growth.scores, node)
-            chance = self.source.chance(growth.request, score, self.level - 1)
+            chance = self.source.chance(
+                growth.request, score, self.level - 1, text.recent[self.number]
+            )
             known.append(known[growth.parents[node]] * chance)
         survival = max(known[last:], default=0.0)
-        return _gain(self.source, text, offer, survival, self.level, self.price)
+        return _gain(
+            self.source, text.recent[self.number], text, offer, survival, self.level, self.price
+        )
 
 
 def _gain(
-    source: Source, text: Text, offer: Offer, survival: float, depth: int, price: Price
+    source: Source,
+    recent: float,
+    text: Text,
+    offer: Offer,
+    survival: float,
+    depth: int,
+    price: Price,
 ) -> float:
     """Of a token at this depth, if those before it are right with that chance."""
     reached = offer.reached()
     there = reached[depth] if depth < len(reached) else 0.0
-    chance = survival * source.expected(text.request, depth)
+    chance = survival * source.expected(depth, recent)
     row = price.extra(depth) - price.extra(depth - 1) + price.attention * text.length
     return offer.weight * max(0.0, chance - there) - price.rate * row
 
 
-def _worth(source: Source, text: Text, offer: Offer, price: Price) -> float:
+def _worth(number: int, source: Source, text: Text, offer: Offer, price: Price) -> float:
     """Of a first token; of a source that is asked once for a whole draft, of all of it."""
-    total = best = _gain(source, text, offer, 1.0, 1, price)
+    recent = text.recent[number]
+    total = best = _gain(source, recent, text, offer, 1.0, 1, price)
     if source.drafter.stepwise:
         return best
     survival = 1.0
     for depth in range(1, DEPTHS):
-        survival *= source.expected(text.request, depth)
-        total += _gain(source, text, offer, survival, depth + 1, price)
+        survival *= source.expected(depth, recent)
+        total += _gain(source, recent, text, offer, survival, depth + 1, price)
         best = max(best, total)
     return best
 
 
 def _due(number: int, source: Source, text: Text) -> bool:
     """Whether a source that does not pay is looked at again: sooner where it was right."""
-    missed = len(text.request.tokens) - text.read[number]
-    return text.steps >= text.due[number] and text.account.left > source.cost * (1 + missed / READ)
+    reading = text.missed(number) * source.cost / READ
+    waited = text.steps >= text.due[number] and reading <= source.balance
+    return waited and text.account.left > source.cost

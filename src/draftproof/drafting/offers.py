@@ -26,6 +26,7 @@ class Offer:
     chances: list[float] = field(default_factory=lambda: [1.0])
     owners: list[int] = field(default_factory=lambda: [-1])
     depths: list[int] = field(default_factory=lambda: [0])
+    _reached: list[float] | None = None
     _where: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -33,6 +34,7 @@ class Offer:
 
     def add(self, source: int, tree: TokenTree, chances: Sequence[float]) -> None:
         """A source's tree; chances: of its nodes, given their parents."""
+        self._reached = None
         nodes = [0]
         for at in range(1, len(chances)):
             parent = nodes[tree.parents[at]] if chances[at] else -1
@@ -62,10 +64,11 @@ class Offer:
 
     def reached(self) -> list[float]:
         """[d]: the chance of the likeliest node d deep."""
-        best = [0.0] * (max(self.depths) + 1)
-        for depth, chance in zip(self.depths, self.survivals(), strict=True):
-            best[depth] = max(best[depth], chance)
-        return best
+        if self._reached is None:
+            self._reached = [0.0] * (max(self.depths) + 1)
+            for depth, chance in zip(self.depths, self.survivals(), strict=True):
+                self._reached[depth] = max(self._reached[depth], chance)
+        return self._reached
 
     def tree(self, kept: Sequence[int]) -> TokenTree:
         """Of the nodes `kept`, ascending, node 0 and every parent among them."""

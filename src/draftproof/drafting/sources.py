@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from weakref import WeakKeyDictionary
 
 from draftproof.drafting.base import Drafter, GoesOn
 from draftproof.drafting.calibration import Calibration, conditional
@@ -21,6 +20,8 @@ RECENT, REACH, COSTS = 1 / 12, 1 / 24, 1 / 8  # weights of the latest
 # Passes over one row below which a source is asked without being asked about; the lower one of a
 # method that says that it takes passes of its own.
 FREE, FREE_OF_PASSES = 0.2, 0.03
+READ = 24.0  # tokens that a draft reads in the time of drafting one
+LOAN, SAVED = 4.0, 64.0  # passes over one row
 LARGEST = 256  # nodes of a tree that are looked at
 
 Clock = Callable[[], float]
@@ -34,10 +35,12 @@ class Source:
         # In passes over one row: of a level for all texts, or, of a whole draft, for one text.
         self.cost = drafter.drafting_cost
         self.asked = 0  # calls
+        # Of what it brought, what it may take to read the prompts of further texts; at first a
+        # loan, so that one that brings nothing takes no more than that from all texts together.
+        self.balance = LOAN
         # [d]: that one of the nodes at depth d + 1 is right if one at depth d is.
         self.reach = [drafter.promise] * DEEP
         self._calibrations: dict[int, Calibration] = {}
-        self._recent: WeakKeyDictionary[Writing, float] = WeakKeyDictionary()
 
     @property
     def free(self) -> bool:
@@ -45,27 +48,37 @@ class Source:
         return self.cost < (FREE_OF_PASSES if self.drafter.drafting_cost else FREE)
 
     def propose(
-        self, requests: Sequence[Writing], goes_on: GoesOn | None, one: float
+        self, requests: Sequence[Writing], goes_on: GoesOn | None, one: float, missed: int
     ) -> tuple[list[TokenTree], float]:
-        """Its trees, and what drafting them took, in passes over one row of `one` seconds."""
+        """Its trees, and what such drafts take, in passes over one row of `one` seconds.
+
+        missed: tokens of the texts that it has not seen yet, and has to read first; that is paid
+        from its balance.
+        """
         began = self.clock()
         if goes_on is not None and self.drafter.stepwise:
             trees = self.drafter.propose_within(requests, goes_on)
         else:
             trees = self.drafter.propose(requests)
         took = max(0.0, self.clock() - began) / one
-        calls = len(requests)
+        calls = float(len(requests))
         if self.drafter.stepwise:
-            calls = max((max(tree.depths) for tree in trees), default=0) or 1
+            calls = float(max((max(tree.depths) for tree in trees), default=0) or 1)
+        calls += missed / READ
         self.asked += 1
-        # The first call of a text reads what was written meanwhile: it says little of a level.
-        share = COSTS if self.asked > 2 else 1.0
-        self.cost += (min(took / calls, 4 * self.cost + 1e-3) - self.cost) * share
-        return trees, took
+        self.cost += (min(took / calls, 4 * self.cost + 1e-3) - self.cost) * COSTS
+        self.balance -= self.cost * calls
+        return trees, self.cost * (calls - missed / READ)
 
-    def chances(self, request: Writing, tree: TokenTree, least: float) -> list[float]:
+    def brought(self, worth: float) -> None:
+        """Tokens of it were accepted, which brought forward so much."""
+        self.balance = min(self.balance + worth, SAVED)
+
+    def chances(
+        self, request: Writing, tree: TokenTree, recent: float, least: float
+    ) -> list[float]:
         """Of each node, given its parent; 0 behind one that is reached with less than `least`."""
-        calibration, recent = self._calibration(request), self._recent.get(request, 0.0)
+        calibration = self._calibration(request)
         depths, scores, parents = tree.depths, tree.scores, tree.parents
         known: dict[tuple[float, int], float] = {}
         found, survivals = [1.0], [1.0]
@@ -79,13 +92,19 @@ class Source:
             survivals.append(before * chance)
         return found
 
-    def chance(self, request: Writing, score: float, depth: int) -> float:
+    def chance(self, request: Writing, score: float, depth: int, recent: float) -> float:
         """Of one token of that score, given those before it."""
-        return self._calibration(request).chance(score, depth, self._recent.get(request, 0.0))
+        return self._calibration(request).chance(score, depth, recent)
 
-    def learn(self, request: Writing, tree: TokenTree, written: Sequence[int]) -> int:
-        """These tokens were written behind the tree's node 0; how many of them it has in a row."""
-        calibration, recent = self._calibration(request), self._recent.get(request, 0.0)
+    def learn(
+        self, request: Writing, tree: TokenTree, written: Sequence[int], recent: float
+    ) -> tuple[int, float]:
+        """These tokens were written behind the tree's node 0.
+
+        Returns how many of them it has in a row, and how much more often than foretold it has been
+        right of late.
+        """
+        calibration = self._calibration(request)
         node = right_ones = 0
         for depth, token in enumerate(written[:DEEP], 1):
             if not (children := tree.children(node)):
@@ -102,17 +121,13 @@ class Source:
             if following < 0:
                 break
             node, right_ones = following, depth
-        self._recent[request] = max(-1.0, min(1.0, recent))
-        return right_ones
+        return right_ones, recent
 
-    def expected(self, request: Writing, depth: int) -> float:
+    def expected(self, depth: int, recent: float) -> float:
         """Chance that a token `depth` deep, not drafted yet, will be right if those before are."""
         reach = self.reach[min(depth, DEEP) - 1]
         odds = math.log(max(reach, 1e-3) / max(1 - reach, 1e-3))
-        return 1 / (1 + math.exp(-odds - 2 * self._recent.get(request, 0.0)))
-
-    def forget(self, request: Writing) -> None:
-        self._recent.pop(request, None)
+        return 1 / (1 + math.exp(-odds - 2 * recent))
 
     def _calibration(self, request: Writing) -> Calibration:
         """One for each sort of text: greedy, and by temperature."""

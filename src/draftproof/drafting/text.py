@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from draftproof.drafting.account import Account
+from draftproof.drafting.account import LATELY, Account
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.sources import Source
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
+STEP = 8  # tokens written in a step: no more than that is usual
 PROBE = 8  # steps between two looks at sources that brought nothing of late
 FADING = 3 / 4  # of what they brought, with every step in which they are asked
 SOON, SHADOW = 4, 48  # steps until a dear source is tried again: behind a success, and at most
@@ -27,6 +28,7 @@ class Step:
     extra: float = 0.0  # passes over one row more than a plain step takes
     unit: float = 1.0  # a plain step
     weight: float = 1.0  # of a token of the text among those of the others
+    texts: int = 1  # in it
     worth: float = 1.0  # of a token more than one, in passes over one row
     why: str = "nothing offered"  # where nothing ran
 
@@ -42,22 +44,31 @@ class Text:
     begin: int = field(init=False)  # of what it writes
     account: Account = field(default_factory=Account)
     step: Step = field(default_factory=Step)
+    # Of late, in plain steps: what a step would have taken plainly, and what it took.
+    plain: float = 1.0
+    taken: float = 1.0
     steps: int = 0
     probe: int = 0  # the step at which sources are asked in any case
     due: list[int] = field(init=False)  # the step at which a dear source is tried again,
     pause: list[int] = field(init=False)  # and how many steps that was ahead
     read: list[int] = field(init=False)  # tokens that each source has seen
+    # How much more often than foretold each source was right of late.
+    recent: list[float] = field(init=False)
     failed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.begin = self.length
         self.due, self.pause = [0] * self.sources, [SOON] * self.sources
-        self.read = [0] * self.sources
+        self.read, self.recent = [0] * self.sources, [0.0] * self.sources
 
     def may_ask(self, number: int, name: str) -> bool:
         """Whether the request lets this source draft, and it can."""
         wanted = self.request.speculate
         return (wanted is True or wanted == name) and number not in self.failed
+
+    def missed(self, number: int) -> int:
+        """Tokens that a source has not seen, beyond those of a usual step."""
+        return max(0, len(self.request.tokens) - self.read[number] - STEP)
 
     def asks(self, bother: float) -> bool:
         """Whether sources are asked in this step, which costs `bother` whatever they offer."""
@@ -86,7 +97,9 @@ class Text:
             return 0.0
         self.steps += steps
         for number, tree in step.offered if step.only < 0 else ():
-            right = sources[number].learn(request, tree, written)
+            right, self.recent[number] = sources[number].learn(
+                request, tree, written, self.recent[number]
+            )
             if right and self.due[number] > self.steps:  # it was only looked at
                 self.due[number] = min(self.due[number], self.steps + SOON)
                 self.pause[number] = SOON
@@ -94,17 +107,21 @@ class Text:
         ran = len(step.kept) > 1
         owners = self._owners(written) if ran else []
         names = [sources[owner].name for owner in owners]
-        for name in names:
-            decisions.sources[name].accepted += 1
+        for owner in owners:
+            decisions.sources[sources[owner].name].accepted += 1
+            sources[owner].brought(step.worth)
         decisions.by_token += [*names, *[""] * (len(written) - len(names))]
         plain = steps - ran
         if plain:
             decisions.plain_steps[step.why] = decisions.plain_steps.get(step.why, 0) + plain
         won = (len(written) - steps) * step.worth
+        late = 1 - (1 - LATELY) ** steps
+        self.plain += (1 + won * step.texts / step.unit / steps - self.plain) * late
+        self.taken += (1 + step.extra * step.texts / step.unit / steps - self.taken) * late
         self.account.step(step.extra, won, step.unit, steps)
         decisions.plain_seconds += len(written) * step.unit * one
         decisions.seconds += (steps * step.unit + step.extra) * one
-        self.step = Step(unit=step.unit, worth=step.worth, why=step.why)
+        self.step = Step(unit=step.unit, texts=step.texts, worth=step.worth, why=step.why)
         return won
 
     def rest(self, step: Step) -> TokenTree:

@@ -78,7 +78,6 @@ class Auto(Drafter):
         self.control.release(request)
         for source in self.sources:
             source.drafter.release(request)
-            source.forget(request)
 
     def close(self) -> None:
         for source in self.sources:

@@ -107,8 +107,11 @@ class Control:
     ) -> tuple[float, float]:
         """Trees for texts that none can change; what drafting and running them cost."""
         offers = [self._offer(text, steps[text.request.key]) for text in texts]
+        useful = min(price.useful, max([text.deep for text in texts]))
         for source in self.sources:
-            source.drafter.useful = price.useful
+            source.drafter.useful = useful
+        for text in texts:
+            steps[text.request.key].extra = self._rests.bother
         took = self.asking.ask(texts, offers, steps, price, one)
         lengths = [text.length for text in texts]
         lefts = [text.account.left - steps[text.request.key].extra for text in texts]
@@ -118,12 +121,12 @@ class Control:
         for text, offer, own, brought in zip(texts, offers, kept, brings, strict=True):
             step = steps[text.request.key]
             step.kept, step.offer = own, offer
-            text.asked(brought - step.extra)
+            text.asked(brought - step.extra + self._rests.bother)
             step.extra += (len(own) - 1) * (row + price.attention * text.length)
             if len(own) == 1:
                 step.why = reason(text, step)
             trees[text.request.key] = text.plan(step, self.sources)
-        return took, row * nodes
+        return took, row * nodes + self._rests.bother * len(texts)
 
     def _text(self, request: Writing) -> Text:
         found = self._texts.get(request)

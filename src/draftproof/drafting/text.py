@@ -11,6 +11,7 @@ from draftproof.drafting.sources import Source
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
+LEAST = 4  # nodes of a draft of which nothing was right of late
 STEP = 8  # tokens written in a step: no more than that is usual
 PROBE = 8  # steps between two looks at sources that brought nothing of late
 FADING = 3 / 4  # of what they brought, with every step in which they are asked
@@ -47,6 +48,7 @@ class Text:
     # Of late, in plain steps: what a step would have taken plainly, and what it took.
     plain: float = 1.0
     taken: float = 1.0
+    deep: int = 6  # that free drafts are of use, by how deep they were right of late
     steps: int = 0
     probe: int = 0  # the step at which sources are asked in any case
     due: list[int] = field(init=False)  # the step at which a dear source is tried again,
@@ -72,8 +74,9 @@ class Text:
 
     def asks(self, bother: float) -> bool:
         """Whether sources are asked in this step, which costs `bother` whatever they offer."""
-        busy = self.brings > bother or self.steps >= self.probe
-        return busy and self.request.speculate is not False
+        if self.request.speculate is False or self.account.left <= bother:
+            return False
+        return self.brings > bother or self.steps >= self.probe
 
     def asked(self, brings: float) -> None:
         """What asking is expected to bring in this step."""
@@ -100,6 +103,7 @@ class Text:
             right, self.recent[number] = sources[number].learn(
                 request, tree, written, self.recent[number]
             )
+            self.deep = max(LEAST, 2 * right + 4, self.deep * 3 // 4)
             if right and self.due[number] > self.steps:  # it was only looked at
                 self.due[number] = min(self.due[number], self.steps + SOON)
                 self.pause[number] = SOON

@@ -18,6 +18,7 @@ from draftproof.request import Request
 from draftproof.rules import argmax_of
 from draftproof.runners.base import Output
 from draftproof.runners.costs import PassCosts
+from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Turn
 from draftproof.tree import TokenTree
 from draftproof.writing import Cost, Feedback
@@ -69,7 +70,7 @@ class Drafts:
         reading: list[Request] = []
         for turn in turns:
             request = turn.request
-            if request.room > 1 and not (request.plain or request.again):
+            if request.room > 1 and self._drafts_for(request):
                 (drafting if turn.whole else reading).append(request)
         self._for_each(reading, self._read_along)
         drafted: dict[int, TokenTree] = {}
@@ -81,6 +82,18 @@ class Drafts:
             trees.append(tree.truncate(turn.request.room - 1) if turn.whole else None)
             turn.request.again = False
         return trees
+
+    @property
+    def names(self) -> list[str]:
+        """What a request may let draft, by name."""
+        sources = getattr(self._drafter, "sources", None) or [self._drafter]
+        return [source.name for source in sources if source is not None]
+
+    def check(self, params: SamplingParams) -> None:
+        """Raises `ValueError` for parameters that let a method draft which is not there."""
+        if isinstance(params.speculate, str) and params.speculate not in self.names:
+            there = " or ".join(self.names) or "nothing"
+            raise ValueError(f"speculate is {params.speculate!r}, but here drafts {there}")
 
     def passed(self, turns: Sequence[Turn], rows: Sequence[int], seconds: float) -> None:
         """A pass over so many rows for each turn took so long."""
@@ -119,6 +132,10 @@ class Drafts:
             self._drafter.release(request)
         except Exception as error:
             request.warnings.append(f"its drafter failed: {type(error).__name__}: {error}")
+
+    def _drafts_for(self, request: Request) -> bool:
+        off = request.plain or request.again or request.speculate is False
+        return not off and (request.speculate is True or request.speculate in self.names)
 
     def _for_each(
         self, requests: Sequence[Request], call: Callable[[Sequence[Request]], None]

@@ -173,14 +173,9 @@ class Engine:
         """A pass over all, or, where it fails, over one after another: one's fault is its own."""
         if not turns:
             return
+        reads = self.drafts.observes
         work = [
-            Work(
-                turn.request.key,
-                turn.new,
-                tree,
-                greedy=turn.request.argmax_is_enough,
-                read=self.drafts.observes,
-            )
+            Work(turn.request.key, turn.new, tree, greedy=turn.request.argmax_is_enough, read=reads)
             for turn, tree in zip(turns, trees, strict=True)
         ]
         try:

@@ -23,7 +23,7 @@ from draftproof.intake import Intake, Message, Prompt, conversations_of, params_
 from draftproof.kinds import numbers_checked
 from draftproof.methods import resolve
 from draftproof.request import Completion, Request
-from draftproof.runners import choice, loading
+from draftproof.runners import choice, costs, loading
 from draftproof.runners.base import Target
 from draftproof.runners.native import NativeRunner
 from draftproof.runners.torch import TorchRunner
@@ -53,14 +53,15 @@ class LLM(metaclass=Explained):
     with token ids), or another LLM, whose weights are shared as they are. runner: "torch" runs any
     model; "native" (CPU; bfloat16, and dtype="int8") reads several tokens for the price of one, and
     speculation changes no bit there; "auto" takes it for a model by name in bfloat16 that it can
-    run. speculate: "auto" drafts from the text so far wherever that pays, and never where it costs;
-    None, a method's name, a proposer, or a list of these, whose trees are merged.
-    rule: "coupled" (same seed, same tokens, whatever drafts), "rejection" (exact in law), or a
-    `Typical` (lossy). max_length bounds prompt and output together.
+    run. speculate: "auto" drafts from the text so far wherever that pays; None, a method's name, a
+    proposer, or a list of these, whose trees are merged. rule: "coupled" (same seed, same tokens,
+    whatever drafts), "rejection" (exact in law), or a `Typical` (lossy). max_length bounds prompt
+    and output together.
     Any number of threads may use one LLM, and any number of LLMs one model: requests of all threads
     share steps, and nobody's output depends on who else writes. A forked child may not.
     prefix_cache: a prompt that begins like an earlier request is read from there on; off, because
-    what is kept outlives a change of the model's weights or adapters.
+    what is kept outlives a change of the model's weights or adapters. itl_target: milliseconds that
+    a request that writes may wait while prompts of others are read; None: four of its passes.
 
     Raises `ValueError`, in one sentence, for whatever cannot run.
     """
@@ -86,19 +87,17 @@ class LLM(metaclass=Explained):
         trust_remote_code: bool = False,
         revision: str | None = None,
         prefix_cache: bool = False,
+        itl_target: float | None = None,
     ) -> None:
-        if max_batch < 1:
-            raise ValueError(f"max_batch={max_batch} runs nothing: use 1 or more")
+        if max_batch < 1 or (itl_target is not None and not itl_target > 0):
+            raise ValueError("max_batch must be 1 or more, and itl_target above 0 ms")
         loading.check_length(max_length)
         places.check(model, revision)
         places.check_tokenizer(tokenizer)
         model, proposer = located(model, "target"), resolve(speculate)
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        room: dict[str, Any] = {
-            "max_batch": max_batch,
-            "max_length": max_length,
-            "prefix_cache": prefix_cache,
-        }
+        room: dict[str, Any] = {"max_batch": max_batch, "max_length": max_length}
+        room["prefix_cache"] = prefix_cache
         if isinstance(model, LLM):
             model.engine.check_usable()
             if (runner, device, dtype, threads, revision) != ("auto", "auto", "auto", None, None):
@@ -106,15 +105,8 @@ class LLM(metaclass=Explained):
             self.runner = model.runner.again(**room)
             tokenizer = tokenizer or model.tokenizer
         else:
-            self.runner = choice.make(
-                model,
-                runner=runner,
-                device=device,
-                dtype=dtype,
-                threads=threads,
-                **options,
-                **room,
-            )
+            asked: dict[str, Any] = {"runner": runner, "device": device, "dtype": dtype}
+            self.runner = choice.make(model, threads=threads, **asked, **options, **room)
         self.tokenizer = load_tokenizer(model, tokenizer, options)
         self.max_length = self.runner.max_length
         self.end_ids = end_ids(self.runner.model, self.tokenizer)
@@ -123,8 +115,8 @@ class LLM(metaclass=Explained):
         self.engine = Engine(
             self.runner,
             rule=rule,
-            scheduler=Scheduler(max_batch),
-            vocabulary=self.runner.vocabulary,
+            scheduler=Scheduler(max_batch, costs=costs.of(self.runner), gap=itl_target),
+            vocabulary=vocabulary,
         )
         self._draft_with(proposer)
         self._released = False
@@ -258,6 +250,7 @@ class LLM(metaclass=Explained):
         prompt: text, token ids, or a conversation's list of messages.
         """
         self.engine.check_usable()
+        self.engine.drafts.check(params)
         return self.intake.requests(prompt, params, self.engine.rule)
 
     def __repr__(self) -> str:

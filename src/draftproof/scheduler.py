@@ -1,7 +1,8 @@
 """Who runs this step, and how much of a long prompt is read.
 
 First come, first served; a free place is filled at once. Prompts are read in slices under a token
-budget that all share, so that running requests keep writing. Does not know runners or methods.
+budget that all share, and beside requests that write only as much as keeps them waiting no longer
+than is wanted. Does not know runners or methods.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from draftproof.request import Request
+from draftproof.runners.costs import PassCosts
 
-PROMPT_BUDGET = 512  # tokens of prompts in one pass: about the time of a few decoding passes
+PROMPT_BUDGET = 512  # tokens of prompts in one pass, where nobody writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,22 @@ class Turn:
 
 
 class Scheduler:
-    """At most `max_batch` running requests; the others wait in order."""
+    """At most `max_batch` running requests; the others wait in order.
 
-    def __init__(self, max_batch: int, prompt_budget: int = PROMPT_BUDGET) -> None:
+    costs: of passes, by which prompts are sliced beside requests that write. gap: milliseconds that
+    such a pass may take; None: some times as long as without the slice.
+    """
+
+    def __init__(
+        self,
+        max_batch: int,
+        prompt_budget: int = PROMPT_BUDGET,
+        *,
+        costs: PassCosts | None = None,
+        gap: float | None = None,
+    ) -> None:
         self.max_batch, self.prompt_budget = max_batch, prompt_budget
+        self.costs, self.gap = costs, gap
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
 
@@ -74,7 +88,8 @@ class Scheduler:
             done.append(cached(request.key))
             unread.append(len(request.tokens) - 1 - done[-1])
         turns = []
-        for request, at, left, share in zip(ready, done, unread, self._shares(unread), strict=True):
+        shares = self._shares(unread, self._budget(done, unread))
+        for request, at, left, share in zip(ready, done, unread, shares, strict=True):
             if share or not left:
                 turns.append(Turn(request, request.tokens[at : at + share], whole=share == left))
         return turns
@@ -110,13 +125,22 @@ class Scheduler:
                 return False
         return False
 
-    def _shares(self, unread: Sequence[int]) -> list[int]:
+    def _budget(self, done: Sequence[int], unread: Sequence[int]) -> int:
+        """Tokens of prompts that the pass of this step may read."""
+        writers = sum(not left for left in unread)
+        if not writers or writers == len(unread) or self.costs is None or not self.costs.passes:
+            return self.prompt_budget
+        behind = max(at for at, left in zip(done, unread, strict=True) if left)
+        seconds = None if self.gap is None else self.gap / 1000
+        return self.costs.slice(writers, behind, self.prompt_budget, seconds)
+
+    def _shares(self, unread: Sequence[int], budget: int) -> list[int]:
         """Tokens that each may read now.
 
         Half of the budget is for the one that came first, so that nobody waits for ever; the rest
         for those that have least to read, so that nobody waits for a long prompt.
         """
-        shares, budget = [0] * len(unread), self.prompt_budget
+        shares = [0] * len(unread)
         if not any(unread):
             return shares
         first = next(at for at, left in enumerate(unread) if left)

@@ -36,7 +36,7 @@ def run(given: SimpleNamespace) -> int:
     opening.target(given)
     sources, tuning = opening.sources(given), opening.tuning(given)
     speculate = methods.merged(given.method or [], sources, **tuning)
-    names = methods.listed(given.method or [], sources) or ["none"]
+    names = methods.listed(given.method or [methods.AUTO], sources)
     tokenizer = opening.tokenizer(given)
     if tokenizer is not None:  # before the weights, which may be large
         _give_template(tokenizer, given.model, given.chat_template, given.system)

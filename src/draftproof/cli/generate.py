@@ -41,6 +41,9 @@ def run(given: SimpleNamespace) -> int:
     if given.stats:
         console = Console(stderr=True)
         console.print(output.table(done, console.width))
+        _tell(*filter(None, (output.decided(one.stats) for one in done)))
+    if given.explain:
+        _tell(*(line for one in done for line in one.stats.decisions.changes))
     _tell(*("warning: " + " ".join(text.split()) for one in done for text in one.warnings))
     if interrupted:
         return 130
@@ -54,7 +57,8 @@ def _params(given: dict[str, Any]) -> SamplingParams:
     """From the command's arguments by name."""
     if given["logprobs"] is not None and not given["as_json"]:
         raise ValueError("logprobs are only in the JSON object: add --json")
-    sampling = {field.name: given[field.name] for field in fields(SamplingParams)}
+    named = {field.name for field in fields(SamplingParams)}
+    sampling = {name: value for name, value in given.items() if name in named}
     sampling["logit_bias"] = _biases(given["logit_bias"] or ())
     sampling["max_tokens"] = defaults.longest(given["max_tokens"])
     for name in ("bad_token_ids", "stop", "stop_token_ids"):

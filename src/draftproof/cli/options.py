@@ -48,8 +48,8 @@ Method = Annotated[
     list[str] | None,
     option(
         DRAFTING,
-        "none, ngram, suffix, lookahead, early-exit; draft, staged, specinfer, foreign, medusa; "
-        "A+B merges, a comma or repetition lists; all.",
+        "auto, none, ngram, suffix, lookahead, early-exit; draft, staged, specinfer, foreign, "
+        "medusa; A+B merges, a comma or repetition lists; all.",
         "--method",
         "--methods",
         metavar="NAME",
@@ -120,6 +120,9 @@ TrustRemoteCode = Annotated[
 
 # Output
 Stats = Annotated[bool, option(OUTPUT, "A table on stderr at the end.", "--stats")]
+Explain = Annotated[
+    bool, option(OUTPUT, "A line on stderr for each decision that turned.", "--explain")
+]
 Quiet = Annotated[bool, option(OUTPUT, "No notes on stderr.", "--quiet")]
 AsJson = Annotated[bool, option(OUTPUT, "One JSON object, at the end.", "--json")]
 Out = Annotated[Path, option(OUTPUT, "The folder that results are written to.")]

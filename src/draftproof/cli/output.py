@@ -136,6 +136,26 @@ def _finite(logprobs: list[dict[int, float]] | None) -> list[dict[int, float | N
     return [{i: p if math.isfinite(p) else None for i, p in row.items()} for row in logprobs]
 
 
+def decided(stats: Stats) -> str | None:
+    """One line on what drafted an answer, and what that brought; None: nothing decided it."""
+    decisions = stats.decisions
+    if not decisions.seconds:
+        return None
+    parts = [
+        f"{name} {share.accepted} of {share.used} drafted tokens accepted, {share.seconds:.2f} s"
+        for name, share in decisions.sources.items()
+        if share.used
+    ]
+    plain = sum(decisions.plain_steps.values())
+    why = ", ".join(f"{reason} {steps}" for reason, steps in decisions.plain_steps.items())
+    parts.append(f"{plain} of {stats.steps} steps plain" + (f" ({why})" if why else ""))
+    gain = decisions.saved / decisions.plain_seconds if decisions.plain_seconds else 0.0
+    parts.append(
+        f"about {decisions.saved:.2f} s saved of {decisions.plain_seconds:.2f} ({gain:.0%})"
+    )
+    return "; ".join(parts)
+
+
 def speed(stats: Stats) -> str:
     """One line on how fast an answer was written."""
     seconds, first_s = _seconds(stats)

@@ -12,7 +12,8 @@ from draftproof.drafting.base import GoesOn
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
 from draftproof.drafting.sources import Source, sound
-from draftproof.drafting.text import Step, Text
+from draftproof.drafting.step import Step
+from draftproof.drafting.text import Text
 from draftproof.drafting.together import passed
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing

@@ -18,7 +18,9 @@ from draftproof.drafting.fixed import Fixed
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price, allot
 from draftproof.drafting.sources import Clock, Source
-from draftproof.drafting.text import Step, Text
+from draftproof.drafting.step import Step
+from draftproof.drafting.telling import tell
+from draftproof.drafting.text import Text
 from draftproof.drafting.weights import reason, weights
 from draftproof.runners.costs import PassCosts
 from draftproof.tree import TokenTree
@@ -126,6 +128,7 @@ class Control:
             if len(own) == 1:
                 step.why = reason(text, step)
             trees[text.request.key] = text.plan(step, self.sources)
+            tell(text, self.sources, one)
         return took, row * nodes + self._rests.bother * len(texts)
 
     def _text(self, request: Writing) -> Text:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftproof.drafting.account import LATELY, Account
-from draftproof.drafting.offers import Offer
 from draftproof.drafting.sources import Source
+from draftproof.drafting.step import Step
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
@@ -16,22 +16,6 @@ STEP = 8  # tokens written in a step: no more than that is usual
 PROBE = 8  # steps between two looks at sources that brought nothing of late
 FADING = 3 / 4  # of what they brought, with every step in which they are asked
 SOON, SHADOW = 4, 48  # steps until a dear source is tried again: behind a success, and at most
-
-
-@dataclass(slots=True)
-class Step:
-    """What was planned for a text: what was offered, the nodes that ran, and what they cost."""
-
-    offered: list[tuple[int, TokenTree]] = field(default_factory=list)
-    offer: Offer | None = None
-    kept: list[int] = field(default_factory=lambda: [0])
-    only: int = -1  # the source whose own tree ran, where that was settled beforehand
-    extra: float = 0.0  # passes over one row more than a plain step takes
-    unit: float = 1.0  # a plain step
-    weight: float = 1.0  # of a token of the text among those of the others
-    texts: int = 1  # in it
-    worth: float = 1.0  # of a token more than one, in passes over one row
-    why: str = "nothing offered"  # where nothing ran
 
 
 @dataclass(slots=True)
@@ -56,6 +40,7 @@ class Text:
     read: list[int] = field(init=False)  # tokens that each source has seen
     # How much more often than foretold each source was right of late.
     recent: list[float] = field(init=False)
+    used: dict[int, int] = field(default_factory=dict)  # the last step that ran a source's node
     failed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -109,7 +94,7 @@ class Text:
                 self.pause[number] = SOON
         decisions = request.decisions
         ran = len(step.kept) > 1
-        owners = self._owners(written) if ran else []
+        owners = step.owners(written, request.feedback) if ran else []
         names = [sources[owner].name for owner in owners]
         for owner in owners:
             decisions.sources[sources[owner].name].accepted += 1
@@ -145,24 +130,3 @@ class Text:
         for node in step.kept[1:]:
             decisions.share(sources[offer.owners[node]].name).used += 1
         return offer.tree(step.kept)
-
-    def _owners(self, written: Sequence[int]) -> list[int]:
-        """The source of each token that was drafted and accepted."""
-        offer, kept = self.step.offer, set(self.step.kept)
-        if offer is None:
-            feedback = self.request.feedback
-            return [self.step.only] * (len(feedback.path) - 1 if feedback is not None else 0)
-        node, owners = 0, list[int]()
-        for token in written:
-            node = next(
-                (
-                    child
-                    for child in kept
-                    if offer.parents[child] == node and offer.tokens[child] == token
-                ),
-                -1,
-            )
-            if node < 0:
-                break
-            owners.append(offer.owners[node])
-        return owners

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.drafting.text import Step, Text
+from draftproof.drafting.step import Step
+from draftproof.drafting.text import Text
 
 LATENESS = 8  # how much more a token counts of a text that is later than the others
 

@@ -25,6 +25,7 @@ from draftproof.runners.takeover import on_threads
 from draftproof.tree import TokenTree
 
 SMALL, GAIN = 0.03, 1.15  # seconds of a pass, and what more threads must bring to be worth it
+GAP, LEAST = 4.0, 16  # passes of the writers that one with a slice takes; tokens of a slice
 CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
 MOST = 96  # rows that drafts can make of a pass: beyond it only prompts are read
@@ -88,9 +89,29 @@ class PassCosts:
 
     def seconds(self, rows: int, attended: float = 0) -> float:
         """Of a pass over `rows` rows, which attend to so many tokens in all."""
+        return (self._share(rows) + self.attention * attended) * self.one
+
+    def slice(self, writers: int, behind: int, most: int, seconds: float | None = None) -> int:
+        """Tokens of a prompt, `most` at most, that a pass of so many writers may read besides.
+
+        behind: tokens of the prompt that are read already. seconds: that the pass may take; None:
+        `GAP` times as long as the writers' own. At least `LEAST`, or the prompt would never end.
+        """
         curve = self.curve()
-        share = curve[rows] if rows <= MOST else math.exp(self._at(rows) - self._at(1))
-        return (share + self.attention * attended) * self.one
+        own = curve[min(writers, MOST)]
+        limit = GAP * own if seconds is None else seconds / self.one
+        low, high = min(LEAST, most), most
+        while low < high:
+            rows = (low + high + 1) // 2
+            if self._share(writers + rows) + self.attention * rows * (behind + rows / 2) > limit:
+                high = rows - 1
+            else:
+                low = rows
+        return low
+
+    def _share(self, rows: int) -> float:
+        curve = self.curve()
+        return curve[rows] if rows <= MOST else math.exp(self._at(rows) - self._at(1))
 
     @property
     def one(self) -> float:

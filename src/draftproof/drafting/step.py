@@ -1,0 +1,46 @@
+"""What was planned for a text in a step: what was offered, what of it ran, and what that cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftproof.drafting.offers import Offer
+from draftproof.tree import TokenTree
+from draftproof.writing import Feedback
+
+
+@dataclass(slots=True)
+class Step:
+    """Costs are in passes over one row."""
+
+    offered: list[tuple[int, TokenTree]] = field(default_factory=list)
+    offer: Offer | None = None
+    kept: list[int] = field(default_factory=lambda: [0])
+    only: int = -1  # the source whose own tree ran, where that was settled beforehand
+    extra: float = 0.0  # passes over one row more than a plain step takes
+    unit: float = 1.0  # a plain step
+    weight: float = 1.0  # of a token of the text among those of the others
+    texts: int = 1  # in it
+    worth: float = 1.0  # of a token more than one, in passes over one row
+    why: str = "nothing offered"  # where nothing ran
+
+    def owners(self, written: Sequence[int], feedback: Feedback | None) -> list[int]:
+        """The source of each token that was drafted and accepted."""
+        offer, kept = self.offer, set(self.kept)
+        if offer is None:
+            return [self.only] * (len(feedback.path) - 1 if feedback is not None else 0)
+        node, owners = 0, list[int]()
+        for token in written:
+            node = next(
+                (
+                    child
+                    for child in kept
+                    if offer.parents[child] == node and offer.tokens[child] == token
+                ),
+                -1,
+            )
+            if node < 0:
+                break
+            owners.append(offer.owners[node])
+        return owners

@@ -52,7 +52,7 @@ def test_nobody_waits_for_ever_behind_those_who_come_later() -> None:
     st.integers(1, 600),
 )
 def test_shares_of_the_budget(unread: list[int], budget: int) -> None:
-    shares = Scheduler(12, budget)._shares(unread)
+    shares = Scheduler(12, budget)._shares(unread, budget)
     assert all(0 <= share <= left for share, left in zip(shares, unread, strict=True))
     assert sum(shares) == min(budget, sum(unread))
     first = next((at for at, left in enumerate(unread) if left), 0)

@@ -175,8 +175,10 @@ class Machine:
     ) -> Run:
         """Write the texts; arrivals: the step at which each may begin."""
         auto.control = Control(auto.sources, table, auto.objective, auto.clock)
-        arrivals = arrivals or [0] * len(truths)
         requests = [made(number, truth) for number, truth in enumerate(truths)]
+        for request in requests if arrivals is None and len(requests) > 1 else ():
+            request.together = requests
+        arrivals = arrivals or [0] * len(truths)
         begun: dict[int, float] = {}
         ended: dict[int, float] = {}
         worst, total = 0.0, 0.0

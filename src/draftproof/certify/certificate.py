@@ -12,6 +12,7 @@ from draftproof.certify.identity import Bound, Finding, Outcome
 from draftproof.rules import named
 from draftproof.sampling import SamplingParams
 
+AUTO = "auto"  # the method that drafts only where that pays
 IDENTICAL, DEFECT, NEAR_TIES, NOT_EXERCISED = 0, 1, 3, 4  # exit codes
 INCOMPLETE = 130  # as a shell tells of an interrupt
 ENDED = "greedy, a stop token"
@@ -149,9 +150,11 @@ class Certificate:
 
     @property
     def not_exercised(self) -> list[str]:
-        """Methods that passed by silence, and where."""
+        """Methods that passed by silence, and where; "auto" may be silent where nothing pays."""
         silent = []
         for case in self.finished:
+            if case.method == AUTO:
+                continue
             causes = [] if case.idle is None else [case.idle]
             if case.laws and all(self.idle(test) is not None for test in case.laws):
                 causes.append(f"none of {len(case.laws)} tests of law")

@@ -35,6 +35,7 @@ def generate(
     num_draft_tokens: options.NumDraftTokens = None,
     min_confidence: options.MinConfidence = None,
     branch: options.Branch = None,
+    max_draft_nodes: options.MaxDraftNodes = None,
     rule: options.Rule = "coupled",
     model_defaults: options.ModelDefaults = False,
     temperature: options.Temperature = 0.0,

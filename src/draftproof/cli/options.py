@@ -69,6 +69,7 @@ MinConfidence = Annotated[
     float | None, option(DRAFTING, "A draft stops where it is less sure (0 to 1).")
 ]
 Branch = Annotated[int | None, option(DRAFTING, "Alternatives at each depth of a draft.")]
+MaxDraftNodes = Annotated[int | None, option(DRAFTING, "Tokens drafted in a step, at most.")]
 Rule = Annotated[str, option(DRAFTING, "coupled, rejection, or typical (lossy).")]
 
 # Sampling

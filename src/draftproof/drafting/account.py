@@ -85,7 +85,7 @@ class Rests:
         return steps
 
     def begin(self, keys: Sequence[int], steps: int) -> None:
-        self._keys, self._ahead = keys, steps
+        self._keys, self._ahead = keys, max(0, steps)
 
     def took(self, asking: float) -> None:
         """Asking took so long for a text."""

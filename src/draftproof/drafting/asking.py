@@ -88,7 +88,7 @@ class Asking:
 
         def proposed(requests: Sequence[Writing]) -> list[TokenTree]:
             nonlocal took
-            missed = sum([by_key[request.key].missed(number) for request in requests])
+            missed = [by_key[request.key].missed(number) for request in requests]
             grows = None if goes_on is None else goes_on()
             trees, passes = source.propose(requests, grows, one, missed)
             took += passes

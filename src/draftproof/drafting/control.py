@@ -73,7 +73,9 @@ class Control:
         bound = [text for text in texts if alone(text.request)]
         trees, took = self.fixed.propose(bound, steps, self.asking, one) if bound else ({}, 0.0)
         free = [text for text in texts if text.request.key not in trees]
-        asked = [text for text in free if text.asks(self._rests.bother)]
+        bother = self._rests.bother
+        least = min([0.0 if source.free else source.cost for source in self.sources], default=0.0)
+        asked = [text for text in free if text.asks(bother, least)]
         if asked:
             drafting, running = self._plan(asked, steps, price, trees, one)
             self._rests.took(((self.clock() - began) / one - took - drafting) / len(asked))
@@ -90,9 +92,11 @@ class Control:
         curve, writing = self.costs.curve(), len(texts)
         plain, taken = sum([text.plain for text in texts]), sum([text.taken for text in texts])
         unit = curve[min(writing, len(curve) - 1)]
+        rows = max(self.costs.rows, writing)
         return Price(
             max(1.0, plain / taken) * writing / unit,
-            max(self.costs.rows, writing),
+            rows,
+            self.costs.hopeful(rows),
             curve,
             unit,
             self.costs.attention,
@@ -119,7 +123,7 @@ class Control:
         lefts = [text.account.left - steps[text.request.key].extra for text in texts]
         kept, brings = allot(offers, lengths, lefts, price, took)
         nodes = sum([len(each) - 1 for each in kept])
-        row = price.extra(nodes) / nodes if nodes else 0.0
+        row = price.likely(nodes) / nodes if nodes else 0.0
         for text, offer, own, brought in zip(texts, offers, kept, brings, strict=True):
             step = steps[text.request.key]
             step.kept, step.offer = own, offer

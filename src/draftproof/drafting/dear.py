@@ -16,6 +16,7 @@ from draftproof.drafting.price import Price
 from draftproof.drafting.sources import READ, Source
 from draftproof.drafting.text import SHADOW, SOON, Text
 
+RESERVE = 0.03  # of what a text may lose, kept for rows that cost more than is thought
 AMORTISED = 8  # steps over which it is paid that a draft has to read what it missed
 AHEAD = 128  # tokens within which reading a prompt along must pay
 DEPTHS = 8  # that are looked at to judge a whole draft
@@ -31,22 +32,23 @@ def chosen(
     for text, offer in zip(texts, offers, strict=True):
         if text.may_ask(number, source.name) and offer.limit > 0 and offer.depth > 0:
             first = _worth(number, source, text, offer, price)
-            reading = text.missed(number) * source.cost / READ
+            prompt, written = _reading(number, source, text)
+            reading = prompt + written
             first -= price.rate * reading / AMORTISED
             if (
                 first > 0
-                and reading <= source.balance
-                and text.account.left > source.cost + 2 * price.extra(1)
+                and prompt <= source.balance
+                and text.account.left > source.cost + written + price.likely(1)
             ):
                 found[text.request.key] = text, offer
                 worth += first
     calls = source.cost * (1 if source.drafter.stepwise else len(found))
-    if worth > price.rate * calls and calls + price.extra(len(found)) <= price.left:
+    if worth > price.rate * calls and calls + price.likely(len(found)) <= price.left:
         for text, _ in found.values():
             text.pause[number] = SOON
         return found, False
     due = Chosen()
-    for text, offer in zip(texts, offers, strict=True):
+    for text, offer in zip(texts, offers, strict=True) if source.cost <= price.left else ():
         if text.may_ask(number, source.name) and offer.depth > 0 and _due(number, source, text):
             due[text.request.key] = text, offer
             text.due[number] = text.steps + text.pause[number]
@@ -86,10 +88,11 @@ class Deepening:
             return [True] * len(growths)
         rate = self.price.rate
         # Of what a text may lose its rows are paid too.
-        spent = self.level * self.source.cost / len(growths) + self.price.extra(self.level)
+        spent = self.level * self.source.cost / len(growths)
+        spent += self.price.likely(self.level) + RESERVE
         gains = [self._gain(growth) for growth in growths]
         pays = sum([gain for gain in gains if gain > 0]) > rate * self.source.cost
-        cost = self.level * self.source.cost + self.price.extra(self.level * len(growths))
+        cost = self.level * self.source.cost + self.price.likely(self.level * len(growths))
         if (
             not pays
             or cost > self.price.left
@@ -151,6 +154,12 @@ def _worth(number: int, source: Source, text: Text, offer: Offer, price: Price) 
 
 def _due(number: int, source: Source, text: Text) -> bool:
     """Whether a source that does not pay is looked at again: sooner where it was right."""
-    reading = text.missed(number) * source.cost / READ
-    waited = text.steps >= text.due[number] and reading <= source.balance
-    return waited and text.account.left > source.cost
+    prompt, written = _reading(number, source, text)
+    waited = text.steps >= text.due[number] and prompt <= source.balance
+    return waited and text.account.left > source.cost + written
+
+
+def _reading(number: int, source: Source, text: Text) -> tuple[float, float]:
+    """What it takes to read what the source missed: of the prompt, and of what was written."""
+    prompt, written = text.missed(number)
+    return prompt * source.cost / READ, written * source.cost / READ

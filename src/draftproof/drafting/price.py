@@ -21,13 +21,15 @@ class Price:
     """What time is worth, and what a step costs, in passes over one row.
 
     rate: tokens in the time of such a pass. rows: of the pass without drafts. curve: cost of a pass
-    by its rows. unit: of a plain step. attention: of a row, for each token that it attends to.
-    left: what the step may cost more than a plain one.
+    by its rows, at best where little is known, which decides; known: the likely cost, which is
+    accounted for. unit: of a plain step. attention: of a row, for each
+    token that it attends to. left: what the step may cost more than a plain one.
     """
 
     rate: float
     rows: int
     curve: Sequence[float]
+    known: Sequence[float] = ()
     unit: float = 1.0
     attention: float = 0.0
     left: float = math.inf
@@ -49,10 +51,19 @@ class Price:
 
     def extra(self, nodes: int) -> float:
         """What so many rows more cost, attention left out."""
-        most = len(self.curve) - 1
-        last = min(self.rows + nodes, most)
-        beyond = (self.rows + nodes - last) * self.curve[most] / most
-        return self.curve[last] - self.curve[min(self.rows, most)] + beyond
+        return extra(self.curve, self.rows, nodes)
+
+    def likely(self, nodes: int) -> float:
+        """As `extra`, without the benefit of the doubt."""
+        return extra(self.known or self.curve, self.rows, nodes)
+
+
+def extra(curve: Sequence[float], rows: int, nodes: int) -> float:
+    """What a pass over `rows` rows costs more with so many nodes besides."""
+    most = len(curve) - 1
+    last = min(rows + nodes, most)
+    beyond = (rows + nodes - last) * curve[most] / most
+    return curve[last] - curve[min(rows, most)] + beyond
 
 
 def allot(
@@ -85,11 +96,11 @@ def allot(
     for at, (less, _, _) in enumerate(listed[:space], 1):
         worth -= less
         gain = worth - price.rate * price.extra(at)
-        if gain > best and price.extra(at) + took <= price.left:
+        if gain > best and price.likely(at) + took <= price.left:
             best, count = gain, at
     if not count:
         return kept, brings
-    each = price.extra(count) / count
+    each = price.likely(count) / count
     for less, number, node in listed[:count]:
         own = kept[number]
         cost = each + price.attention * lengths[number]

@@ -48,12 +48,16 @@ class Source:
         return self.cost < (FREE_OF_PASSES if self.drafter.drafting_cost else FREE)
 
     def propose(
-        self, requests: Sequence[Writing], goes_on: GoesOn | None, one: float, missed: int
+        self,
+        requests: Sequence[Writing],
+        goes_on: GoesOn | None,
+        one: float,
+        missed: Sequence[tuple[int, int]],
     ) -> tuple[list[TokenTree], float]:
         """Its trees, and what such drafts take, in passes over one row of `one` seconds.
 
-        missed: tokens of the texts that it has not seen yet, and has to read first; that is paid
-        from its balance.
+        missed: of each text the tokens of its prompt that the source has to read first, which is
+        paid from its balance, and those that were written behind it.
         """
         began = self.clock()
         if goes_on is not None and self.drafter.stepwise:
@@ -64,11 +68,13 @@ class Source:
         calls = float(len(requests))
         if self.drafter.stepwise:
             calls = float(max((max(tree.depths) for tree in trees), default=0) or 1)
-        calls += missed / READ
+        calls += sum([written for _, written in missed]) / READ
+        prompts = sum([prompt for prompt, _ in missed]) / READ
         self.asked += 1
-        self.cost += (min(took / calls, 4 * self.cost + 1e-3) - self.cost) * COSTS
-        self.balance -= self.cost * calls
-        return trees, self.cost * (calls - missed / READ)
+        each = took / (calls + prompts)
+        self.cost += (min(each, 4 * self.cost + 1e-3) - self.cost) * COSTS
+        self.balance -= self.cost * prompts
+        return trees, self.cost * calls
 
     def brought(self, worth: float) -> None:
         """Tokens of it were accepted, which brought forward so much."""

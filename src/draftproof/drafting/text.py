@@ -53,13 +53,18 @@ class Text:
         wanted = self.request.speculate
         return (wanted is True or wanted == name) and number not in self.failed
 
-    def missed(self, number: int) -> int:
-        """Tokens that a source has not seen, beyond those of a usual step."""
-        return max(0, len(self.request.tokens) - self.read[number] - STEP)
+    def missed(self, number: int) -> tuple[int, int]:
+        """Tokens that a source has not seen: of the prompt, and of what was written behind it."""
+        begin, read = len(self.request.prompt), self.read[number]
+        written = len(self.request.tokens) - max(begin, read)
+        return max(0, begin - read), max(0, written - STEP)
 
-    def asks(self, bother: float) -> bool:
-        """Whether sources are asked in this step, which costs `bother` whatever they offer."""
-        if self.request.speculate is False or self.account.left <= bother:
+    def asks(self, bother: float, least: float) -> bool:
+        """Whether sources are asked in this step, which costs `bother` whatever they offer.
+
+        least: what drafting with the cheapest of them takes.
+        """
+        if self.request.speculate is False or self.account.left <= bother + least:
             return False
         return self.brings > bother or self.steps >= self.probe
 

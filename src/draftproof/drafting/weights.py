@@ -14,26 +14,22 @@ def weights(texts: Sequence[Text], objective: str) -> list[float]:
     """What a token of each text counts, 1 on average.
 
     Texts that are written together are done when the last of them is, so a token of the one with
-    most left to write counts most, unless others of them still wait for a place. Under "latency" a
-    text's time per token counts: it is 1 / pace, and falls by 1 / pace^2 with the pace.
+    most left to write counts most, unless others of them still wait for a place. Under "latency",
+    and where nobody waits for several at once, all tokens count alike.
     """
-    if len(texts) == 1:
-        return [1.0]
-    if objective == "latency":
-        found = [text.pace**-2 for text in texts]
-    else:
-        found = [1.0] * len(texts)
-        several: dict[int, list[int]] = {}
-        for number, text in enumerate(texts):
-            if (all_ := text.request.together) and all_[-1].begun:
-                several.setdefault(id(text.request.together), []).append(number)
-        for members in several.values():
-            left = [texts[at].request.room / texts[at].pace for at in members]
-            late = [(each / max(left)) ** LATENESS for each in left]
-            for at, each in zip(members, late, strict=True):
-                found[at] = each * len(members) / sum(late)
-    mean = sum(found) / len(found)
-    return [each / mean for each in found]
+    found = [1.0] * len(texts)
+    if len(texts) == 1 or objective == "latency":
+        return found
+    several: dict[int, list[int]] = {}
+    for number, text in enumerate(texts):
+        if (together := text.request.together) and together[-1].begun:
+            several.setdefault(id(together), []).append(number)
+    for members in several.values():
+        left = [texts[at].request.room / texts[at].pace for at in members]
+        late = [(each / max(left)) ** LATENESS for each in left]
+        for at, each in zip(members, late, strict=True):
+            found[at] = each * len(members) / sum(late)
+    return found
 
 
 def reason(text: Text, step: Step) -> str:

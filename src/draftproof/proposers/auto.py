@@ -30,8 +30,8 @@ OBJECTIVES = ("throughput", "latency")
 class Auto(Drafter):
     """Drafts with whichever of its sources pays, as much as pays, or not at all.
 
-    sources: proposers, or names of methods that need nothing. objective: "throughput" counts all
-    requests' tokens alike; "latency" those of the slower ones for more.
+    sources: proposers, or names of methods that need nothing. objective: "throughput" brings all
+    texts of a call to their end as early as possible, "latency" each of them.
     """
 
     name = "auto"

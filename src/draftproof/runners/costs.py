@@ -31,7 +31,7 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
 MOST = 96  # rows that drafts can make of a pass: beyond it only prompts are read
 # Rows at which arithmetic takes as long as reading the weights, by what computes. Measured on the
 # first two; the others by the rates that their makers state.
-KNEES = {"int8": 11.0, "AVX-512": 9.0, "AMX": 24.0, "torch": 6.0, "cuda": 96.0}
+KNEES = {"int8": 11.0, "avx512": 9.0, "amx": 24.0, "torch": 6.0, "cuda": 96.0}
 ATTENTION = 0.04  # passes over one row that a row takes which attends to 1,000 tokens
 NOISE = 0.06  # of one pass, a share of its seconds
 # How far apart this machine and the shipped curve may be, and how much may change from a pass to
@@ -69,6 +69,7 @@ class PassCosts:
         self.rows, self.attended = 0, 0  # of the step at hand, without drafts
         self._held: list[tuple[int, float, float]] = []
         self._table: list[float] | None = None
+        self._hopeful: dict[int, list[float]] = {}
 
     def plan(self, rows: int, attended: int) -> None:
         """What the next pass runs whatever is drafted: its rows, and tokens that they attend to."""
@@ -84,12 +85,29 @@ class PassCosts:
             self._held.sort()
             for size, alike in groupby(self._held, itemgetter(0)):
                 _, tokens, logs = zip(*alike, strict=True)
-                self._take(size, statistics.fmean(tokens), statistics.fmean(logs), len(logs))
+                self._take(size, statistics.fmean(tokens), statistics.median(logs), len(logs))
             self._held.clear()
 
     def seconds(self, rows: int, attended: float = 0) -> float:
         """Of a pass over `rows` rows, which attend to so many tokens in all."""
         return (self._share(rows) + self.attention * attended) * self.one
+
+    def hopeful(self, rows: int) -> list[float]:
+        """As `curve`, but beyond `rows` a standard deviation less, where little is known of it.
+
+        What decides by it tries what may be cheap, and finds out; by a curve that is too steep it
+        would run so few rows that it never did.
+        """
+        curve, rows = self.curve(), min(rows, MOST)
+        found = self._hopeful.get(rows)
+        if found is None:
+            spread = _GRID @ self._spread[:-1, :-1]
+            at = rows - 1
+            sure = (spread * _GRID).sum(1) + spread[at] @ _GRID[at] - 2 * _GRID @ spread[at]
+            costs = np.array(curve[rows:]) * np.exp(-np.sqrt(np.maximum(sure[at:], 0)))
+            rising = np.maximum.accumulate(np.maximum(costs, curve[rows]))
+            found = self._hopeful[rows] = [*curve[:rows], *rising.tolist()]
+        return found
 
     def slice(self, writers: int, behind: int, most: int, seconds: float | None = None) -> int:
         """Tokens of a prompt, `most` at most, that a pass of so many writers may read besides.
@@ -133,10 +151,11 @@ class PassCosts:
             self._table = [0.0, *curve.tolist()]
             self._one = math.exp(self._at(1))
             self._attention = math.exp(self._state[-1]) / 1000
+            self._hopeful.clear()
         return self._table
 
     def _take(self, rows: int, attended: float, log: float, passes: int) -> None:
-        """Learn from passes over equally many rows: the mean of their seconds' logarithms."""
+        """Learn from passes over equally many rows: the middle of their logarithms."""
         self._table = None
         base = math.exp(self._at(rows))
         extra = math.exp(self._at(1) + self._state[-1]) * attended / 1000
@@ -187,11 +206,11 @@ def knee_of(runner: Any) -> float:
     name = f"{getattr(runner, 'name', 'torch')} {getattr(runner, 'precision', '')}"
     if getattr(getattr(runner, "device", None), "type", "cpu") != "cpu":
         return KNEES["cuda"]
-    if "AMX" in name:
-        return KNEES["AMX"]
+    if "amx" in name:
+        return KNEES["amx"]
     if "int8" in name and "native" in name:
         return KNEES["int8"]
-    return KNEES["AVX-512"] if "AVX-512" in name else KNEES["torch"]
+    return KNEES["avx512"] if "avx512" in name else KNEES["torch"]
 
 
 _known: WeakKeyDictionary[Any, PassCosts] = WeakKeyDictionary()

@@ -1,0 +1,122 @@
+"""What a pass costs is learnt from passes: curve, level, and what a neighbour does to them."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+
+from draftproof.runners.costs import KNEES, MOST, ROWS, PassCosts, knee_of, shipped
+from simulated import FLAT, ONE, STAIRS, STEEP, cost
+
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+
+
+def taught(costs: PassCosts, curve, passes: int, seed: int = 0, slower: float = 1.0) -> None:
+    """Noisy passes over any number of rows."""
+    rng = random.Random(seed)
+    for _ in range(passes):
+        rows = rng.choice(SIZES)
+        costs.observe(rows, 0, cost(curve, rows) * ONE * slower * rng.lognormvariate(0, 0.05))
+
+
+@pytest.mark.parametrize("knee", KNEES.values())
+def test_what_is_shipped_rises_from_one(knee: float) -> None:
+    curve = shipped(knee)
+    assert curve[0] == 1 and all(low < high for low, high in pairwise(curve))
+    costs = PassCosts(knee)
+    assert [costs.curve()[rows] for rows in ROWS if rows <= MOST] == pytest.approx(
+        [each for rows, each in zip(ROWS, curve, strict=True) if rows <= MOST]
+    )
+
+
+@pytest.mark.parametrize("curve", [FLAT, STEEP, STAIRS], ids=["flat", "steep", "stairs"])
+def test_any_curve_is_learnt_within_some_dozens_of_passes(curve) -> None:
+    costs = PassCosts(9.0)
+    taught(costs, curve, 128)
+    for rows in SIZES:
+        assert costs.curve()[rows] == pytest.approx(cost(curve, rows), rel=0.12)
+    assert costs.one == pytest.approx(ONE, rel=0.12)
+    assert costs.seconds(8) == pytest.approx(cost(curve, 8) * ONE, rel=0.12)
+
+
+def test_what_slows_all_passes_alike_changes_no_ratio() -> None:
+    costs = PassCosts(9.0)
+    taught(costs, FLAT, 256)
+    before = [costs.curve()[rows] for rows in SIZES]
+    taught(costs, FLAT, 32, seed=1, slower=1.5)
+    assert costs.one == pytest.approx(1.5 * ONE, rel=0.12)
+    assert [costs.curve()[rows] for rows in SIZES] == pytest.approx(before, rel=0.06)
+
+
+def test_what_slows_some_passes_more_is_learnt_within_64() -> None:
+    """Twelve rows rose from 1.12 to 1.26 of one from one hour to another."""
+    dearer = tuple((rows, each if rows < 8 else each * 1.125) for rows, each in FLAT)
+    costs = PassCosts(9.0)
+    taught(costs, FLAT, 256)
+    taught(costs, dearer, 64, seed=1)
+    assert costs.curve()[12] == pytest.approx(cost(dearer, 12), rel=0.05)
+
+
+def test_one_pass_that_was_held_up_is_no_cost() -> None:
+    costs = PassCosts(9.0)
+    taught(costs, FLAT, 256)
+    before = costs.curve()[4], costs.one
+    for _ in range(16):
+        costs.observe(4, 0, ONE * 50 if _ == 3 else ONE * 1.02)
+    assert (costs.curve()[4], costs.one) == pytest.approx(before, rel=0.1)
+
+
+def test_attention_is_told_from_rows() -> None:
+    costs, rng = PassCosts(9.0), random.Random(0)
+    for _ in range(400):
+        rows, context = rng.choice(SIZES), rng.choice((16, 512, 2048))
+        seconds = (cost(FLAT, rows) + 0.08 * rows * context / 1000) * ONE
+        costs.observe(rows, rows * context, seconds * rng.lognormvariate(0, 0.03))
+    assert costs.attention * 1000 == pytest.approx(0.08, rel=0.2)
+    assert costs.seconds(8, 8 * 1000) == pytest.approx((1.05 + 0.64) * ONE, rel=0.12)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_a_clock_that_stands_still_or_jumps_teaches_nothing(seconds: float) -> None:
+    costs = PassCosts(9.0)
+    for _ in range(64):
+        costs.observe(4, 0, seconds)
+    assert costs.passes == 0 and costs.curve() == PassCosts(9.0).curve()
+
+
+def test_more_rows_never_cost_less() -> None:
+    costs = PassCosts(9.0)
+    for _ in range(64):  # as if eight rows were faster than four
+        costs.observe(4, 0, 2 * ONE)
+        costs.observe(8, 0, ONE)
+    assert all(low <= high for low, high in pairwise(costs.curve()))
+
+
+def test_a_slice_is_the_largest_whose_pass_keeps_writers_waiting_no_longer() -> None:
+    costs = PassCosts(9.0)
+    taught(costs, FLAT, 64)
+    found = costs.slice(4, 0, 512)
+    limit = 4 * costs.seconds(4)
+    reading = found * found / 2
+    assert costs.seconds(4 + found, reading) <= limit * 1.001
+    assert costs.seconds(4 + found + 1, (found + 1) ** 2 / 2) > limit
+    assert costs.slice(4, 100_000, 512) < found  # what is read already is attended to
+    assert costs.slice(4, 0, 512, seconds=2 * costs.seconds(4)) < found
+    assert costs.slice(4, 0, 512, seconds=costs.one / 10) == 16  # or the prompt would never end
+    assert costs.slice(4, 0, 5) == 5
+
+
+def test_runners_start_with_what_they_compute_with() -> None:
+    class Runner:
+        name, precision = "native (avx512)", "bfloat16"
+
+    made = Runner()
+    assert knee_of(made) == KNEES["avx512"]
+    made.name = "native (amx)"
+    assert knee_of(made) == KNEES["amx"]
+    made.name, made.precision = "native (avx512)", "int8"
+    assert knee_of(made) == KNEES["int8"]
+    assert knee_of(object()) == KNEES["torch"]

@@ -86,7 +86,7 @@ def test_methods_are_switched_between_turns(chat: Any, chat_models: Path, asked:
     code, out, err = chat("--draft", "D", "--branch", "2", *SHORT, lines=lines)
     words = [line for line in lines if not line.startswith("/")]
     assert (code, out) == (0, printed(talk(chat_models, words)))
-    drafted = ["DraftModel", "NGram", "NoneType", "Hybrid", "DraftModel", "DraftModel"]
+    drafted = ["Auto", "NGram", "NoneType", "Hybrid", "DraftModel", "DraftModel"]
     assert [name for _, name in asked] == drafted
     told = [line for line in err.splitlines() if not line.startswith("(")]
     assert told[:5] == [
@@ -102,7 +102,7 @@ def test_methods_are_switched_between_turns(chat: Any, chat_models: Path, asked:
 
 def test_a_draft_needs_a_model(chat: Any) -> None:
     code, _, err = chat(*SHORT, lines=["/method draft", "/method"])
-    assert code == 0 and "--draft" in err and err.endswith("method: none\n")
+    assert code == 0 and "--draft" in err and err.endswith("method: auto\n")
 
 
 def test_stats(chat: Any) -> None:

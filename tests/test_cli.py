@@ -129,7 +129,8 @@ def test_json_holds_everything(run: Any) -> None:
 
 def test_several_completions_and_the_table(run: Any) -> None:
     options = ("--completions", "3", "--temperature", "1", "--seed", "8", "--max-tokens", "4")
-    code, out, err = run("generate", "T", PROMPT, "--draft", "D", "--stats", *options)
+    drafting = ("--draft", "D", "--method", "draft")
+    code, out, err = run("generate", "T", PROMPT, *drafting, "--stats", *options)
     assert code == 0
     assert [line for line in out.splitlines() if line in ("[0]", "[1]", "[2]")] == [
         "[0]",
@@ -205,7 +206,8 @@ def test_the_draft_fails_in_the_middle(run: Any, monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("the draft\nhas lost its mind")
 
     monkeypatch.setattr(draftproof.DraftModel, "propose", fail)
-    code, out, err = run("generate", "T", PROMPT, "--max-tokens", "12", "--draft", "D")
+    drafting = ("--draft", "D", "--method", "draft")
+    code, out, err = run("generate", "T", PROMPT, "--max-tokens", "12", *drafting)
     assert (code, out) == (0, plain.out) and len(calls) == 1
     assert err.startswith("warning: drafting stopped") and err.count("\n") == 2
 

@@ -27,7 +27,6 @@ BAD_INPUT: list[tuple[str, str]] = [
     ("T p --method none --method ngram", "contradicts"),
     ("T p --branch 2", "--draft"),
     ("T p --method ngram --min-confidence 0.5", "--draft"),
-    ("T p --num-draft-tokens 3", "--method"),
     ("T p --draft D --num-draft-tokens 0", "num_draft_tokens"),
     ("T p --draft D --min-confidence 2", "min_confidence"),
     ("T p --rule luck", "luck"),

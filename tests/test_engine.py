@@ -212,7 +212,7 @@ def test_requests_that_come_and_go_write_what_they_write_alone(method: str) -> N
 def test_a_prompt_of_1100_tokens_while_another_request_writes() -> None:
     rng = Random(1)
     long = [rng.randrange(3, 97) for _ in range(1100)]
-    with real(max_batch=2, speculate="ngram") as llm:
+    with real(max_batch=2, speculate="ngram", itl_target=1e6) as llm:
         plain = real(max_batch=1)
         (writer,) = llm.submit([5, 6, 7], dp.SamplingParams(max_tokens=40, ignore_eos=True))
         llm.engine.step()

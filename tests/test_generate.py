@@ -12,7 +12,6 @@ from transformers import AutoTokenizer, GenerationConfig
 import tiny
 from commands import SIZES, TOKENIZER
 from draftproof import LLM, methods
-from draftproof.proposers.foreign import ForeignDraft
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}> {{ m.content }}{% endfor %}"
 
@@ -134,7 +133,7 @@ def test_a_draft_with_any_tokenizer(run: Any, monkeypatch: pytest.MonkeyPatch) -
     plain = run(*common)
     assert run(*common, "--draft", "D", "--any-tokenizer", "--num-draft-tokens", "3") == plain
     assert run(*common, "--draft", "D", "--any-tokenizer", "--method", "ngram") == plain
-    assert isinstance(seen[1], ForeignDraft)
+    assert [source.name for source in seen[1].sources] == ["ngram", "suffix", "foreign"]
     refused = run(*common, "--any-tokenizer")
     assert refused.code == 2 and "add --draft MODEL" in refused.err
     refused = run(*common, "--method", "foreign", "--draft", "D")
@@ -171,7 +170,8 @@ def test_options_that_do_not_do_what_is_meant(run: Any, words: str, said: str) -
 
 
 def test_lossy_acceptance_is_always_told(run: Any) -> None:
-    words = ("generate", "T", "x", "--max-tokens", "9", "--draft", "D", "--seed", "1")
+    drafting = ("--draft", "D", "--method", "draft")
+    words = ("generate", "T", "x", "--max-tokens", "9", *drafting, "--seed", "1")
     drawn = (*words, "--temperature", "1", "--rule")
     assert "warning: the typical rule is lossy" in run(*drawn, "typical").err
     assert "lossy" not in run(*drawn, "coupled").err

@@ -22,7 +22,6 @@ HINTS = [  # what goes wrong, a word of the hint, and the same command as the hi
     ("--runner native", "runner auto and dtype auto", "--runner auto --dtype auto"),
     ("--dtype int8", "runner auto and dtype auto", "--runner auto --dtype auto"),
     ("--method ngarm", "did you mean ngram?", "--method ngram"),
-    ("--num-draft-tokens 3", "add --method", "--num-draft-tokens 3 --method ngram"),
     ("--method ngram --branch 2", "drop it", "--method ngram"),
     ("--logprobs 1", "add --json", "--logprobs 1 --json"),
     ("--method none,ngram", "drop one", "--method ngram"),

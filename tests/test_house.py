@@ -19,9 +19,9 @@ from sources import MODULES, REPOSITORY, SOURCE, matches
 # Modules are named without the leading "draftproof."; the package itself is "draftproof".
 # Every module is ruled by the first row that names it; "!" excludes. After the bar: what may come
 # from outside besides the standard library (no bar: anything).
-SERVES = "runners.base"
 RUN = "runners.base runners.costs"
 STEP = "scheduler drafts turns"
+OFFER = "drafting.base drafting.adopting"
 TABLE = f"""
 tree                    <-  | torch
 foreign_names kinds     <-
@@ -29,22 +29,23 @@ sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 hub                     <-  | huggingface_hub
 runners.loading         <- hub runners.kv | torch transformers huggingface_hub
 runners.checkpoint      <- hub runners.* | torch transformers safetensors
+runners.costs           <- tree clock runners.base runners.takeover | torch numpy
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree
 verify                  <- tree sampling | torch
-writing                 <- tree sampling runners.base | torch
+writing                 <- tree sampling counts runners.base | torch
 rules                   <- tree sampling verify writing runners.base | torch
 request                 <- foreign_names tree sampling counts verify writing rules | torch
 drafting.automaton drafting.script drafting.together <-
 drafting.base           <- tree writing runners.base foreign_names kinds | torch
 drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch
-proposers proposers.*   <- tree sampling writing {SERVES} drafting.* heads.* shapes | torch
+proposers proposers.*   <- tree sampling writing {RUN} drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
-scheduler               <- request
-drafts                  <- tree request writing rules runners.base scheduler drafting.base
-engine                  <- tree verify writing request rules runners.base drafting.base {STEP}
+scheduler               <- request runners.costs
+drafts                  <- tree request writing rules sampling {RUN} scheduler {OFFER}
+engine                  <- tree verify writing request rules {RUN} drafting.base {STEP}
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods counts request sampling hf_options foreign_names
 hf_options              <-  | transformers

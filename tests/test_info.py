@@ -79,7 +79,7 @@ def test_the_table(run: Any) -> None:
         f"torch {torch.__version__}",
         "device cpu yes",
         "runner native " + ("no: " if native.found() is None else native.kernels()),
-        "methods none, ngram, suffix, lookahead,",
+        "methods none, auto, ngram, suffix, lookahead,",
         "bundled target 1",
     ):
         assert line in " ".join(out.split()), line

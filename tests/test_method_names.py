@@ -16,7 +16,7 @@ from draftproof.heads.module import Heads
 
 NOTHING: dict[str, Any] = {"draft": None, "heads": None}
 DRAFT: dict[str, Any] = {"draft": "D", "heads": None}
-FREE = ["ngram", "suffix", "lookahead", "early-exit"]
+FREE = ["auto", "ngram", "suffix", "lookahead", "early-exit"]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_source_may_stay_idle() -> None:
         ("N_Gram", "did you mean ngram?"),
         ("ngram+SuffixAutomaton", "did you mean suffix?"),
         ("early_exit", "did you mean early-exit?"),
-        ("xyz", "method 'xyz' is unknown: use none, ngram, suffix, lookahead"),
+        ("xyz", "method 'xyz' is unknown: use none, auto, ngram, suffix, lookahead"),
         ("ngram+", "method '' is unknown"),
         ("ngram+all", "all lists methods to be compared"),
         ("eagle3", "did you mean medusa?"),
@@ -78,7 +78,8 @@ def test_merged_ones() -> None:
     look_up, draft = made.parts
     assert isinstance(look_up, dp.NGram) and look_up.num_draft_tokens == 3
     assert isinstance(draft, dp.DraftModel)
-    assert methods.merged([], NOTHING) is None and methods.merged(["none"], NOTHING) is None
+    assert isinstance(methods.merged([], NOTHING), dp.Auto)
+    assert methods.merged(["none"], NOTHING) is None
     assert isinstance(methods.merged(["ngram"], NOTHING), dp.NGram)
     assert isinstance(methods.merged(["ngram,suffix"], NOTHING), dp.Hybrid)
     with pytest.raises(ValueError, match="method none contradicts ngram"):

@@ -186,6 +186,8 @@ def test_logprobs() -> None:
 # --- parameters -----------------------------------------------------------------------------------
 
 REFUSED = {
+    "speculate": [None, 1, 0.5, ["ngram"]],
+    "max_draft_nodes": [-1, 0.5, "1"],
     "temperature": [-0.1, math.nan, math.inf, "1", True, None],
     "top_k": [-2, 1.0, True, None],
     "top_p": [0, -0.1, 1.1, math.nan, True],

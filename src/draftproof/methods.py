@@ -86,7 +86,7 @@ class Source:
 
 METHODS = {
     "none": Method(lambda: None, "None"),
-    AUTO: Method(_auto, "'auto'"),
+    AUTO: Method(_auto, 'dp.Auto("ngram", "suffix")'),
     "ngram": Method(NGram, "dp.NGram()"),
     "suffix": Method(SuffixAutomaton, "dp.SuffixAutomaton()"),
     "lookahead": Method(Lookahead, "dp.Lookahead()"),
@@ -184,7 +184,8 @@ def merged(values: Sequence[str], sources: Sources, **options: Any) -> Proposer 
     Nothing listed is "auto", over whatever is given.
     """
     names = listed(values, sources) if values else [AUTO]
-    given = given_options(names, **options)
+    parts = [*LOOK_UPS, *_of_sources(sources).values()] if names == [AUTO] else names
+    given = given_options(parts, **options)
     return named("+".join(names), sources, **given)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from draftproof.drafting import base
+from draftproof.drafting import adopting
 from draftproof.request import Request
 from draftproof.runners import choice, kv, native
 from draftproof.tree import TokenTree
@@ -38,7 +38,7 @@ class Trouble:
     taps: tuple[int, ...] = ()
 
     def __init__(self, inner: Any, rng: Random) -> None:
-        self.inner, self.rng, self.faults = base.adopt(inner), rng, True
+        self.inner, self.rng, self.faults = adopting.adopt(inner), rng, True
         self.wants_best = self.inner.wants_best
 
     def bind(self, target: Any) -> None:

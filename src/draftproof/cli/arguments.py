@@ -63,7 +63,7 @@ def generate(
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     stats: options.Stats = False,
-    explain: options.Explain = False,
+    decisions: options.Decisions = False,
     as_json: options.AsJson = False,
 ) -> int:
     """Continue a prompt; text is written as it comes."""

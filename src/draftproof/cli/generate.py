@@ -41,8 +41,9 @@ def run(given: SimpleNamespace) -> int:
     if given.stats:
         console = Console(stderr=True)
         console.print(output.table(done, console.width))
-        _tell(*filter(None, (output.decided(one.stats) for one in done)))
-    if given.explain:
+        for line in filter(None, (output.decided(one.stats) for one in done)):
+            console.print(line, markup=False, highlight=False)
+    if given.decisions:
         _tell(*(line for one in done for line in one.stats.decisions.changes))
     _tell(*("warning: " + " ".join(text.split()) for one in done for text in one.warnings))
     if interrupted:

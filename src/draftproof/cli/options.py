@@ -121,8 +121,9 @@ TrustRemoteCode = Annotated[
 
 # Output
 Stats = Annotated[bool, option(OUTPUT, "A table on stderr at the end.", "--stats")]
-Explain = Annotated[
-    bool, option(OUTPUT, "A line on stderr for each decision that turned.", "--explain")
+Decisions = Annotated[
+    bool,
+    option(OUTPUT, "A line on stderr when a method is taken up or dropped.", "--decisions"),
 ]
 Quiet = Annotated[bool, option(OUTPUT, "No notes on stderr.", "--quiet")]
 AsJson = Annotated[bool, option(OUTPUT, "One JSON object, at the end.", "--json")]

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 
 from draftproof.drafting import dear
 from draftproof.drafting.base import GoesOn
+from draftproof.drafting.deepening import Chosen, Deepening
+from draftproof.drafting.failing import check, give_up
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
-from draftproof.drafting.sources import Source, sound
+from draftproof.drafting.sources import Source
 from draftproof.drafting.step import Step
 from draftproof.drafting.text import Text
 from draftproof.drafting.together import passed
@@ -54,10 +56,10 @@ class Asking:
                 def goes_on(
                     number: int = number,
                     source: Source = source,
-                    found: dear.Chosen = found,
+                    found: Chosen = found,
                     levels: int | None = levels,
                 ) -> GoesOn:
-                    return dear.Deepening(number, source, found, price, levels)
+                    return Deepening(number, source, found, price, levels)
 
                 took += self.propose(number, asked, steps, one, goes_on)
                 if not shadow:
@@ -95,12 +97,12 @@ class Asking:
             return trees
 
         def stop(request: Writing, error: Exception) -> None:
-            _stop(by_key[request.key], number, source, error)
+            give_up(by_key[request.key], number, source, error)
 
         for request, tree in passed([text.request for text in texts], proposed, stop):
             text = by_key[request.key]
             try:
-                sound(tree, request)
+                check(tree, request)
             except ValueError as error:
                 stop(request, error)
             if request.plain:  # it said so itself
@@ -131,16 +133,3 @@ class Asking:
                     text.request, tree, text.recent[number], least
                 )
                 offer.add(number, tree, chances)
-
-
-def _stop(text: Text, number: int, source: Source, error: Exception) -> None:
-    """The text goes on without the source."""
-    text.failed.add(number)
-    said = " ".join(str(error).split())
-    text.request.warnings.append(
-        f"{source.name} drafts no further: {type(error).__name__}: {said}".rstrip(": ")
-    )
-    try:
-        source.drafter.release(text.request)
-    except Exception as failure:
-        text.request.warnings.append(f"{source.name} failed: {type(failure).__name__}: {failure}")

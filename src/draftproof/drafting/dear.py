@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.drafting.base import Partial
-from draftproof.drafting.calibration import conditional
+from draftproof.drafting.deepening import Chosen, gain
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
 from draftproof.drafting.sources import READ, Source
 from draftproof.drafting.text import SHADOW, SOON, Text
 
-RESERVE = 0.03  # of what a text may lose, kept for rows that cost more than is thought
 AMORTISED = 8  # steps over which it is paid that a draft has to read what it missed
 AHEAD = 128  # tokens within which reading a prompt along must pay
 DEPTHS = 8  # that are looked at to judge a whole draft
-
-Chosen = dict[int, tuple[Text, Offer]]  # by key
 
 
 def chosen(
@@ -71,83 +67,16 @@ def reading_pays(number: int, source: Source, text: Text) -> bool:
     return won / (1 + won) * tokens > 2 * reading
 
 
-class Deepening:
-    """Says before each level of a source's drafts which texts get it. levels: at most, or None."""
-
-    def __init__(
-        self, number: int, source: Source, found: Chosen, price: Price, levels: int | None
-    ) -> None:
-        self.number, self.source, self.found = number, source, found
-        self.price, self.levels = price, levels
-        self.level = 0
-        self._survivals = {key: [1.0] for key in found}
-
-    def __call__(self, growths: Sequence[Partial]) -> list[bool]:
-        self.level += 1
-        if self.level == 1:
-            return [True] * len(growths)
-        rate = self.price.rate
-        # Of what a text may lose its rows are paid too.
-        spent = self.level * self.source.cost / len(growths)
-        spent += self.price.likely(self.level) + RESERVE
-        gains = [self._gain(growth) for growth in growths]
-        pays = sum([gain for gain in gains if gain > 0]) > rate * self.source.cost
-        cost = self.level * self.source.cost + self.price.likely(self.level * len(growths))
-        if (
-            not pays
-            or cost > self.price.left
-            or (self.levels is not None and self.level > self.levels)
-        ):
-            return [False] * len(growths)
-        return [
-            gain > 0 and self.found[growth.request.key][0].account.left > spent
-            for gain, growth in zip(gains, growths, strict=True)
-        ]
-
-    def _gain(self, growth: Partial) -> float:
-        """What one level more is expected to bring, its rows paid."""
-        text, offer = self.found[growth.request.key]
-        known = self._survivals[growth.request.key]
-        last = len(known)
-        for node in range(last, len(growth.tokens)):
-            score = conditional(growth.parents, growth.scores, node)
-            chance = self.source.chance(
-                growth.request, score, self.level - 1, text.recent[self.number]
-            )
-            known.append(known[growth.parents[node]] * chance)
-        survival = max(known[last:], default=0.0)
-        return _gain(
-            self.source, text.recent[self.number], text, offer, survival, self.level, self.price
-        )
-
-
-def _gain(
-    source: Source,
-    recent: float,
-    text: Text,
-    offer: Offer,
-    survival: float,
-    depth: int,
-    price: Price,
-) -> float:
-    """Of a token at this depth, if those before it are right with that chance."""
-    reached = offer.reached()
-    there = reached[depth] if depth < len(reached) else 0.0
-    chance = survival * source.expected(depth, recent)
-    row = price.extra(depth) - price.extra(depth - 1) + price.attention * text.length
-    return offer.weight * max(0.0, chance - there) - price.rate * row
-
-
 def _worth(number: int, source: Source, text: Text, offer: Offer, price: Price) -> float:
     """Of a first token; of a source that is asked once for a whole draft, of all of it."""
     recent = text.recent[number]
-    total = best = _gain(source, recent, text, offer, 1.0, 1, price)
+    total = best = gain(source, recent, text, offer, 1.0, 1, price)
     if source.drafter.stepwise:
         return best
     survival = 1.0
     for depth in range(1, DEPTHS):
         survival *= source.expected(depth, recent)
-        total += _gain(source, recent, text, offer, survival, depth + 1, price)
+        total += gain(source, recent, text, offer, survival, depth + 1, price)
         best = max(best, total)
     return best
 

@@ -142,21 +142,3 @@ class Source:
         if found is None:
             found = self._calibrations[sort] = Calibration(self.drafter.trust)
         return found
-
-
-def sound(tree: TokenTree, request: Writing) -> None:
-    """Raises `ValueError`: nothing can be made of the tree."""
-    if tree.tokens[0] != request.tokens[-1]:
-        raise ValueError("node 0 of the tree is not the request's last token")
-    if tree.scores is not None and not all(map(math.isfinite, tree.scores)):
-        raise ValueError("a score of the tree is not a number")
-
-
-def named(drafters: Sequence[Drafter], clock: Clock) -> list[Source]:
-    """A source of each; a second one of a name gets a number."""
-    names: list[str] = []
-    for drafter in drafters:
-        names.append(drafter.name)
-        again = names.count(drafter.name)
-        names[-1] += f" {again}" if again > 1 else ""
-    return [Source(*each, clock) for each in zip(drafters, names, strict=True)]

@@ -17,7 +17,7 @@ from torch import Tensor
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Drafter, Proposer
 from draftproof.drafting.control import Control
-from draftproof.drafting.sources import Clock, named
+from draftproof.drafting.sources import Clock, Source
 from draftproof.runners import costs
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
@@ -53,7 +53,7 @@ class Auto(Drafter):
         """Use these: what was given, with proposers in place of names."""
         self.given = parts
         drafters = [adopt(part) for part in parts]
-        self.sources = named(drafters, self.clock)
+        self.sources = _named(drafters, self.clock)
         self.taps = tuple(sorted({tap for drafter in drafters for tap in drafter.taps}))
         self.wants_best = any(drafter.wants_best for drafter in drafters)
         self.observes = any(drafter.observes for drafter in drafters)
@@ -85,3 +85,13 @@ class Auto(Drafter):
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return self.control.propose(requests)
+
+
+def _named(drafters: Sequence[Drafter], clock: Clock) -> list[Source]:
+    """A source of each; a second one of a name gets a number."""
+    names: list[str] = []
+    for drafter in drafters:
+        names.append(drafter.name)
+        again = names.count(drafter.name)
+        names[-1] += f" {again}" if again > 1 else ""
+    return [Source(*each, clock) for each in zip(drafters, names, strict=True)]

@@ -10,11 +10,11 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -195,9 +195,11 @@ def shipped(knee: float) -> list[float]:
 
 def of(runner: Any) -> PassCosts:
     """The costs of a runner, the same for all who ask."""
-    found = _known.get(runner)
-    if found is None:
-        found = _known[runner] = PassCosts(knee_of(runner))
+    found = getattr(runner, "pass_costs", None)
+    if not isinstance(found, PassCosts):
+        found = PassCosts(knee_of(runner))
+        with suppress(AttributeError):  # of slots: then each who asks learns for itself
+            runner.pass_costs = found
     return found
 
 
@@ -211,9 +213,6 @@ def knee_of(runner: Any) -> float:
     if "int8" in name and "native" in name:
         return KNEES["int8"]
     return KNEES["avx512"] if "avx512" in name else KNEES["torch"]
-
-
-_known: WeakKeyDictionary[Any, PassCosts] = WeakKeyDictionary()
 
 
 def _between(rows: int) -> tuple[int, float]:

@@ -76,6 +76,13 @@ METHODS: dict[str, Callable[..., Any]] = {
         [dp.NGram(min_ngram=1), dp.Lookahead(3, 3, 3), dp.DraftModel(draft(name, **o), 4)], 9
     ),
     "medusa": lambda name, **_: dp.Medusa(lm_heads(name), nodes=12),
+    # By a clock that stands still: a pass of these models takes less than drafting for it does.
+    "auto": lambda name, **o: dp.Auto(
+        dp.NGram(min_ngram=1),
+        dp.DraftModel(draft(name, **o), min_confidence=0.0),
+        dp.Medusa(lm_heads(name), nodes=12),
+        clock=lambda: 0.0,
+    ),
 }
 
 

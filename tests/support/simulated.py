@@ -174,7 +174,7 @@ class Machine:
         arrivals: Sequence[int] | None = None,
     ) -> Run:
         """Write the texts; arrivals: the step at which each may begin."""
-        auto.control = Control(auto.sources, table, auto.objective, auto.clock)
+        auto.control = Control(auto.sources, table, 1000, auto.objective, auto.clock)
         requests = [made(number, truth) for number, truth in enumerate(truths)]
         for request in requests if arrivals is None and len(requests) > 1 else ():
             request.together = requests

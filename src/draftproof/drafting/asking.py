@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from draftproof.drafting import dear
-from draftproof.drafting.base import GoesOn
+from draftproof.drafting.base import GoesOn, alone
 from draftproof.drafting.deepening import Chosen, Deepening
 from draftproof.drafting.failing import check, give_up
 from draftproof.drafting.offers import Offer
@@ -24,10 +24,10 @@ Steps = dict[int, Step]  # by key
 
 
 class Asking:
-    """Asks sources for the texts of a step."""
+    """Asks sources for the texts of a step. vocabulary: ids that a tree may hold."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self.sources = sources
+    def __init__(self, sources: Sequence[Source], vocabulary: int) -> None:
+        self.sources, self.vocabulary = sources, vocabulary
 
     def ask(
         self,
@@ -69,7 +69,11 @@ class Asking:
     def read_along(self, texts: Sequence[Text]) -> None:
         """A source with a context of its own reads prompts along, where that will pay."""
         for number, source in enumerate(self.sources):
-            reading = [text for text in texts if dear.reading_pays(number, source, text)]
+            reading = [
+                text
+                for text in texts
+                if alone(text.request) or dear.reading_pays(number, source, text)
+            ]
             if reading:
                 source.drafter.read_along([text.request for text in reading])
                 for text in reading:
@@ -102,7 +106,7 @@ class Asking:
         for request, tree in passed([text.request for text in texts], proposed, stop):
             text = by_key[request.key]
             try:
-                check(tree, request)
+                check(tree, request, self.vocabulary)
             except ValueError as error:
                 stop(request, error)
             if request.plain:  # it said so itself

@@ -34,11 +34,16 @@ class Control:
     """Decides for a batch. costs: of the target's passes."""
 
     def __init__(
-        self, sources: Sequence[Source], costs: PassCosts, objective: str, clock: Clock
+        self,
+        sources: Sequence[Source],
+        costs: PassCosts,
+        vocabulary: int,
+        objective: str,
+        clock: Clock,
     ) -> None:
         self.sources, self.costs = sources, costs
         self.objective, self.clock = objective, clock
-        self.fixed, self.asking = Fixed(sources), Asking(sources)
+        self.fixed, self.asking = Fixed(sources), Asking(sources, vocabulary)
         self._texts: WeakKeyDictionary[Writing, Text] = WeakKeyDictionary()
         self._books, self._rests = Books(), Rests()
         self._usual = USUAL  # what asking brings a text of late
@@ -58,8 +63,6 @@ class Control:
             return [TokenTree.chain(request.tokens[-1:]) for request in requests]
         began, one = self.clock(), self.costs.one
         texts = [self._text(request) for request in requests]
-        if not self.costs.passes:  # nothing is known of this machine
-            return [TokenTree.chain(request.tokens[-1:]) for request in requests]
         steps_done = self._rests.end()
         won = sum([text.settle(self.sources, one, steps_done) for text in texts])
         self._books.settle(won, steps_done)
@@ -71,11 +74,14 @@ class Control:
             for text, each in zip(texts, weights(texts, self.objective), strict=True)
         }
         bound = [text for text in texts if alone(text.request)]
+        for source in self.sources:
+            source.drafter.useful = sys.maxsize
         trees, took = self.fixed.propose(bound, steps, self.asking, one) if bound else ({}, 0.0)
         free = [text for text in texts if text.request.key not in trees]
         bother = self._rests.bother
         least = min([0.0 if source.free else source.cost for source in self.sources], default=0.0)
-        asked = [text for text in free if text.asks(bother, least)]
+        known = self.costs.passes > 0  # of this machine
+        asked = [text for text in free if known and text.asks(bother, least)]
         if asked:
             drafting, running = self._plan(asked, steps, price, trees, one)
             self._rests.took(((self.clock() - began) / one - took - drafting) / len(asked))
@@ -84,7 +90,7 @@ class Control:
             if text.request.key not in trees:
                 trees[text.request.key] = text.rest(steps[text.request.key])
         self._books.plan(took, price.unit)
-        if not bound and all([text.brings <= self._rests.bother for text in asked]):
+        if known and not bound and all([text.brings <= self._rests.bother for text in asked]):
             self._rests.begin(keys, min([text.probe - text.steps for text in texts]) - 1)
         return [trees[key] for key in keys]
 
@@ -112,7 +118,7 @@ class Control:
         one: float,
     ) -> tuple[float, float]:
         """Trees for texts that none can change; what drafting and running them cost."""
-        offers = [self._offer(text, steps[text.request.key]) for text in texts]
+        offers = [Offer.to(text.request, steps[text.request.key].weight) for text in texts]
         useful = min(price.useful, max([text.deep for text in texts]))
         for source in self.sources:
             source.drafter.useful = useful
@@ -142,8 +148,3 @@ class Control:
                 request, len(request.tokens), len(self.sources), self._usual
             )
         return found
-
-    def _offer(self, text: Text, step: Step) -> Offer:
-        request, most = text.request, text.request.params.max_draft_nodes
-        limit = sys.maxsize if most is None else most
-        return Offer(request.tokens[-1], request.room - 1, limit, step.weight)

@@ -23,8 +23,10 @@ def give_up(text: Text, number: int, source: Source, error: Exception) -> None:
         text.request.warnings.append(f"{source.name} failed: {type(failure).__name__}: {failure}")
 
 
-def check(tree: TokenTree, request: Writing) -> None:
+def check(tree: TokenTree, request: Writing, vocabulary: int) -> None:
     """Raises `ValueError`: nothing can be made of the tree."""
+    if min(tree.tokens) < 0 or max(tree.tokens) >= vocabulary:
+        raise ValueError(f"the tree holds a token outside of the vocabulary of {vocabulary}")
     if tree.tokens[0] != request.tokens[-1]:
         raise ValueError("node 0 of the tree is not the request's last token")
     if tree.scores is not None and not all(map(math.isfinite, tree.scores)):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 
 AGREEING = 0.5  # of what is missing to certainty, that a second source's word adds
 
@@ -31,6 +33,13 @@ class Offer:
 
     def __post_init__(self) -> None:
         self.tokens = [self.root]
+
+    @classmethod
+    def to(cls, request: Writing, weight: float) -> Offer:
+        """With as much room as a request has, and as it allows."""
+        most = request.params.max_draft_nodes
+        room, limit = request.room - 1, sys.maxsize if most is None else most
+        return cls(request.tokens[-1], room, limit, weight)
 
     def add(self, source: int, tree: TokenTree, chances: Sequence[float]) -> None:
         """A source's tree; chances: of its nodes, given their parents."""

@@ -64,7 +64,9 @@ class Auto(Drafter):
                 raise ValueError(f"auto in another method takes no names: replace {part!r}")
         for source in self.sources:
             source.drafter.bind(target, load)
-        self.control = Control(self.sources, costs.of(target), self.objective, self.clock)
+        self.control = Control(
+            self.sources, costs.of(target), target.vocabulary, self.objective, self.clock
+        )
 
     def observe(self, request: Writing, position: int, hidden: Mapping[int, Tensor]) -> None:
         for source in self.sources:

@@ -1,0 +1,154 @@
+"""The default: sources that misbehave, what a request may ask for, and what it tells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+import draftproof as dp
+from draftproof.drafting.base import Drafter
+from draftproof.tree import TokenTree
+from draftproof.writing import Writing
+from facade import llm as made
+from facade import model, params
+
+PROMPTS = ["def f(x):\n    return x\n", "import os\nimport os\n", "a = 1\nb = 2\na = 1\n"]
+
+
+def still() -> float:
+    """A clock for tests: of these models a pass takes less than drafting for it does."""
+    return 0.0
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[dp.LLM]:
+    with made() as llm:
+        yield llm
+
+
+def tokens(llm: dp.LLM, **options: Any) -> list[list[int]]:
+    return [done.token_ids for done in llm.generate(PROMPTS, params(max_tokens=40, **options))]
+
+
+class Wrong(Drafter):
+    """Offers what nothing can be made of. how: in which way."""
+
+    name = "wrong"
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        if self.how == "raises":
+            raise RuntimeError("lost\nits mind")
+        if self.how == "nothing":
+            return []
+        roots = [request.tokens[-1] for request in requests]
+        if self.how == "another root":
+            return [TokenTree.chain([root + 1, 5]) for root in roots]
+        if self.how == "no numbers":
+            return [TokenTree.chain([root, 5], scores=[1.0, math.nan]) for root in roots]
+        if self.how == "outside":
+            return [TokenTree.chain([root, 10**6]) for root in roots]
+        return [TokenTree.chain([root, *[5] * 3000]) for root in roots]  # too large
+
+
+@pytest.mark.parametrize(
+    "how", ["raises", "nothing", "another root", "no numbers", "outside", "too large"]
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_source_that_misbehaves_is_left_out(plain: dp.LLM, how: str, temperature: float) -> None:
+    auto = dp.Auto(Wrong(how), dp.NGram(min_ngram=1), clock=still)
+    with made(speculate=auto) as llm:
+        done = llm.generate(PROMPTS, params(max_tokens=40, temperature=temperature))
+        assert [one.token_ids for one in done] == tokens(plain, temperature=temperature)
+        for one in done:
+            warned = [text for text in one.warnings if "wrong" in text]
+            assert len(warned) == (0 if how == "too large" else 1), one.warnings
+            assert all("\n" not in text for text in warned)
+        assert sum(one.stats.decisions.share("ngram").offered for one in done) > 0  # goes on
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_a_request_may_say_what_drafts_for_it(rule: str) -> None:
+    auto = dp.Auto(dp.NGram(min_ngram=1), dp.SuffixAutomaton(min_match=1), clock=still)
+    with made(speculate=auto, rule=rule) as llm:
+        off, only, bounded = (
+            llm.generate(PROMPTS[2], params(max_tokens=40, temperature=0.0, **options))[0]
+            for options in (
+                {"speculate": False},
+                {"speculate": "ngram"},
+                {"max_draft_nodes": 1},
+            )
+        )
+        assert off.stats.drafted == 0 and {*off.stats.decisions.plain_steps} <= {"off"}
+        assert only.stats.drafted > 0 and {*only.stats.decisions.sources} == {"ngram"}
+        assert 0 < bounded.stats.drafted <= bounded.stats.drafting_steps
+        assert off.token_ids == only.token_ids == bounded.token_ids
+        with pytest.raises(ValueError, match="'draft', but here drafts ngram or suffix"):
+            llm.generate("x", params(speculate="draft"))
+
+
+def test_a_fixed_method_can_be_turned_off_too() -> None:
+    with made(speculate="ngram") as llm:
+        (done,) = llm.generate(PROMPTS[2], params(temperature=0.0, speculate=False))
+        assert done.stats.drafted == 0
+        with pytest.raises(ValueError, match="here drafts ngram"):
+            llm.generate("x", params(speculate="suffix"))
+    with made() as llm, pytest.raises(ValueError, match="here drafts nothing"):
+        llm.generate("x", params(speculate="ngram"))
+
+
+def test_it_can_be_changed_between_two_steps(plain: dp.LLM) -> None:
+    with made(speculate=dp.Auto(dp.DraftModel(model()), clock=still)) as llm:
+        (request,) = llm.submit(PROMPTS[2], params(max_tokens=60, temperature=0.0))
+        drafted = []
+        while not request.finished:
+            request.speculate = len(request.output) % 20 < 10
+            before = request.stats.drafted
+            llm.engine.step()
+            drafted.append((request.speculate, request.stats.drafted > before))
+        assert (False, True) not in drafted and (True, True) in drafted
+    assert request.output == plain.generate(PROMPTS[2], request.params)[0].token_ids
+
+
+def test_what_is_counted_adds_up() -> None:
+    auto = dp.Auto("ngram", dp.DraftModel(model()), clock=still)
+    with made(speculate=auto) as llm:
+        for one in llm.generate(PROMPTS, params(max_tokens=60, temperature=0.0)):
+            decisions, stats = one.stats.decisions, one.stats
+            shares = decisions.sources.values()
+            assert sum(share.used for share in shares) == stats.drafted > 0
+            assert sum(share.accepted for share in shares) == stats.accepted > 0
+            assert len(decisions.by_token) == stats.tokens == 60
+            assert [bool(name) for name in decisions.by_token] == one.from_draft
+            decided = sum(decisions.plain_steps.values()) + stats.drafting_steps
+            assert decided in (stats.steps, stats.steps - 1)  # nobody is asked for the last token
+            assert decisions.plain_seconds >= decisions.seconds - 1e-9  # the draft is the target
+
+
+def test_the_same_seed_gives_the_same_text_whoever_else_writes() -> None:
+    """Where another tree is another text neither clocks nor neighbours may have a say."""
+    for rule in ("rejection", dp.Typical()):
+        auto = dp.Auto(dp.NGram(min_ngram=1), dp.DraftModel(model()))
+        with made(speculate=auto, rule=rule, max_batch=3) as llm:
+            together = tokens(llm, temperature=1.0)
+            alone = [
+                llm.generate(prompt, params(max_tokens=40, temperature=1.0))[0].token_ids
+                for prompt in PROMPTS
+            ]
+            assert together == alone
+
+
+def test_it_is_the_default() -> None:
+    with dp.LLM("bundled") as llm:
+        auto = llm.engine.proposer
+        assert isinstance(auto, dp.Auto)
+        assert [source.name for source in auto.sources] == ["ngram", "suffix"]
+    with pytest.raises(ValueError, match="objective 'speed' is unknown: use throughput or latency"):
+        dp.Auto(objective="speed")
+    with pytest.raises(ValueError, match="itl_target above 0"):
+        dp.LLM("bundled", itl_target=0.0)

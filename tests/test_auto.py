@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import draftproof as dp
+from drafters import Eager
 from draftproof.drafting.base import Drafter
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -16,11 +17,6 @@ from facade import llm as made
 from facade import model, params
 
 PROMPTS = ["def f(x):\n    return x\n", "import os\nimport os\n", "a = 1\nb = 2\na = 1\n"]
-
-
-def still() -> float:
-    """A clock for tests: of these models a pass takes less than drafting for it does."""
-    return 0.0
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +57,7 @@ class Wrong(Drafter):
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_source_that_misbehaves_is_left_out(plain: dp.LLM, how: str, temperature: float) -> None:
-    auto = dp.Auto(Wrong(how), dp.NGram(min_ngram=1), clock=still)
+    auto = Eager(Wrong(how), dp.NGram(min_ngram=1))
     with made(speculate=auto) as llm:
         done = llm.generate(PROMPTS, params(max_tokens=40, temperature=temperature))
         assert [one.token_ids for one in done] == tokens(plain, temperature=temperature)
@@ -74,7 +70,7 @@ def test_a_source_that_misbehaves_is_left_out(plain: dp.LLM, how: str, temperatu
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_a_request_may_say_what_drafts_for_it(rule: str) -> None:
-    auto = dp.Auto(dp.NGram(min_ngram=1), dp.SuffixAutomaton(min_match=1), clock=still)
+    auto = Eager(dp.NGram(min_ngram=1), dp.SuffixAutomaton(min_match=1))
     with made(speculate=auto, rule=rule) as llm:
         off, only, bounded = (
             llm.generate(PROMPTS[2], params(max_tokens=40, temperature=0.0, **options))[0]
@@ -103,7 +99,7 @@ def test_a_fixed_method_can_be_turned_off_too() -> None:
 
 
 def test_it_can_be_changed_between_two_steps(plain: dp.LLM) -> None:
-    with made(speculate=dp.Auto(dp.DraftModel(model()), clock=still)) as llm:
+    with made(speculate=Eager(dp.DraftModel(model()))) as llm:
         (request,) = llm.submit(PROMPTS[2], params(max_tokens=60, temperature=0.0))
         drafted = []
         while not request.finished:
@@ -116,7 +112,7 @@ def test_it_can_be_changed_between_two_steps(plain: dp.LLM) -> None:
 
 
 def test_what_is_counted_adds_up() -> None:
-    auto = dp.Auto("ngram", dp.DraftModel(model()), clock=still)
+    auto = Eager("ngram", dp.DraftModel(model()))
     with made(speculate=auto) as llm:
         for one in llm.generate(PROMPTS, params(max_tokens=60, temperature=0.0)):
             decisions, stats = one.stats.decisions, one.stats

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 import draftproof as dp
 import tiny
-from drafters import METHODS, NATIVE, exit_head, target
+from drafters import METHODS, NATIVE, Eager, exit_head, target
 from draftproof import methods
 from draftproof.heads import files
 from draftproof.heads.module import Heads
@@ -57,7 +57,7 @@ def test_bits_of_the_native_runner(name: str, method: str, params: dp.SamplingPa
         "staged": dp.Staged(other, dp.NGram(min_ngram=1), 6, min_confidence=0.0),
         "staged twice": dp.Staged(other, dp.DraftModel(tiny.relative(model, 0.1), 2), 6),
         "hybrid": dp.Hybrid([dp.NGram(min_ngram=1), dp.Lookahead(3, 3, 3)], 9),
-        "auto": dp.Auto(dp.NGram(min_ngram=1), dp.DraftModel(other), clock=lambda: 0.0),
+        "auto": Eager(dp.NGram(min_ngram=1), dp.DraftModel(other)),
     }
     base = dp.LLM(model, runner="native", speculate=None)
     want = texts(base, params, together=False)

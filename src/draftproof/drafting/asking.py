@@ -6,6 +6,7 @@ A source is foreign code: where it fails, a text goes on without it, and says so
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from draftproof.drafting import dear
 from draftproof.drafting.base import GoesOn, alone
@@ -38,7 +39,7 @@ class Asking:
         one: float,
     ) -> float:
         """Fill `offers` and `steps`; what drafting took, in passes of `one` seconds."""
-        took = 0.0
+        took, left = 0.0, price.left
         for number, source in enumerate(self.sources):
             if source.free:
                 asked = [text for text in texts if text.may_ask(number, source.name)]
@@ -47,6 +48,7 @@ class Asking:
                     self._offer(number, texts, offers, steps, price.least)
         for number, source in enumerate(self.sources):
             if not source.free:
+                price = replace(price, left=left - took)
                 found, shadow = dear.chosen(number, source, texts, offers, price)
                 if not found:
                     continue
@@ -57,6 +59,7 @@ class Asking:
                     number: int = number,
                     source: Source = source,
                     found: Chosen = found,
+                    price: Price = price,
                     levels: int | None = levels,
                 ) -> GoesOn:
                     return Deepening(number, source, found, price, levels)
@@ -117,7 +120,7 @@ class Asking:
                 text.read[number] = len(request.tokens)
                 steps[request.key].offered.append((number, tree))
         for text in texts:
-            steps[text.request.key].extra += took / len(texts)
+            text.spent += took / len(texts)
             text.request.decisions.share(source.name).seconds += took * one / len(texts)
         return took
 

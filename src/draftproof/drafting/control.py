@@ -61,9 +61,8 @@ class Control:
         keys = [request.key for request in requests]
         if self._rests.rest(keys):
             return [TokenTree.chain(request.tokens[-1:]) for request in requests]
-        began, one = self.clock(), self.costs.one
+        began, one, steps_done = self.clock(), self.costs.one, self._rests.end()
         texts = [self._text(request) for request in requests]
-        steps_done = self._rests.end()
         won = sum([text.settle(self.sources, one, steps_done) for text in texts])
         self._books.settle(won, steps_done)
         price = self._price(texts)
@@ -123,18 +122,18 @@ class Control:
         for source in self.sources:
             source.drafter.useful = useful
         for text in texts:
-            steps[text.request.key].extra = self._rests.bother
+            text.spent = self._rests.bother
         took = self.asking.ask(texts, offers, steps, price, one)
         lengths = [text.length for text in texts]
-        lefts = [text.account.left - steps[text.request.key].extra for text in texts]
+        lefts = [text.left for text in texts]
         kept, brings = allot(offers, lengths, lefts, price, took)
         nodes = sum([len(each) - 1 for each in kept])
         row = price.likely(nodes) / nodes if nodes else 0.0
         for text, offer, own, brought in zip(texts, offers, kept, brings, strict=True):
             step = steps[text.request.key]
             step.kept, step.offer = own, offer
-            text.asked(brought - step.extra + self._rests.bother)
-            step.extra += (len(own) - 1) * (row + price.attention * text.length)
+            text.asked(brought - text.spent + self._rests.bother)
+            step.extra = text.spent + (len(own) - 1) * (row + price.attention * text.length)
             if len(own) == 1:
                 step.why = reason(text, step)
             trees[text.request.key] = text.plan(step, self.sources)

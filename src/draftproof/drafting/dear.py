@@ -34,7 +34,7 @@ def chosen(
             if (
                 first > 0
                 and prompt <= source.balance
-                and text.account.left > source.cost + written + price.likely(1)
+                and text.left > source.cost + written + price.likely(1)
             ):
                 found[text.request.key] = text, offer
                 worth += first
@@ -85,7 +85,7 @@ def _due(number: int, source: Source, text: Text) -> bool:
     """Whether a source that does not pay is looked at again: sooner where it was right."""
     prompt, written = _reading(number, source, text)
     waited = text.steps >= text.due[number] and prompt <= source.balance
-    return waited and text.account.left > source.cost + written
+    return waited and text.left > source.cost + written
 
 
 def _reading(number: int, source: Source, text: Text) -> tuple[float, float]:

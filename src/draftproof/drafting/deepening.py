@@ -45,7 +45,7 @@ class Deepening:
         ):
             return [False] * len(growths)
         return [
-            gain > 0 and self.found[growth.request.key][0].account.left > spent
+            gain > 0 and self.found[growth.request.key][0].left > spent
             for gain, growth in zip(gains, growths, strict=True)
         ]
 

@@ -74,6 +74,7 @@ class Fixed:
         """As deep as was settled: whole depths go, so that the laws of the others stay true."""
         request, step = text.request, steps[text.request.key]
         text.step, step.why = step, reason(text, step)
+        step.extra, text.spent = text.spent, 0.0
         if pick is None or not step.offered:
             return TokenTree.chain(request.tokens[-1:])
         number, depth = pick

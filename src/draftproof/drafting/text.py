@@ -32,6 +32,7 @@ class Text:
     # Of late, in plain steps: what a step would have taken plainly, and what it took.
     plain: float = 1.0
     taken: float = 1.0
+    spent: float = 0.0  # of what this step may cost more than a plain one
     deep: int = 6  # that free drafts are of use, by how deep they were right of late
     steps: int = 0
     probe: int = 0  # the step at which sources are asked in any case
@@ -52,6 +53,11 @@ class Text:
         """Whether the request lets this source draft, and it can."""
         wanted = self.request.speculate
         return (wanted is True or wanted == name) and number not in self.failed
+
+    @property
+    def left(self) -> float:
+        """What the rest of this step may cost more than a plain one."""
+        return self.account.left - self.spent
 
     def missed(self, number: int) -> tuple[int, int]:
         """Tokens that a source has not seen: of the prompt, and of what was written behind it."""

@@ -79,7 +79,7 @@ class Control:
         free = [text for text in texts if text.request.key not in trees]
         bother = self._rests.bother
         least = min([0.0 if source.free else source.cost for source in self.sources], default=0.0)
-        known = self.costs.passes > 0  # of this machine
+        known = self.costs.passes > 0 and self._books.account.left > bother * len(free)
         asked = [text for text in free if known and text.asks(bother, least)]
         if asked:
             drafting, running = self._plan(asked, steps, price, trees, one)

@@ -43,12 +43,15 @@ def chosen(
         for text, _ in found.values():
             text.pause[number] = SOON
         return found, False
-    due = Chosen()
-    for text, offer in zip(texts, offers, strict=True) if source.cost <= price.left else ():
+    due, left = Chosen(), price.left - source.cost
+    for text, offer in zip(texts, offers, strict=True):
+        if left < 0:
+            break
         if text.may_ask(number, source.name) and offer.depth > 0 and _due(number, source, text):
             due[text.request.key] = text, offer
             text.due[number] = text.steps + text.pause[number]
             text.pause[number] = min(2 * text.pause[number], SHADOW)
+            left -= 0.0 if source.drafter.stepwise else source.cost
     return due, True
 
 

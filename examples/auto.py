@@ -1,4 +1,4 @@
-"""What to draft, and how much of it, is decided in every step by what it brings and what it costs."""
+"""What to draft is decided in every step by what it brings and what it costs."""
 
 import draftproof as dp
 from draftproof import bundled

@@ -38,6 +38,7 @@ writing                 <- tree sampling counts runners.base | torch
 rules                   <- tree sampling verify writing runners.base | torch
 request                 <- foreign_names tree sampling counts verify writing rules | torch
 drafting.automaton drafting.script drafting.together <-
+drafting.compiled       <- native drafting.automaton
 drafting.base           <- tree writing runners.base foreign_names kinds | torch
 drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch

@@ -150,6 +150,22 @@ void race_of(int seed) {
                scaled.data(), &mass) == 5, "a race");
 }
 
+void automaton_of(int seed) {
+  dp_automaton *made = dp_automaton_new();
+  uint32_t state = seed + 1;
+  int32_t ids[64], parents[64], length;
+  double shares[64];
+  for (int round = 0; round < 40; ++round) {
+    for (int32_t &each : ids) each = int32_t(3 * number(state));
+    must(dp_automaton_append(made, ids, 64) == DP_OK, "a text");
+    must(dp_automaton_undo(made, round) == DP_OK, "a text taken back");
+    const int32_t at = dp_automaton_match(made, ids, 20, &length);
+    must(at >= 0 && dp_automaton_repeated(made, &length) >= 0, "a match");
+    must(dp_automaton_likeliest(made, at, 64, 9, 0.0, ids, parents, shares) >= 0, "what follows");
+  }
+  dp_automaton_free(made);
+}
+
 void plant(const std::string &fault) {
   dp_team *team = dp_team_new(2);
   dp_model *model = model_of(DP_BF16);
@@ -196,6 +212,7 @@ int main(int count, char **arguments) {
         const int i = (round * 3 + t) % 8;
         must(text(models[i % 2], team, lengths[i / 2]) == want[i], "the bits");
         race_of(round + t);
+        automaton_of(round + t);
         if (round % 4 == t) {
           dp_team *own = dp_team_new(1 + t);
           dp_model *mine = model_of(t % 2);

@@ -16,6 +16,7 @@ DRIFTS = (2e-4, 1e-3, 1e-4, 1e-3)
 DEEPEST = 64  # depths that are told apart
 WIDEST = 4.0  # variance of a weight, at most
 
+_MOST = math.log((1 - LEAST) / LEAST)
 _FAR = [0.0, *(math.log2(depth) for depth in range(1, DEEPEST + 1))]
 
 
@@ -75,8 +76,9 @@ def _share(odds: float) -> float:
 
 
 def _odds(score: float) -> float:
-    score = min(max(score, LEAST), 1 - LEAST)
-    return math.log(score / (1 - score))
+    if LEAST < score < 1 - LEAST:
+        return math.log(score / (1 - score))
+    return _MOST if score > LEAST else -_MOST
 
 
 def conditional(parents: Sequence[int], scores: Sequence[float] | None, node: int) -> float:

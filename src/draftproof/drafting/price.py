@@ -91,11 +91,12 @@ def allot(
     if not listed:
         return kept, brings
     listed.sort()
-    space = max(0, len(price.curve) - 1 - price.rows)
     worth, best, count = 0.0, 0.0, 0
-    for at, (less, _, _) in enumerate(listed[:space], 1):
+    own_cost = price.curve[min(price.rows, len(price.curve) - 1)]
+    costs = price.curve[price.rows + 1 :]  # with 1, 2, ... nodes more
+    for at, ((less, _, _), cost) in enumerate(zip(listed, costs, strict=False), 1):
         worth -= less
-        gain = worth - price.rate * price.extra(at)
+        gain = worth - price.rate * (cost - own_cost)
         if gain > best and price.likely(at) + took <= price.left:
             best, count = gain, at
     if not count:

@@ -23,7 +23,7 @@ from ctypes import (
 )
 from typing import Any
 
-VERSION = 6  # of the interface
+VERSION = 7  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8 = 0, 1
 PRECISIONS = {"bfloat16": BF16, "int8": INT8}
@@ -130,6 +130,16 @@ FUNCTIONS = {
         ),
     ),
     "dp_head": (c_int32, (c_void_p, c_void_p, c_void_p, c_int32, c_void_p)),
+    "dp_automaton_new": (c_void_p, ()),
+    "dp_automaton_free": (None, (c_void_p,)),
+    "dp_automaton_append": (c_int32, (c_void_p, c_void_p, c_int32)),
+    "dp_automaton_undo": (c_int32, (c_void_p, c_int32)),
+    "dp_automaton_repeated": (c_int32, (c_void_p, int32s)),
+    "dp_automaton_match": (c_int32, (c_void_p, c_void_p, c_int32, int32s)),
+    "dp_automaton_likeliest": (
+        c_int32,
+        (c_void_p, c_int32, c_int32, c_int32, c_double, c_void_p, c_void_p, c_void_p),
+    ),
 }
 
 

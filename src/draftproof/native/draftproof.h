@@ -19,6 +19,7 @@
 typedef struct dp_team dp_team;    // threads that work together
 typedef struct dp_model dp_model;  // packed weights and room to work in
 typedef struct dp_row dp_row;      // keys and values of one sequence, all layers
+typedef struct dp_automaton dp_automaton;  // all substrings of a text
 
 enum {
   DP_OK = 0,
@@ -136,3 +137,22 @@ DP_API void dp_exponential(uint64_t seed, uint32_t stream, uint32_t position, co
 DP_API int32_t dp_race(const float *logits, const float *gumbel, int32_t n, double temperature,
                        uint64_t seed, uint32_t stream, uint32_t position, int32_t k, int32_t *ids,
                        double *scaled, double *log_mass);
+
+// The suffix automaton of a text that grows at its end (automaton.py says what it is; here it is
+// fast). One thread at a time. After DP_NO_MEMORY it can only be freed.
+DP_API dp_automaton *dp_automaton_new(void);
+DP_API void dp_automaton_free(dp_automaton *automaton);
+DP_API int32_t dp_automaton_append(dp_automaton *automaton, const int32_t *tokens, int32_t count);
+// Takes back the last tokens.
+DP_API int32_t dp_automaton_undo(dp_automaton *automaton, int32_t count);
+// The state of the longest suffix of the text that occurs in it earlier too, and its length.
+DP_API int32_t dp_automaton_repeated(const dp_automaton *automaton, int32_t *length);
+// The state of the longest suffix of `tokens` that the text holds, and its length.
+DP_API int32_t dp_automaton_match(dp_automaton *automaton, const int32_t *tokens, int32_t count,
+                                  int32_t *length);
+// At most `nodes` continuations of a state, the likeliest first, and how many they are: their
+// tokens, parents (0: the state; n: the n-th of them) and shares, those below `least` left out, and
+// negative tokens; `depth` tokens deep at most.
+DP_API int32_t dp_automaton_likeliest(const dp_automaton *automaton, int32_t state, int32_t nodes,
+                                      int32_t depth, double least, int32_t *tokens,
+                                      int32_t *parents, double *shares);

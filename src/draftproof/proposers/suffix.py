@@ -6,14 +6,13 @@ The continuations of a match form a tree weighted by how often each followed. Ol
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from weakref import WeakKeyDictionary
 
 from draftproof.drafting.automaton import Automaton
 from draftproof.drafting.base import Drafter, alone
+from draftproof.drafting.compiled import CompiledAutomaton, automaton
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -26,7 +25,7 @@ SEPARATOR = -1  # between two outputs: no token
 class Own:
     """The automaton of one request's text, and when that was."""
 
-    automaton: Automaton = field(default_factory=Automaton)
+    automaton: Automaton | CompiledAutomaton = field(default_factory=automaton)
     rewinds: int = 0
 
 
@@ -65,62 +64,43 @@ class SuffixAutomaton(Drafter):
 
     def close(self) -> None:
         self._own.clear()
-        self._old, self._new = Automaton(), Automaton()  # of earlier outputs, two generations
+        self._old, self._new = automaton(), automaton()  # of earlier outputs, two generations
 
     def release(self, request: Writing) -> None:
         if self._own.pop(request, None) is None or not self.corpus:
             return
-        for token in [*request.output, SEPARATOR]:
-            self._new.append(token)
+        self._new.extend([*request.output, SEPARATOR])
         if self._new.size >= self.corpus // 2:
-            self._old, self._new = self._new, Automaton()
+            self._old, self._new = self._new, automaton()
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]
 
     def _propose(self, request: Writing) -> TokenTree:
         own = self._follow(request)
-        # The longest suffix that occurred before: the link of the state of the whole text.
-        found = [(own.length[own.link[own.last]], own, own.link[own.last])]
-        for earlier in () if alone(request) else (self._new, self._old):
-            state, length = earlier.match(request.tokens[-LONGEST:])
-            found.append((length, earlier, state))
-        length, automaton, state = max(found, key=lambda each: each[0])
+        state, length = own.repeated()
+        automaton = own
+        if not alone(request):
+            latest = request.tokens[-LONGEST:]
+            for earlier in (self._new, self._old):
+                if earlier.size:
+                    at, matched = earlier.match(latest)
+                    if matched > length:
+                        automaton, state, length = earlier, at, matched
+        root = request.tokens[-1]
         if length < self.min_match or request.room < 2:
-            return TokenTree.chain(request.tokens[-1:])
-        return self._grown(automaton, state, request.tokens[-1], request.room - 1)
+            return TokenTree.chain([root])
+        nodes = min(self.num_draft_tokens, self.useful)
+        tokens, parents, shares = automaton.likeliest(
+            state, nodes, request.room - 1, self.min_share
+        )
+        return TokenTree([root, *tokens], [-1, *parents], scores=[1.0, *shares])
 
-    def _follow(self, request: Writing) -> Automaton:
+    def _follow(self, request: Writing) -> Automaton | CompiledAutomaton:
         """The automaton of the request's text, which only grows unless it drafts for a draft."""
         own = self._own.setdefault(request, Own())
         kept = min(own.automaton.size, request.shortest(own.rewinds))
         own.rewinds = request.rewinds
-        while own.automaton.size > kept:
-            own.automaton.undo()
-        for token in request.tokens[kept:]:
-            own.automaton.append(token)
+        own.automaton.undo(own.automaton.size - kept)
+        own.automaton.extend(request.tokens[kept:])
         return own.automaton
-
-    def _grown(self, automaton: Automaton, state: int, root: int, depth: int) -> TokenTree:
-        """The likeliest continuations, best first, by how often each followed."""
-        tokens, parents, scores, depths = [root], [-1], [1.0], [0]
-        order = count()
-        heap: list[tuple[float, int, int, int, int]] = []  # -share, order, parent, token, state
-
-        def push(parent: int, at: int, share: float) -> None:
-            following = {t: s for t, s in automaton.next[at].items() if t != SEPARATOR}
-            total = sum(automaton.count[s] for s in following.values())
-            for token, to in following.items():
-                part = share * automaton.count[to] / total if total else 0.0
-                if part >= self.min_share and depths[parent] < depth:
-                    heapq.heappush(heap, (-part, next(order), parent, token, to))
-
-        push(0, state, 1.0)
-        while heap and len(tokens) <= min(self.num_draft_tokens, self.useful):
-            share, _, parent, token, to = heapq.heappop(heap)
-            tokens.append(token)
-            parents.append(parent)
-            scores.append(-share)
-            depths.append(depths[parent] + 1)
-            push(len(tokens) - 1, to, -share)
-        return TokenTree(tokens, parents, scores=scores)

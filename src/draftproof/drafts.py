@@ -177,14 +177,9 @@ class Drafts:
 
     def _check(self, request: Request, tree: TokenTree) -> None:
         """Refuse what would reach the model as another context, or not at all."""
-        if tree.tokens[0] != request.tokens[-1]:
-            raise ValueError("node 0 of the tree is not the request's last token")
         size = self.vocabulary
-        if size is None:
-            return
-        if min(tree.tokens) < 0 or max(tree.tokens) >= size:
-            raise ValueError(f"the tree holds a token outside of the vocabulary of {size}")
-        if tree.laws is not None and tree.laws.shape[1] != size:
+        tree.check(request.tokens[-1], size)
+        if size is not None and tree.laws is not None and tree.laws.shape[1] != size:
             raise ValueError(f"the tree's laws are not over the vocabulary of {size}")
 
 

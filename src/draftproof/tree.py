@@ -99,6 +99,16 @@ class TokenTree:
             rows[i * n + i] = 1
         return torch.frombuffer(rows, dtype=torch.bool).view(n, n)
 
+    def check(self, last: int, vocabulary: int | None) -> None:
+        """Raises `ValueError`: the tree would reach a model as another context, or not at all.
+
+        last: the text's last token. vocabulary: ids that the tree may hold; None: any.
+        """
+        if self.tokens[0] != last:
+            raise ValueError("node 0 of the tree is not the request's last token")
+        if vocabulary is not None and not 0 <= min(self.tokens) <= max(self.tokens) < vocabulary:
+            raise ValueError(f"the tree holds a token outside of the vocabulary of {vocabulary}")
+
     def truncate(self, max_depth: int) -> TokenTree:
         """The tree without the nodes deeper than `max_depth` (>= 0); the rest keeps its order.
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from draftproof.drafting import dear
 from draftproof.drafting.base import GoesOn, alone
-from draftproof.drafting.deepening import Chosen, Deepening
+from draftproof.drafting.deepening import Deepening
 from draftproof.drafting.failing import check, give_up
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
@@ -54,17 +55,8 @@ class Asking:
                     continue
                 asked = [text for text, _ in found.values()]
                 levels = 1 if shadow else None
-
-                def goes_on(
-                    number: int = number,
-                    source: Source = source,
-                    found: Chosen = found,
-                    price: Price = price,
-                    levels: int | None = levels,
-                ) -> GoesOn:
-                    return Deepening(number, source, found, price, levels)
-
-                took += self.propose(number, asked, steps, one, goes_on)
+                deepening = partial(Deepening, number, source, found, price, levels)
+                took += self.propose(number, asked, steps, one, deepening)
                 if not shadow:
                     self._offer(number, texts, offers, steps, price.least)
         return took

@@ -37,7 +37,7 @@ class CompiledAutomaton:
         self._done(self._library.dp_automaton_append(self._handle, *given.buffer_info()))
         self.size += len(given)
 
-    def undo(self, count: int) -> None:
+    def undo(self, count: int = 1) -> None:
         """Take back the last tokens."""
         self._done(self._library.dp_automaton_undo(self._handle, count))
         self.size -= count

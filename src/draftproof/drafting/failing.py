@@ -25,9 +25,6 @@ def give_up(text: Text, number: int, source: Source, error: Exception) -> None:
 
 def check(tree: TokenTree, request: Writing, vocabulary: int) -> None:
     """Raises `ValueError`: nothing can be made of the tree."""
-    if min(tree.tokens) < 0 or max(tree.tokens) >= vocabulary:
-        raise ValueError(f"the tree holds a token outside of the vocabulary of {vocabulary}")
-    if tree.tokens[0] != request.tokens[-1]:
-        raise ValueError("node 0 of the tree is not the request's last token")
+    tree.check(request.tokens[-1], vocabulary)
     if tree.scores is not None and not all(map(math.isfinite, tree.scores)):
         raise ValueError("a score of the tree is not a number")

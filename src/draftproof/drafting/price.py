@@ -22,8 +22,8 @@ class Price:
 
     rate: tokens in the time of such a pass. rows: of the pass without drafts. curve: cost of a pass
     by its rows, at best where little is known, which decides; known: the likely cost, which is
-    accounted for. unit: of a plain step. attention: of a row, for each
-    token that it attends to. left: what the step may cost more than a plain one.
+    accounted for. unit: of a plain step. attention: of a row, for each token that it attends to.
+    left: what the step may cost more than a plain one.
     """
 
     rate: float

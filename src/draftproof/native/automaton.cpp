@@ -175,7 +175,8 @@ DP_API int32_t dp_automaton_undo(dp_automaton *automaton, int32_t count) try {
 }
 
 DP_API int32_t dp_automaton_repeated(const dp_automaton *automaton, int32_t *length) {
-  if (!automaton || !length || automaton->broken) return DP_BAD_ARGUMENT;
+  if (!automaton || !length) return DP_BAD_ARGUMENT;
+  if (automaton->broken) return DP_NO_MEMORY;
   const int32_t state = std::max(0, automaton->states[automaton->ends.back()].link);
   *length = automaton->states[state].length;
   return state;
@@ -183,8 +184,8 @@ DP_API int32_t dp_automaton_repeated(const dp_automaton *automaton, int32_t *len
 
 DP_API int32_t dp_automaton_match(dp_automaton *automaton, const int32_t *tokens, int32_t count,
                                   int32_t *length) {
-  if (!automaton || count < 0 || (count && !tokens) || !length || automaton->broken)
-    return DP_BAD_ARGUMENT;
+  if (!automaton || count < 0 || (count && !tokens) || !length) return DP_BAD_ARGUMENT;
+  if (automaton->broken) return DP_NO_MEMORY;
   std::vector<State> &states = automaton->states;
   int32_t state = 0, matched = 0;
   for (int32_t i = 0; i < count; ++i) {

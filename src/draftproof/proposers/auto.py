@@ -23,7 +23,6 @@ from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
-USUAL = 0.2  # passes that asking for a text brings, before anything is known
 OBJECTIVES = ("throughput", "latency")
 
 

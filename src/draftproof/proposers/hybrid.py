@@ -76,9 +76,10 @@ class Hybrid(Drafter):
         for part in self.parts:
             going = [request for request in requests if not request.plain]
             for request, tree in passed(going, part.propose, Writing.stop_drafting):
-                if tree.tokens[0] != request.tokens[-1]:
-                    why = "node 0 of the tree is not the request's last token"
-                    request.stop_drafting(ValueError(why))
+                try:
+                    tree.check(request.tokens[-1], None)
+                except ValueError as error:
+                    request.stop_drafting(error)
                 trees[request.key].append(_scored(tree))
         return [self._merged(request, trees[request.key]) for request in requests]
 

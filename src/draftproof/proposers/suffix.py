@@ -78,22 +78,17 @@ class SuffixAutomaton(Drafter):
 
     def _propose(self, request: Writing) -> TokenTree:
         own = self._follow(request)
-        state, length = own.repeated()
-        automaton = own
-        if not alone(request):
-            latest = request.tokens[-LONGEST:]
-            for earlier in (self._new, self._old):
-                if earlier.size:
-                    at, matched = earlier.match(latest)
-                    if matched > length:
-                        automaton, state, length = earlier, at, matched
+        longest, (state, length) = own, own.repeated()
+        for earlier in () if alone(request) else (self._new, self._old):
+            if earlier.size:
+                at, matched = earlier.match(request.tokens[-LONGEST:])
+                if matched > length:
+                    longest, state, length = earlier, at, matched
         root = request.tokens[-1]
         if length < self.min_match or request.room < 2:
             return TokenTree.chain([root])
         nodes = min(self.num_draft_tokens, self.useful)
-        tokens, parents, shares = automaton.likeliest(
-            state, nodes, request.room - 1, self.min_share
-        )
+        tokens, parents, shares = longest.likeliest(state, nodes, request.room - 1, self.min_share)
         return TokenTree([root, *tokens], [-1, *parents], scores=[1.0, *shares])
 
     def _follow(self, request: Writing) -> Automaton | CompiledAutomaton:

@@ -79,7 +79,7 @@ def least(kind: str, price: float, curve: str) -> float:
     """Of the best fixed length found afterwards."""
     if kind == "mixed" and price <= 0.1 and curve == "flat":
         return 1.03
-    return 0.9 if price > FREE else 0.95
+    return {FREE: 0.95, 0.25: 0.89}.get(price, 0.9)
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
@@ -141,7 +141,7 @@ def test_a_free_source_is_back_within_16_steps_and_a_dear_one_within_128(price: 
 def test_a_batch_is_never_slower(price: float, count: int) -> None:
     """Half of the texts easy, half hopeless, and a batch that shrinks as they end."""
     truths = texts(count, 300)
-    for kinds in (["hopeless"], ["easy", "hopeless"]):
+    for kinds in (["hopeless"], ["easy", "hopeless"], ["easy"]):
         clock = Clock()
         traces = {
             number: Trace.made(kinds[number % len(kinds)], 301, number) for number in range(count)
@@ -151,6 +151,8 @@ def test_a_batch_is_never_slower(price: float, count: int) -> None:
         run = machine.run(Auto(guesser, clock=clock), truths, table=known(FLAT))
         assert [request.tokens for request in run.requests] == truths
         assert run.total <= 300 * cost(FLAT, count) / 0.98 + 1
+        if kinds == ["easy"] and count <= 8:  # there are rows to spare, and none is left idle
+            assert run.total <= 300 * cost(FLAT, count) / 1.1
 
 
 def test_a_load_that_jumps_is_never_slower() -> None:

@@ -7,6 +7,7 @@ not the draft's fault.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,11 @@ class Account:
         self.debt = max(self.debt + extra - won, -SAVINGS * unit)
 
 
+def wait(lacking: float, unit: float) -> int:
+    """Plain steps, of `unit` each, until an account that lacks so much has it."""
+    return math.ceil(lacking / (SHARE * unit)) if lacking >= 0 else 0
+
+
 class Books:
     """The account of a batch."""
 
@@ -48,6 +54,11 @@ class Books:
         self.account = Account()
         self.late = 0.0  # won by texts that ended, not booked yet
         self._planned = 0.0, 0.0  # what the last step cost beyond a plain one, and that one
+
+    @property
+    def left(self) -> float:
+        """What may be lost beyond what was planned."""
+        return self.account.left - self._planned[0]
 
     def plan(self, extra: float, unit: float) -> None:
         """A step is about to cost so much beyond a plain one, which takes `unit`."""

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from draftproof.drafting.account import Books, Rests
+from draftproof.drafting.account import Books, Rests, wait
 from draftproof.drafting.asking import Asking, Steps
 from draftproof.drafting.base import alone
 from draftproof.drafting.fixed import Fixed
 from draftproof.drafting.offers import Offer
-from draftproof.drafting.price import Price, allot
+from draftproof.drafting.price import Price, allot, now
 from draftproof.drafting.sources import Clock, Source
 from draftproof.drafting.step import Step
 from draftproof.drafting.telling import tell
@@ -65,7 +65,7 @@ class Control:
         texts = [self._text(request) for request in requests]
         won = sum([text.settle(self.sources, one, steps_done) for text in texts])
         self._books.settle(won, steps_done)
-        price = self._price(texts)
+        price = now(texts, self.costs, self._books.left)
         steps = {
             text.request.key: Step(
                 unit=price.unit, weight=each, texts=len(texts), worth=each * price.unit / len(texts)
@@ -77,10 +77,8 @@ class Control:
             source.drafter.useful = sys.maxsize
         trees, took = self.fixed.propose(bound, steps, self.asking, one) if bound else ({}, 0.0)
         free = [text for text in texts if text.request.key not in trees]
-        bother = self._rests.bother
-        least = min([0.0 if source.free else source.cost for source in self.sources], default=0.0)
-        known = self.costs.passes > 0 and self._books.account.left > bother * len(free)
-        asked = [text for text in free if known and text.asks(bother, least)]
+        waits = self._waits(free, price.unit)
+        asked = [text for text, steps_more in zip(free, waits, strict=True) if not steps_more]
         if asked:
             drafting, running = self._plan(asked, steps, price, trees, one)
             self._rests.took(((self.clock() - began) / one - took - drafting) / len(asked))
@@ -89,24 +87,18 @@ class Control:
             if text.request.key not in trees:
                 trees[text.request.key] = text.rest(steps[text.request.key])
         self._books.plan(took, price.unit)
-        if known and not bound and all([text.brings <= self._rests.bother for text in asked]):
-            self._rests.begin(keys, min([text.probe - text.steps for text in texts]) - 1)
+        if not bound and all([len(trees[key].tokens) == 1 for key in keys]):
+            self._rests.begin(keys, min(self._waits(free, price.unit)) - 1)
         return [trees[key] for key in keys]
 
-    def _price(self, texts: Sequence[Text]) -> Price:
-        curve, writing = self.costs.curve(), len(texts)
-        plain, taken = sum([text.plain for text in texts]), sum([text.taken for text in texts])
-        unit = curve[min(writing, len(curve) - 1)]
-        rows = max(self.costs.rows, writing)
-        return Price(
-            max(1.0, plain / taken) * writing / unit,
-            rows,
-            self.costs.hopeful(rows),
-            curve,
-            unit,
-            self.costs.attention,
-            self._books.account.left,
-        )
+    def _waits(self, texts: Sequence[Text], unit: float) -> list[int]:
+        """Plain steps, of `unit` each, until sources are asked for each text; 0: in this one."""
+        bother = self._rests.bother
+        least = min([0.0 if source.free else source.cost for source in self.sources], default=0.0)
+        patience = wait(bother * len(texts) - self._books.left, unit)
+        if not self.costs.passes:  # the first step tells what a pass takes
+            patience = max(patience, 1)
+        return [max(patience, text.wait(bother, least)) for text in texts]
 
     def _plan(
         self,

@@ -24,7 +24,7 @@ def chosen(
     number: int, source: Source, texts: Sequence[Text], offers: Sequence[Offer], price: Price
 ) -> tuple[Chosen, bool]:
     """The texts that a source drafts for in this step; whether it does so in the shadow."""
-    found, worth = Chosen(), 0.0
+    paying: list[tuple[float, Text, Offer]] = []
     for text, offer in zip(texts, offers, strict=True):
         if text.may_ask(number, source.name) and offer.limit > 0 and offer.depth > 0:
             first = _worth(number, source, text, offer, price)
@@ -36,13 +36,14 @@ def chosen(
                 and prompt <= source.balance
                 and text.left > source.cost + written + price.likely(1)
             ):
-                found[text.request.key] = text, offer
-                worth += first
-    calls = source.cost * (1 if source.drafter.stepwise else len(found))
-    if worth > price.rate * calls and calls + price.likely(len(found)) <= price.left:
-        for text, _ in found.values():
+                paying.append((first, text, offer))
+    paying.sort(key=lambda each: -each[0])
+    while paying and _calls(source, len(paying)) + price.likely(len(paying)) > price.left:
+        paying.pop()
+    if sum([first for first, _, _ in paying]) > price.rate * _calls(source, len(paying)):
+        for _, text, _ in paying:
             text.pause[number] = SOON
-        return found, False
+        return {text.request.key: (text, offer) for _, text, offer in paying}, False
     due, left = Chosen(), price.left - source.cost
     for text, offer in zip(texts, offers, strict=True):
         if left < 0:
@@ -53,6 +54,11 @@ def chosen(
             text.pause[number] = min(2 * text.pause[number], SHADOW)
             left -= 0.0 if source.drafter.stepwise else source.cost
     return due, True
+
+
+def _calls(source: Source, texts: int) -> float:
+    """What a first token for so many texts takes."""
+    return source.cost * (1 if source.drafter.stepwise else texts)
 
 
 def reading_pays(number: int, source: Source, text: Text) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftproof.drafting.offers import Offer
+from draftproof.drafting.text import Text
+from draftproof.runners.costs import PassCosts
 
 SURE = 0.87  # that a token of a draft is right, where many are in a row
 HOPELESS = 0.02  # chance below which nothing behind a node is looked at
@@ -56,6 +58,16 @@ class Price:
     def likely(self, nodes: int) -> float:
         """As `extra`, without the benefit of the doubt."""
         return extra(self.known or self.curve, self.rows, nodes)
+
+
+def now(texts: Sequence[Text], costs: PassCosts, left: float) -> Price:
+    """What time is worth to a batch, by what it wrote of late; `left` is what it may lose."""
+    curve, writing = costs.curve(), len(texts)
+    plain, taken = sum([text.plain for text in texts]), sum([text.taken for text in texts])
+    unit = curve[min(writing, len(curve) - 1)]
+    rows = max(costs.rows, writing)
+    rate = max(1.0, plain / taken) * writing / unit
+    return Price(rate, rows, curve, costs.hopeful(rows), unit, costs.attention, left)
 
 
 def extra(curve: Sequence[float], rows: int, nodes: int) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from draftproof.drafting.account import LATELY, Account
+from draftproof.drafting.account import LATELY, Account, wait
 from draftproof.drafting.sources import Source
 from draftproof.drafting.step import Step
 from draftproof.tree import TokenTree
@@ -65,14 +66,16 @@ class Text:
         written = len(self.request.tokens) - max(begin, read)
         return max(0, begin - read), max(0, written - STEP)
 
-    def asks(self, bother: float, least: float) -> bool:
-        """Whether sources are asked in this step, which costs `bother` whatever they offer.
+    def wait(self, bother: float, least: float) -> int:
+        """Plain steps until sources are asked; 0: in this one.
 
-        least: what drafting with the cheapest of them takes.
+        Asking costs `bother` whatever they offer, and `least` what drafting with the cheapest of
+        them takes, of what may be lost. Sources that brought less are looked at now and then.
         """
-        if self.request.speculate is False or self.account.left <= bother + least:
-            return False
-        return self.brings > bother or self.steps >= self.probe
+        if self.request.speculate is False:
+            return sys.maxsize
+        probe = 0 if self.brings > bother else max(0, self.probe - self.steps)
+        return max(probe, wait(bother + least - self.left, self.step.unit))
 
     def asked(self, brings: float) -> None:
         """What asking is expected to bring in this step."""
@@ -91,7 +94,7 @@ class Text:
         """
         request, step = self.request, self.step
         written = request.tokens[self.length :]
-        self.length += len(written)
+        self.length, self.spent = self.length + len(written), 0.0
         if not written:  # its step is made again
             return 0.0
         self.steps += steps

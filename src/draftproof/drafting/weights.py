@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from draftproof.drafting.step import Step
 from draftproof.drafting.text import Text
 
-LATENESS = 8  # how much more a token counts of a text that is later than the others
+LATENESS = 16  # how much more a token counts of a text that is later than the others
 
 
 def weights(texts: Sequence[Text], objective: str) -> list[float]:

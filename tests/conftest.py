@@ -1,7 +1,10 @@
 """What holds for every test: no network, one thread of torch, the same examples on every run."""
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 
@@ -21,6 +24,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # These models gain nothing from a second thread, and on a busy machine they wait for it.
 torch.set_num_threads(1)
+
+# What passes cost is kept by other runs; tests, and commands that they start, keep their own.
+CACHE = os.environ["DRAFTPROOF_CACHE"] = tempfile.mkdtemp(prefix="draftproof-tests-")
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 # No deadline: the first call into torch is slow, and so is a busy machine.
 settings.register_profile("house", deadline=None, derandomize=True)

@@ -148,3 +148,5 @@ def test_it_is_the_default() -> None:
         dp.Auto(objective="speed")
     with pytest.raises(ValueError, match="itl_target above 0"):
         dp.LLM("bundled", itl_target=0.0)
+    with pytest.raises(ValueError, match="one pass of this model takes"):
+        dp.LLM("bundled", itl_target=0.01)

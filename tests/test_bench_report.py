@@ -120,6 +120,9 @@ def test_reasons_are_told_apart_from_who_is_missing() -> None:
 
 
 def test_a_picture_of_what_drafts_and_of_what_does_not(tmp_path: Path) -> None:
-    for name, found in (("a", run()), ("b", run(result("draftproof none", 1.0)))):
+    decided = result("draftproof auto", 1.2)
+    decided["drafted_by"] = [[("", 3), ("ngram", 4)], [("ngram", 2), ("", 1), ("suffix", 5)]]
+    runs = run(), run(result("draftproof none", 1.0)), run(decided)
+    for name, found in zip("abc", runs, strict=True):
         assert draw(found, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")

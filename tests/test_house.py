@@ -29,7 +29,8 @@ sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 hub                     <-  | huggingface_hub
 runners.loading         <- hub runners.kv | torch transformers huggingface_hub
 runners.checkpoint      <- hub runners.* | torch transformers safetensors
-runners.costs           <- tree clock runners.base runners.takeover | torch numpy
+runners.costs           <- tree clock runners.base runners.kept runners.takeover | torch numpy
+runners.kept            <- clock | torch platformdirs
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree

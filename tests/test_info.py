@@ -38,7 +38,17 @@ def test_json(run: Any) -> None:
     found = json.loads(out)
     assert (code, err) == (0, "") and out.count("\n") == 1
     assert set(found) == {
-        *("versions", "machine", "kernels", "devices", "runners", "methods", "optional", "bundled")
+        *(
+            "versions",
+            "machine",
+            "kernels",
+            "devices",
+            "runners",
+            "methods",
+            "optional",
+            "costs",
+            "bundled",
+        )
     }
     assert found["versions"]["draftproof"] == draftproof.__version__
     assert found["versions"]["torch"] == torch.__version__

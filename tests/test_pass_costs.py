@@ -9,17 +9,7 @@ from itertools import pairwise
 import pytest
 
 from draftproof.runners.costs import KNEES, MOST, ROWS, PassCosts, knee_of, shipped
-from simulated import FLAT, ONE, STAIRS, STEEP, cost
-
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-
-
-def taught(costs: PassCosts, curve, passes: int, seed: int = 0, slower: float = 1.0) -> None:
-    """Noisy passes over any number of rows."""
-    rng = random.Random(seed)
-    for _ in range(passes):
-        rows = rng.choice(SIZES)
-        costs.observe(rows, 0, cost(curve, rows) * ONE * slower * rng.lognormvariate(0, 0.05))
+from simulated import FLAT, ONE, SIZES, STAIRS, STEEP, cost, taught
 
 
 @pytest.mark.parametrize("knee", KNEES.values())

@@ -23,7 +23,7 @@ from draftproof.intake import Intake, Message, Prompt, conversations_of, params_
 from draftproof.kinds import numbers_checked
 from draftproof.methods import resolve
 from draftproof.request import Completion, Request
-from draftproof.runners import choice, costs, loading
+from draftproof.runners import choice, costs, loading, measuring
 from draftproof.runners.base import Target
 from draftproof.runners.native import NativeRunner
 from draftproof.runners.torch import TorchRunner
@@ -110,6 +110,8 @@ class LLM(metaclass=Explained):
         self.tokenizer = load_tokenizer(model, tokenizer, options)
         self.max_length = self.runner.max_length
         self.end_ids = end_ids(self.runner.model, self.tokenizer)
+        if itl_target is not None:
+            measuring.check_gap(self.runner, itl_target)
         vocabulary = self.runner.vocabulary
         self.intake = Intake(self.tokenizer, vocabulary, self.max_length, self.end_ids)
         self.engine = Engine(

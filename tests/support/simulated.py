@@ -27,6 +27,7 @@ STAIRS = ((1, 1.0), (4, 1.0), (5, 1.5), (8, 1.5), (9, 2.0), (16, 2.0), (17, 3.2)
 ONE = 0.01  # seconds of a pass over one row
 WRONG = 0  # a token that no text has
 FIXED = (0, 1, 2, 4, 8, 12)
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 
 Curve = Sequence[tuple[int, float]]
 
@@ -37,6 +38,14 @@ def cost(curve: Curve, rows: int) -> float:
         if rows <= high:
             return at_low + (at_high - at_low) * (rows - low) / (high - low)
     return curve[-1][1] * rows / curve[-1][0]
+
+
+def taught(costs: PassCosts, curve: Curve, passes: int, seed: int = 0, slower: float = 1.0) -> None:
+    """Passes over any number of rows, each a little longer or shorter than it should be."""
+    rng = random.Random(seed)
+    for _ in range(passes):
+        rows = rng.choice(SIZES)
+        costs.observe(rows, 0, cost(curve, rows) * ONE * slower * rng.lognormvariate(0, 0.05))
 
 
 def chances(kind: str, length: int, rng: random.Random) -> list[float]:

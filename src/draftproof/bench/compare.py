@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -68,6 +69,9 @@ class Result:
     draft_ms: float | None = None  # of drafting, per depth of the trees
     predicted: analysis.Prediction | None = None
     why: str = ""  # where prediction and measurement part
+    # What drafted the tokens of each answer of the last round, where something decides: runs of
+    # tokens with one source; "": none.
+    drafted_by: list[list[tuple[str, int]]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -248,6 +252,11 @@ def compare(comparison: Comparison) -> None:
             pairs = zip(result.answers, plain.answers, strict=True)
             result.differing = sum(not _same(a, b, comparison) for a, b in pairs)
         stats = stats_of(result)
+        result.drafted_by = [
+            [(source, len(list(run))) for source, run in groupby(each.decisions.by_token)]
+            for each in stats
+            if each.decisions.seconds
+        ]
         if stats:
             result.tokens_per_step = sum(s.tokens for s in stats) / sum(s.steps for s in stats)
 

@@ -13,11 +13,16 @@ from typing import Any
 from draftproof.bench.report import OURS, cases, processor, threads
 from draftproof.pictures import STYLES
 
+STRIPS = 4  # answers of a side whose decisions are drawn
+HATCHES = ("", "//", "..", "xx", "--", "oo")  # told apart in grey
 OWN, OTHER = "#2a7f3f", "#b0b0b0"  # of bars; dark and light in grey too
 
 
 def draw(found: dict[str, Any], path: Path) -> bool:
-    """Bars of tokens/s and tokens per step, acceptance by position; False without matplotlib."""
+    """Bars of tokens/s and tokens per step, acceptance by position; False without matplotlib.
+
+    Below them, of sides that decide while they write: strips of what drafted each token.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -25,10 +30,15 @@ def draw(found: dict[str, Any], path: Path) -> bool:
     grouped = cases(found)
     sides = max(map(len, grouped.values()), default=1)
     height = 1.7 + 0.42 * max(sides, 6)
-    figure = Figure(figsize=(13, 0.6 + height * len(grouped)), layout="constrained")
+    strips = [_strips(results) for results in grouped.values()]
+    heights = [each for strip in strips for each in (height, 0.9 + 0.25 * len(strip))]
+    figure = Figure(figsize=(13, 0.6 + sum(heights)), layout="constrained")
     figure.suptitle("\n".join(textwrap.wrap(_title(found), 90)), fontsize=13)
-    rows = figure.subplots(len(grouped), 3, squeeze=False, width_ratios=(4, 3, 4))
-    for (speed, steps, accepted), (case, results) in zip(rows, grouped.items(), strict=True):
+    parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for number, (case, results) in enumerate(grouped.items()):
+        speed, steps, accepted = parts[2 * number].subplots(1, 3, width_ratios=(4, 3, 4))
+        if strips[number]:
+            _draw_strips(parts[2 * number + 1].subplots(), strips[number])
         where = f"T={case[0]:g}, batch {case[1]}"
         _bars(speed, f"tokens/s, {where}", results, "tokens_per_s")
         _bars(steps, "tokens per step", results, "tokens_per_step")
@@ -106,3 +116,45 @@ def _curves(axis: Any, results: list[dict[str, Any]]) -> None:
     else:
         axis.text(0.5, 0.5, "nothing was drafted", ha="center", transform=axis.transAxes)
         axis.set_xticks([])
+
+
+def _strips(results: list[dict[str, Any]]) -> list[tuple[str, list[tuple[str, int]]]]:
+    """Of each side that decides, its first answers: runs of tokens with what drafted them."""
+    return [
+        (f"{each['side'].removeprefix(OURS)}, answer {number}", runs)
+        for each in results
+        for number, runs in enumerate(each.get("drafted_by", [])[:STRIPS], 1)
+    ]
+
+
+def _draw_strips(axis: Any, strips: list[tuple[str, list[tuple[str, int]]]]) -> None:
+    """A bar per answer, token by token: what drafted it; white where it was written plainly."""
+    from matplotlib.patches import Patch
+
+    names = sorted({source for _, runs in strips for source, _ in runs if source})
+    looks = {
+        name: (STYLES[at % len(STYLES)][2], HATCHES[at % len(HATCHES)])
+        for at, name in enumerate(names)
+    }
+    for row, (_, runs) in enumerate(strips):
+        at = 0
+        for source, count in runs:
+            shade, hatch = looks.get(source, ("white", ""))
+            axis.broken_barh(
+                [(at, count)], (row - 0.4, 0.8), facecolor=shade, hatch=hatch, edgecolor="white"
+            )
+            at += count
+        axis.broken_barh([(0, at)], (row - 0.4, 0.8), facecolor="none", edgecolor="black")
+    axis.set_yticks(range(len(strips)), [name for name, _ in strips])
+    axis.invert_yaxis()
+    axis.set_title("what drafted each token; white: none, written plainly", fontsize=12)
+    if names:
+        axis.legend(
+            handles=[
+                Patch(facecolor=looks[name][0], hatch=looks[name][1], edgecolor="white", label=name)
+                for name in names
+            ],
+            loc="upper left",
+            bbox_to_anchor=(1.02, 1.0),
+            fontsize=11,
+        )

@@ -213,9 +213,23 @@ def quality(
 
 
 def info(
+    context: typer.Context,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Tell what passes of this model cost.")
+    ] = None,
+    measure: Annotated[
+        bool, option(OUTPUT, "Measure what its passes cost, for later runs too (3 s).", "--measure")
+    ] = False,
+    runner: options.Runner = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = "auto",
+    max_length: options.MaxLength = None,
+    threads: options.Threads = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     as_json: options.AsJson = False,
 ) -> int:
-    """Tell versions, devices, and what is available or why not."""
+    """Tell versions, devices, what is available or why not, and what passes cost."""
     return launch("info", locals())
 
 

@@ -1,6 +1,7 @@
 """`draftproof info`: versions, devices, kernels, and what is available or why not.
 
-For a person a table, for a bug report or a program one JSON object. Loads no model.
+For a person a table, for a bug report or a program one JSON object. Loads no model, unless one is
+named whose passes' costs are asked for.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ from safetensors import SafetensorError, safe_open
 
 import draftproof
 from draftproof import bundled, clock, native
+from draftproof.cli import opening
 from draftproof.methods import METHODS
+from draftproof.runners import costs, kept
+from draftproof.runners.measuring import measure
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
+ROWS = (2, 4, 8, 12, 16, 32)  # of which a table tells what a pass costs
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors' names
 OPTIONAL = {
     "accelerate": "`draftproof train`",
@@ -37,6 +42,10 @@ OPTIONAL = {
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
     found = facts()
+    if given.measure and given.model is None:
+        raise ValueError("--measure is about a model: draftproof info MODEL --measure")
+    if given.model is not None:
+        found["costs"] = [of_model(given)]
     if given.as_json:
         print(json.dumps(found), flush=True)
         return 0
@@ -76,8 +85,19 @@ def facts() -> dict[str, Any]:
         "optional": {
             name: {"version": _version(name), "adds": adds} for name, adds in OPTIONAL.items()
         },
+        "costs": [*kept.listed()],
         "bundled": {name: _bundled(name) for name in ("target", "draft", "heads")},
     }
+
+
+def of_model(given: SimpleNamespace) -> dict[str, Any]:
+    """What passes of the model that is named cost, by rows; measured now if that is asked for."""
+    with opening.load(SimpleNamespace(rule="coupled", **vars(given)), speculate=None) as llm:
+        known = costs.of(llm.runner)
+        source = "kept from earlier runs" if known.passes else "estimated: add --measure"
+        if given.measure:
+            source = f"measured, {measure(llm.runner, known)} passes"
+        return {"of": kept.description(llm.runner), "from": source, **known.learnt()}
 
 
 def _state(reason: str | None = None, **more: Any) -> dict[str, Any]:
@@ -165,6 +185,8 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "methods", ", ".join(found["methods"])
     for name, library in found["optional"].items():
         yield name, f"{library['version'] or 'not installed'} ({library['adds']})"
+    for each in found["costs"]:
+        yield _costs(each)
     for name, state in found["bundled"].items():
         size = ""
         if state["available"]:
@@ -176,3 +198,14 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _said(state: dict[str, Any], more: str = "") -> str:
     return f"no: {state['reason']}" if state["reason"] else more or "yes"
+
+
+def _costs(found: dict[str, Any]) -> tuple[str, str]:
+    """Seconds of a pass over one row, and how many of those it takes over more rows."""
+    of, seconds = found["of"], {int(rows): each for rows, each in found["costs"].items()}
+    listed = ", ".join(f"{rows}: {seconds[rows] / seconds[1]:.2f}" for rows in ROWS)
+    told = f"1 row {seconds[1] * 1e3:.3g} ms; {listed} of that ({found.get('from', 'kept')})"
+    return (
+        f"costs {of['model']}",
+        f"{of['runner']}, {of['precision']}, {of['threads']} threads: {told}",
+    )

@@ -67,7 +67,7 @@ def now(texts: Sequence[Text], costs: PassCosts, left: float) -> Price:
     unit = curve[min(writing, len(curve) - 1)]
     rows = max(costs.rows, writing)
     rate = max(1.0, plain / taken) * writing / unit
-    return Price(rate, rows, curve, costs.hopeful(rows), unit, costs.attention, left)
+    return Price(rate, rows, costs.hopeful(rows), curve, unit, costs.attention, left)
 
 
 def extra(curve: Sequence[float], rows: int, nodes: int) -> float:

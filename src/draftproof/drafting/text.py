@@ -82,11 +82,6 @@ class Text:
         self.probe = self.steps + PROBE
         self.brings = max(brings, self.brings * FADING)
 
-    @property
-    def pace(self) -> float:
-        """Tokens per step so far."""
-        return max(1.0, (self.length - self.begin) / self.steps) if self.steps else 1.0
-
     def settle(self, sources: Sequence[Source], one: float, steps: int = 1) -> float:
         """Learn from the tokens written since the last step, or since several plain ones.
 

@@ -8,6 +8,7 @@ from draftproof.drafting.step import Step
 from draftproof.drafting.text import Text
 
 LATENESS = 16  # how much more a token counts of a text that is later than the others
+SURE = 32  # steps after which the pace of a text counts as much as that of all
 
 
 def weights(texts: Sequence[Text], objective: str) -> list[float]:
@@ -25,7 +26,13 @@ def weights(texts: Sequence[Text], objective: str) -> list[float]:
         if (together := text.request.together) and together[-1].begun:
             several.setdefault(id(together), []).append(number)
     for members in several.values():
-        left = [texts[at].request.room / texts[at].pace for at in members]
+        steps = [texts[at].steps for at in members]
+        written = [texts[at].length - texts[at].begin for at in members]
+        usual = max(1.0, sum(written) / max(1, sum(steps)))
+        # Tokens per step, thought to be usual until there are many of them.
+        paces = [(n + SURE * usual) / (m + SURE) for n, m in zip(written, steps, strict=True)]
+        rooms = [texts[at].request.room for at in members]
+        left = [room / pace for room, pace in zip(rooms, paces, strict=True)]
         late = [(each / max(left)) ** LATENESS for each in left]
         for at, each in zip(members, late, strict=True):
             found[at] = each * len(members) / sum(late)

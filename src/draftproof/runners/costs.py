@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from draftproof import clock
+from draftproof.runners import kept
 from draftproof.runners.base import KEY, Target, Work
 from draftproof.runners.takeover import on_threads
 from draftproof.tree import TokenTree
@@ -38,6 +39,7 @@ NOISE = 0.06  # of one pass, a share of its seconds
 # the next: of all costs alike, and from an octave of rows to the next. Squares of shares.
 LEVEL, OCTAVE, LEVEL_DRIFT, OCTAVE_DRIFT = 25.0, 0.06, 9e-4, 3.6e-5
 TOGETHER, FIRST = 16, 16  # passes that are learnt from at once; the first ones each at once
+FORGOTTEN = 30.0  # part of what was unknown at first that is unknown again in another process
 OUTLIER = 3.0  # standard deviations beyond which a pass counts no more
 
 
@@ -65,7 +67,7 @@ class PassCosts:
         self._drift[:size, :size] = LEVEL_DRIFT + OCTAVE_DRIFT * walk
         self._spread[size, size], self._drift[size, size] = 4 * OCTAVE, OCTAVE_DRIFT
         self._widest = self._spread[size - 1, size - 1]
-        self.passes = 0
+        self.passes, self.keep = 0, False  # keep: for other processes, however few there are
         self.rows, self.attended = 0, 0  # of the step at hand, without drafts
         self._held: list[tuple[int, float, float]] = []
         self._table: list[float] | None = None
@@ -87,6 +89,21 @@ class PassCosts:
                 _, tokens, logs = zip(*alike, strict=True)
                 self._take(size, statistics.fmean(tokens), statistics.median(logs), len(logs))
             self._held.clear()
+
+    def learnt(self) -> dict[str, Any]:
+        """What passes taught, fit for JSON."""
+        costs = {rows: self.seconds(rows) for rows in ROWS if rows <= MOST}
+        return {"costs": costs, "state": self._state.tolist(), "spread": self._spread.tolist()}
+
+    def restore(self, learnt: dict[str, Any]) -> None:
+        """Go on from what another process learnt, when the machine may have been less busy."""
+        state, spread = np.array(learnt["state"], float), np.array(learnt["spread"], float)
+        if state.shape != self._state.shape or spread.shape != self._spread.shape:
+            raise ValueError("other numbers of rows")
+        if not (np.abs(state) < 30).all() or np.linalg.eigvalsh(spread).min() < -1e-9:
+            raise ValueError("no costs of a pass")
+        self._state, self._spread = state, spread + self._spread / FORGOTTEN
+        self.passes, self._table = 1, None
 
     def seconds(self, rows: int, attended: float = 0) -> float:
         """Of a pass over `rows` rows, which attend to so many tokens in all."""
@@ -198,6 +215,7 @@ def of(runner: Any) -> PassCosts:
     found = getattr(runner, "pass_costs", None)
     if not isinstance(found, PassCosts):
         found = PassCosts(knee_of(runner))
+        kept.keep(found, runner)
         with suppress(AttributeError):  # of slots: then each who asks learns for itself
             runner.pass_costs = found
     return found

@@ -81,6 +81,10 @@ class NativeRunner(Committed):
         return f"native ({self.packed.kernels})"
 
     @property
+    def threads(self) -> int:
+        return self.team.threads
+
+    @property
     def batch_invariant(self) -> bool:
         return True
 

@@ -1,0 +1,105 @@
+"""What was learnt of a pass's costs is kept in the user's cache folder, for the next process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from platformdirs import user_cache_path
+
+from draftproof import clock
+
+ENOUGH = 64  # passes that are worth to be kept
+
+
+class Learnt(Protocol):
+    """Costs that passes taught, fit for JSON; `restore` raises `ValueError` for what is none."""
+
+    passes: int
+    keep: bool
+
+    def learnt(self) -> dict[str, Any]: ...
+    def restore(self, learnt: dict[str, Any]) -> None: ...
+
+
+def folder() -> Path:
+    """Where this user's costs are kept: below DRAFTPROOF_CACHE, or the system's cache folder."""
+    return Path(os.environ.get("DRAFTPROOF_CACHE") or user_cache_path("draftproof")) / "costs"
+
+
+def keep(costs: Learnt, runner: Any) -> None:
+    """Go on from what an earlier process learnt; what this one learns is kept when it ends.
+
+    A file that is damaged, or of anything else, is made anew. Without a place to write to, costs
+    are learnt in memory alone, which is said once.
+    """
+    if not hasattr(getattr(runner, "config", None), "to_dict"):
+        return
+    of = description(runner)
+    shape = {
+        name: value
+        for name, value in runner.config.to_dict().items()
+        if not name.startswith("_") and name != "transformers_version"
+    }
+    text = json.dumps({**of, "model": shape}, sort_keys=True, default=str)
+    file = folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        costs.restore(json.loads(file.read_text()))
+    before = costs.passes
+    weakref.finalize(runner, _save, costs, before, file, of, os.getpid())
+
+
+def listed() -> Iterator[dict[str, Any]]:
+    """What is kept: "of" (`description`) and "costs" (rows: seconds)."""
+    for file in sorted(folder().glob("*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found = json.loads(file.read_text())
+            yield {"of": dict(found["of"]), "costs": dict(found["costs"])}
+
+
+def description(runner: Any) -> dict[str, Any]:
+    """What passes of a runner depend on, its model by name."""
+    config, device = runner.config, runner.device
+    name = getattr(config, "_name_or_path", "") or config.model_type
+    on_gpu = device.type == "cuda"
+    return {
+        "model": Path(str(name)).name,
+        "runner": runner.name,
+        "precision": runner.precision,
+        "processor": torch.cuda.get_device_name(device) if on_gpu else clock.processor(),
+        "threads": runner.threads or torch.get_num_threads(),
+        "version": metadata.version("draftproof"),
+    }
+
+
+def _save(costs: Learnt, before: int, file: Path, of: dict[str, Any], process: int) -> None:
+    if (costs.passes - before < ENOUGH and not costs.keep) or os.getpid() != process:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Another process may write the same file, or read it.
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
+            json.dump({"of": of, **costs.learnt()}, written)
+        os.replace(written.name, file)
+    except OSError as error:
+        _tell(f"{error.strerror or error}: {file.parent}")
+
+
+@cache
+def _tell(cause: str) -> None:
+    warnings.warn(
+        f"what passes cost is not kept for the next run ({cause}): "
+        "set DRAFTPROOF_CACHE to a folder that can be written",
+        stacklevel=2,
+    )

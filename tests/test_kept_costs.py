@@ -1,0 +1,158 @@
+"""What a process learns of the costs of passes is there for the next one, and never in its way."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import draftproof as dp
+from draftproof import cli
+from draftproof.runners import costs, kept
+from draftproof.runners.costs import MOST, PassCosts
+from draftproof.runners.measuring import measure
+from simulated import FLAT, STEEP, taught
+
+
+class Config:
+    """Of a model."""
+
+    def __init__(self, layers: int) -> None:
+        self.layers = layers
+
+    model_type = "made"
+
+    def to_dict(self) -> dict[str, object]:
+        return {"layers": self.layers, "_name_or_path": "anywhere", "transformers_version": "5"}
+
+
+class Runner:
+    """As much of one as its costs depend on."""
+
+    name, precision, threads = "torch", "float32", 2
+
+    def __init__(self, layers: int = 2) -> None:
+        self.config = Config(layers)
+        self.device = torch.device("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path))
+    return tmp_path / "costs"
+
+
+def learn(runner: Runner, passes: int = 200, curve=STEEP) -> PassCosts:
+    found = costs.of(runner)
+    taught(found, curve, passes)
+    return found
+
+
+def ended(runner_costs: PassCosts) -> None:
+    """Its runner is gone: what was learnt is written."""
+    gc.collect()
+
+
+def test_the_next_process_goes_on_from_what_was_learnt(folder: Path) -> None:
+    before = learn(Runner())
+    ended(before)
+    again, other = costs.of(Runner()), costs.of(Runner(layers=3))
+    assert again.passes == 1 and other.passes == 0
+    assert again.curve() == pytest.approx(before.curve())
+    assert again.one == pytest.approx(before.one)
+    assert again.curve()[12] > 1.15 * other.curve()[12]
+    taught(again, FLAT, 200)  # and it may be different by now
+    assert again.curve()[12] == pytest.approx(1.1, rel=0.12)
+
+
+def test_few_passes_are_not_kept(folder: Path) -> None:
+    ended(learn(Runner(), passes=60))
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: json.dumps({"state": [1.0], "spread": [[1.0]]}),
+        lambda text: text.replace('"state": [', '"state": [NaN, ', 1),
+        lambda text: json.dumps({**json.loads(text), "state": [1e9] * len(costs.ROWS) + [1e9]}),
+    ],
+)
+def test_a_damaged_file_is_made_anew(folder: Path, damage) -> None:
+    ended(learn(Runner()))
+    (file,) = folder.iterdir()
+    file.write_text(damage(file.read_text()))
+    found = learn(Runner())
+    assert found.curve()[12] == pytest.approx(2.54, rel=0.2)
+    ended(found)
+    json.loads(file.read_text())
+
+
+def test_without_a_place_to_write_nothing_is_lost_and_it_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path / "file"))
+    kept._tell.cache_clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            ended(learn(Runner()))
+    assert len(told) == 1 and "set DRAFTPROOF_CACHE" in str(told[0].message)
+
+
+def test_a_real_process_keeps_them(folder: Path) -> None:
+    code = (
+        "import draftproof as dp\n"
+        "llm = dp.LLM('bundled')\n"
+        "print(llm.generate('def add(a, b):', dp.SamplingParams(max_tokens=96))[0].token_ids)\n"
+    )
+    texts = [
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    assert texts[0].stdout == texts[1].stdout
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_measuring_on_purpose_keeps_to_its_time_and_is_kept(folder: Path) -> None:
+    llm = dp.LLM("bundled", speculate=None)
+    now = iter(range(10**6))
+    measured = PassCosts(9.0)
+    done = measure(llm.runner, measured, 400, lambda: float(next(now)))
+    rows = sum(each <= MOST for each in costs.ROWS)
+    # Its clock moves by one with every look, thrice a pass: two rounds count, and not all of more.
+    assert rows <= done == measured.passes <= 400 / 3
+    assert measured.keep and measured.one == pytest.approx(1.0, rel=0.1)
+    assert llm.generate("def f(", dp.SamplingParams(max_tokens=4))[0].token_ids  # nothing is left
+
+
+def test_info_tells_and_measures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def info(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            cli.main(["info", *words])
+        return (int(end.value.code or 0), *capsys.readouterr())
+
+    code, out, _ = info("bundled", "--json")
+    (told,) = json.loads(out)["costs"]
+    assert code == 0 and told["from"].startswith("estimated") and told["costs"]["8"] > 0
+    code, out, _ = info("bundled", "--measure", "--json")
+    (told,) = json.loads(out)["costs"]
+    assert code == 0 and told["from"].startswith("measured")
+    gc.collect()
+    code, out, _ = info("--json")
+    (listed,) = json.loads(out)["costs"]
+    assert listed["costs"] == told["costs"] and listed["of"] == told["of"]
+    code, out, _ = info()
+    assert "costs target" in out and "1 row" in out and "of that (kept)" in out
+    code, out, err = info("--measure")
+    assert code == 2 and "info MODEL --measure" in err and "Traceback" not in err

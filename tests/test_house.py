@@ -27,8 +27,11 @@ tree                    <-  | torch
 foreign_names kinds     <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 hub                     <-  | huggingface_hub
+gguf gguf.*             <- gguf.* | torch transformers numpy tokenizers gguf
 runners.loading         <- hub runners.kv | torch transformers huggingface_hub
 runners.checkpoint      <- hub runners.* | torch transformers safetensors
+runners.gguf_checkpoint <- gguf.* runners.checkpoint | torch transformers
+runners.choice          <- native gguf.* runners runners.* | torch
 runners.costs           <- tree clock runners.base runners.kept runners.takeover | torch numpy
 runners.kept            <- clock | torch platformdirs
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
@@ -63,12 +66,12 @@ training.jobs training.jobs.* <- * !server !server.* !cli !cli.* !demo.* !bench.
 training training.*     <- runners runners.* heads.* analysis bundled training.*
 server server.* cli cli.* draftproof __main__ <- *
 native native.*         <- native native.*
-text                    <- detokenizer hub
+text                    <- detokenizer hub gguf.*
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors
 intake                  <- request sampling text verify writing
-places                  <- bundled
+places                  <- bundled gguf.reader
 analysis                <- tree
 shapes                  <- analysis | numpy
 clock                   <-  | torch

@@ -44,8 +44,8 @@ class Runner:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path))
-    return tmp_path / "costs"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "draftproof" / "costs"
 
 
 def learn(runner: Runner, passes: int = 200, curve=STEEP) -> PassCosts:
@@ -101,13 +101,13 @@ def test_without_a_place_to_write_nothing_is_lost_and_it_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     kept._tell.cache_clear()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(2):
             ended(learn(Runner()))
-    assert len(told) == 1 and "set DRAFTPROOF_CACHE" in str(told[0].message)
+    assert len(told) == 1 and "set XDG_CACHE_HOME" in str(told[0].message)
 
 
 def test_a_real_process_keeps_them(folder: Path) -> None:

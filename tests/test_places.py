@@ -23,19 +23,22 @@ def things(tmp_path: Path) -> Path:
     (tmp_path / "README.md").write_text("# read me")
     (tmp_path / "empty.gguf").touch()
     (tmp_path / "alone.safetensors").write_bytes(b"\x00" * 8)
-    for name in ("gguf", "adapter", "nothing", "cache/snapshots"):
+    for name in ("gguf", "two", "adapter", "nothing", "cache/snapshots"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "gguf" / "x.gguf").write_bytes(b"GGUF\x03\x00")
+    for name in ("x", "y"):
+        (tmp_path / "two" / f"{name}.gguf").write_bytes(b"GGUF\x03\x00")
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     tiny.model("llama").save_pretrained(tmp_path / "cache" / "snapshots" / "abc")
     return tmp_path
 
 
 WRONG = [
-    ("model.gguf", "is a GGUF file: GGUF files are not read: give the hub id"),
-    ("blob", "is a GGUF file"),
-    ("gguf", "has a GGUF file and no config.json"),
-    ("README.md", "is a file and no model: a model is a hub id, or a folder"),
+    ("model.gguf", "model.gguf: it ends too early"),
+    ("blob", "blob: it ends too early"),
+    ("gguf", "x.gguf: it ends too early"),
+    ("two", "has several GGUF files: give one, "),
+    ("README.md", "is a file and no model: a model is a hub id, a GGUF file, or a folder"),
     ("alone.safetensors", "holds weights without a config.json"),
     ("whole/model.safetensors", "is one file of a model: give its folder, "),
     ("whole/config.json", "is one file of a model: give its folder, "),

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from draftproof.bundled import BUNDLED
+from draftproof.gguf.reader import located
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
-GIVE = "a model is a hub id, or a folder as transformers' save_pretrained writes it"
-CONVERT = (
-    "GGUF files are not read: give the hub id of the model that it was made from, or convert it "
-    "with transformers' from_pretrained(folder, gguf_file=name) and save_pretrained"
-)
+GIVE = "a model is a hub id, a GGUF file, or a folder as transformers' save_pretrained writes it"
+FETCH = "fetch the file and give its path, or the hub id of the model that it was made from"
 # Of its library; on the hub these families have an owner and a slash.
 OLLAMAS = re.compile(r"(codellama|deepseek|gemma|llama|mistral|phi|qwen|smollm|tinyllama)[\w.-]*")
 HUBS = ("https://huggingface.co/", "http://huggingface.co/", "huggingface.co/", "hf.co/")
@@ -31,12 +29,14 @@ def check(model: Any, revision: str | None = None) -> None:
     if not isinstance(model, str | Path):
         return
     path = Path(model)
-    if revision is not None and (model == BUNDLED or path.is_dir()):
+    if revision is not None and (model == BUNDLED or path.exists()):
         raise ValueError(
             f"revision {revision!r} is for models of the hub, and {str(model)!r} is none"
         )
     if path.is_file():
-        raise ValueError(_of_file(path))
+        if not located(path):
+            raise ValueError(_of_file(path))
+        return
     reason = _of_folder(path) if path.is_dir() else _of_name(str(model))
     if reason is not None:
         raise ValueError(reason)
@@ -54,8 +54,6 @@ def check_tokenizer(tokenizer: Any) -> None:
 def _of_file(path: Path) -> str:
     folder = path.absolute().parent
     whole = (folder / "config.json").is_file()
-    if _is_gguf(path):
-        return f"{path} is a GGUF file: {CONVERT}"
     if whole:
         return f"{path} is one file of a model: give its folder, {folder}"
     if not path.stat().st_size:
@@ -68,8 +66,9 @@ def _of_file(path: Path) -> str:
 def _of_folder(path: Path) -> str | None:
     if (path / "config.json").is_file():
         return None
-    if any(_is_gguf(file) for file in sorted(path.glob("*.gguf"))):
-        return f"{path} has a GGUF file and no config.json: {CONVERT}"
+    if held := sorted(file for file in path.glob("*.gguf") if located(file)):
+        # Several may be the parts of one.
+        return None if located(path) else f"{path} has several GGUF files: give one, {held[0]}"
     if (path / "adapter_config.json").is_file():
         return f"{path} holds an adapter: merge it into its model with peft's merge_and_unload"
     for pattern in ("*/config.json", "snapshots/*/config.json"):
@@ -86,15 +85,7 @@ def _of_name(name: str) -> str | None:
     if name.startswith((".", "/", "~")) or name.endswith((".gguf", *WEIGHTS)):
         return f"there is no file or folder {name!r}: {GIVE}"
     if name.upper().endswith("-GGUF"):
-        return f"{name!r} names GGUF files: {CONVERT}"
+        return f"{name!r} names GGUF files: {FETCH}"
     if ":" in name or OLLAMAS.fullmatch(name.lower()):
         return f"{name!r} looks like a name of Ollama's: {GIVE}, such as Qwen/Qwen3-0.6B"
     return None
-
-
-def _is_gguf(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(4) == b"GGUF"
-    except OSError:
-        return False

@@ -18,6 +18,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from draftproof import hub
 from draftproof.detokenizer import CHUNK, Detokenizer
+from draftproof.gguf.reader import located
+from draftproof.gguf.tokenizer import of_gguf
 
 
 class TextStream:
@@ -162,6 +164,8 @@ def load_tokenizer(model: Any, tokenizer: Any, options: dict[str, Any]) -> Any:
     name = tokenizer if tokenizer is not None else model
     if not isinstance(name, str | Path):
         return tokenizer  # any object with a tokenizer's calls, or None
+    if (file := located(name)) is not None:
+        return of_gguf(file)
     try:
         return AutoTokenizer.from_pretrained(str(name), **options, **hub.options(str(name)))
     except (OSError, ValueError, KeyError) as error:

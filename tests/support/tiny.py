@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.gemma3 import Gemma3TextConfig
 from transformers.models.llama import LlamaConfig
 from transformers.models.mistral import MistralConfig
+from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
 
 VOCABULARY = 97
@@ -30,6 +31,7 @@ COMMON: dict[str, Any] = {
 KINDS = ("full_attention", "sliding_attention")
 CONFIGS: dict[str, Any] = {
     "llama": lambda: LlamaConfig(**COMMON),
+    "qwen2": lambda: Qwen2Config(**COMMON),
     "qwen3": lambda: Qwen3Config(
         **COMMON,
         use_sliding_window=True,

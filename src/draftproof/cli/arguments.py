@@ -217,9 +217,6 @@ def info(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="Tell what passes of this model cost.")
     ] = None,
-    measure: Annotated[
-        bool, option(OUTPUT, "Measure what its passes cost, for later runs too (3 s).", "--measure")
-    ] = False,
     runner: options.Runner = "auto",
     dtype: options.Dtype = None,
     device: options.Device = "auto",
@@ -227,6 +224,9 @@ def info(
     threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    measure: Annotated[
+        bool, option(OUTPUT, "Measure what its passes cost, for later runs too (3 s).", "--measure")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> int:
     """Tell versions, devices, what is available or why not, and what passes cost."""

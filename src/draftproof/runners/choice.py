@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from draftproof import native
-from draftproof.runners import checkpoint, costs, loading, packing, probe
+from draftproof.gguf.reader import located
+from draftproof.runners import checkpoint, costs, gguf_checkpoint, loading, packing, probe
 from draftproof.runners.base import Target
 from draftproof.runners.checkpoint import Checkpoint
 from draftproof.runners.native import NativeRunner
@@ -64,7 +65,7 @@ def make(
         found = _checkpoint(model, **source)
         if found is not None and (must or suits(found.model)):
             return _native(found.model, dtype == INT8, threads, weights=found, **options)
-    loaded = loading.load(model, device=where, **source)
+    loaded = _loaded(model, device=where, **source)
     if not owned:
         loading.refuse_to_convert(loaded, device, "auto" if dtype == INT8 else dtype)
     if must or (runner == "auto" and owned and suits(loaded)):
@@ -100,7 +101,7 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
         if found is not None and packing.refusal(found.model) is None:
             options |= {"weights": found, "precision": precision, "team": target.team}
             return on_native(found.model, **options)
-    loaded = loading.load(model, device=target.device, **source)
+    loaded = _loaded(model, device=target.device, **source)
     if isinstance(target, TorchRunner):
         return on_torch(loaded, threads=threads, **options)
     if reason := packing.refusal(loading.unwrap(loaded)):
@@ -148,7 +149,16 @@ def _checkpoint(model: Any, **options: Any) -> Checkpoint | None:
     """What the native runner, if it is there, can read tensor by tensor."""
     if native.found() is None or not isinstance(model, str | Path):
         return None
+    if (file := located(model)) is not None:
+        return gguf_checkpoint.find(file, dtype=options["dtype"])
     return checkpoint.find(str(model), **options)
+
+
+def _loaded(model: Any, *, device: torch.device, **options: Any) -> Any:
+    """In memory, by transformers; a GGUF file's blocks as floating-point numbers."""
+    if (file := located(model)) is not None:
+        return gguf_checkpoint.load(file, dtype=options["dtype"], device=device)
+    return loading.load(model, device=device, **options)
 
 
 def _native(model: Any, int8: bool, threads: int | None, **options: Any) -> NativeRunner:

@@ -34,8 +34,8 @@ class Learnt(Protocol):
 
 
 def folder() -> Path:
-    """Where this user's costs are kept: below DRAFTPROOF_CACHE, or the system's cache folder."""
-    return Path(os.environ.get("DRAFTPROOF_CACHE") or user_cache_path("draftproof")) / "costs"
+    """Where this user's costs are kept."""
+    return user_cache_path("draftproof") / "costs"
 
 
 def keep(costs: Learnt, runner: Any) -> None:
@@ -100,6 +100,6 @@ def _save(costs: Learnt, before: int, file: Path, of: dict[str, Any], process: i
 def _tell(cause: str) -> None:
     warnings.warn(
         f"what passes cost is not kept for the next run ({cause}): "
-        "set DRAFTPROOF_CACHE to a folder that can be written",
+        "set XDG_CACHE_HOME to a folder that can be written",
         stacklevel=2,
     )

@@ -1,0 +1,288 @@
+"""What a GGUF file holds: its fields, and where its tensors lie. A file is input from strangers.
+
+Every count, length, offset and type is checked against the file's size before it is used; nothing
+is allocated that the file is too small for. Values of tensors are not looked at. After the format's
+description in ggml (docs/gguf.md), versions 2 and 3.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC = b"GGUF"
+SCALARS = {  # of a field, by number: how it is packed
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+STRING, ARRAY = 8, 9
+MOST_DIMENSIONS, MOST_ALIGNMENT = 4, 1 << 16
+BLOCKS = {  # of tensors, by number: name, elements of a block, and its bytes
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    30: ("BF16", 1, 2),
+    28: ("F64", 1, 8),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    29: ("IQ1_M", 256, 56),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+}
+PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor in a file: its type by name, its shape, outputs first, and its bytes."""
+
+    kind: str
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]  # a view of the file
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A GGUF file, all of its parts together."""
+
+    path: Path
+    fields: dict[str, Any]
+    tensors: dict[str, Stored]
+
+    @property
+    def architecture(self) -> str:
+        return str(self.field("general.architecture", str))
+
+    def field(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """The value of a field; raises `ValueError` for one of another type, or without any.
+
+        "{arch}" in the name is the model's architecture. default: where the field is missing.
+        """
+        name = name.replace("{arch}", str(self.fields.get("general.architecture")))
+        found = self.fields.get(name, default)
+        if found is None:
+            raise ValueError(f"{self.path} has no {name}: it is not a language model, or damaged")
+        if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+            raise ValueError(f"{self.path}: {name} is of type {type(found).__name__}: damaged")
+        return found
+
+
+def located(model: object) -> Path | None:
+    """The GGUF file that a path names: itself, or the only one of a folder without config.json."""
+    if not isinstance(model, str | Path):
+        return None
+    path = Path(model)
+    try:
+        if path.is_dir() and not (path / "config.json").exists():
+            firsts = [each for each in path.glob("*.gguf") if not _later(each)]
+            return firsts[0] if len(firsts) == 1 else None
+        with path.open("rb") as file:
+            return path if file.read(4) == MAGIC else None
+    except OSError:
+        return None
+
+
+def _later(path: Path) -> bool:
+    split = PART.fullmatch(path.name)
+    return split is not None and int(split[2]) != 1
+
+
+def read(path: Path) -> File:
+    """A file, or the parts that it is the first of. Raises `ValueError`, in one sentence."""
+    split = PART.fullmatch(path.name)
+    fields, tensors = _read(path)
+    parts = fields.get("split.count", 1)
+    if not isinstance(parts, int) or not 0 < parts < 1000:
+        raise ValueError(f"{path}: it says that it is one of {parts!r} parts: it is damaged")
+    if parts > 1:
+        if split is None or int(split[3]) != parts:
+            raise ValueError(
+                f"{path} is one of {parts} parts, which its name does not say: name them "
+                f"NAME-00001-of-{parts:05}.gguf and so on"
+            )
+        if int(split[2]) != 1:
+            raise ValueError(f"{path} is a later part: give {_part(path, split, 1)}")
+        for number in range(2, parts + 1):
+            other = _part(path, split, number)
+            if not other.is_file():
+                raise ValueError(f"part {number} of {parts} is missing: {other}")
+            more = _read(other)[1]
+            if doubled := tensors.keys() & more.keys():
+                raise ValueError(f"{other}: {min(doubled)} is in another part too")
+            tensors |= more
+    return File(path, fields, tensors)
+
+
+def _part(path: Path, split: re.Match[str], number: int) -> Path:
+    return path.with_name(f"{split[1]}-{number:05}-of-{split[3]}.gguf")
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Stored]]:
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty: fetch it again")
+    try:
+        with path.open("rb") as file:
+            return _contents(_Cursor(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    except _Damaged as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+class _Damaged(Exception):
+    """What is wrong with a file, in words that follow its name."""
+
+
+class _Cursor:
+    """Reads on through the bytes of a file, and never beyond its end."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data, self.at = data, 0
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.at
+
+    def take(self, size: int) -> bytes:
+        if size > self.left:
+            raise _Damaged("it ends too early: fetch it again")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def one(self, form: str) -> Any:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def count(self, size: int, what: str) -> int:
+        """A number of things that take `size` bytes each at least."""
+        found: int = self.one("<Q")
+        if found * size > self.left:
+            raise _Damaged(f"it says that it has {found} {what}, for which it is too small")
+        return found
+
+    def text(self) -> str:
+        return self.texts(1)[0]
+
+    def texts(self, count: int) -> list[str]:
+        """So many at once: vocabularies have hundreds of thousands."""
+        data, at, end, found = self.data, self.at, len(self.data), []
+        length = struct.Struct("<Q").unpack_from
+        try:
+            for _ in range(count):
+                begin = at + 8
+                at = begin + length(data, at)[0]
+                if at > end:
+                    raise _Damaged("a text in it is longer than the file is")
+                found.append(data[begin:at].decode())
+        except struct.error:
+            raise _Damaged("it ends too early: fetch it again") from None
+        except UnicodeDecodeError:
+            raise _Damaged("a name or text in it is not UTF-8: it is damaged") from None
+        self.at = at
+        return found
+
+    def value(self, kind: int) -> Any:
+        if kind in SCALARS:
+            return self.one(SCALARS[kind])
+        if kind == STRING:
+            return self.text()
+        if kind == ARRAY:
+            return self._array(self.one("<I"))
+        raise _Damaged(f"a field is of type {kind}, which no GGUF file has: it is damaged")
+
+    def _array(self, kind: int) -> list[Any]:
+        if kind == STRING:
+            return self.texts(self.count(8, "texts"))
+        if kind not in SCALARS:
+            raise _Damaged(f"a list is of type {kind}, which no model has: it is damaged")
+        form = SCALARS[kind]
+        size = struct.calcsize(form)
+        count = self.count(size, "values")
+        values: list[Any] = np.frombuffer(self.take(count * size), form).tolist()
+        return values
+
+
+def _contents(cursor: _Cursor) -> tuple[dict[str, Any], dict[str, Stored]]:
+    if cursor.take(4) != MAGIC:
+        raise _Damaged("it does not begin as a GGUF file does")
+    version = cursor.one("<I")
+    if version not in (2, 3):
+        swapped = version % 0x10000 == 0
+        raise _Damaged(
+            "it is big-endian: get the file for this machine"
+            if swapped
+            else f"it is of version {version}, and 2 and 3 are read: get a newer file"
+        )
+    tensors = cursor.count(24, "tensors")
+    fields: dict[str, Any] = {}
+    for _ in range(cursor.count(13, "fields")):
+        name = cursor.text()
+        if name in fields:
+            raise _Damaged(f"it has {name} twice")
+        fields[name] = cursor.value(cursor.one("<I"))
+    alignment = fields.get("general.alignment", 32)
+    if type(alignment) is not int or not 0 < alignment <= MOST_ALIGNMENT or alignment % 8:
+        raise _Damaged(f"its alignment is {alignment!r}")
+    placed: dict[str, Callable[[int], Stored]] = {}
+    for _ in range(tensors):
+        name = cursor.text()
+        if name in placed:
+            raise _Damaged(f"it has the tensor {name} twice")
+        placed[name] = _tensor(cursor, name, alignment)
+    begin = -(-cursor.at // alignment) * alignment
+    return fields, {name: place(begin) for name, place in placed.items()}
+
+
+def _tensor(cursor: _Cursor, name: str, alignment: int) -> Callable[[int], Stored]:
+    """Reads where a tensor lies; its bytes are had when it is known where all of them begin."""
+    dimensions = cursor.one("<I")
+    if not 0 < dimensions <= MOST_DIMENSIONS:
+        raise _Damaged(f"{name} has {dimensions} dimensions")
+    shape = tuple(cursor.one("<Q") for _ in range(dimensions))[::-1]
+    number, offset = cursor.one("<I"), cursor.one("<Q")
+    if number not in BLOCKS:
+        raise _Damaged(f"{name} is of type {number}, which is not known: get another file")
+    kind, elements, size = BLOCKS[number]
+    if shape[-1] % elements:
+        raise _Damaged(f"{name} has rows of {shape[-1]}, no multiple of {kind}'s {elements}")
+    total = math.prod(shape) // elements * size
+    if offset % alignment or not total:
+        raise _Damaged(f"{name} is empty, or begins at {offset}, which is not aligned")
+
+    def place(begin: int) -> Stored:
+        if begin + offset + total > len(cursor.data):
+            raise _Damaged(f"{name} ends behind its end: it is cut short, fetch it again")
+        return Stored(kind, shape, np.frombuffer(cursor.data, np.uint8, total, begin + offset))
+
+    return place

@@ -1,0 +1,81 @@
+"""The tensors of a GGUF file by transformers' names, as floating-point numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftproof.gguf import blocks
+from draftproof.gguf.configuration import FREQUENCIES, stored_name
+from draftproof.gguf.reader import File
+
+PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+UNUSED = (FREQUENCIES, "attn_rot_embd.weight", "rope_factors_long.weight")
+
+
+class Tensors:
+    """name -> tensor, read from the file each time. config: of the model."""
+
+    def __init__(self, file: File, config: Any) -> None:
+        self.file, self.config = file, config
+
+    def __contains__(self, name: str) -> bool:
+        return stored_name(name) in self.file.tensors
+
+    def check(self, shapes: dict[str, list[int]]) -> None:
+        """Raises `ValueError` unless these, by transformers' names, are all that the file holds."""
+        wanted = {stored_name(name): shape for name, shape in shapes.items()}
+        path, tensors = self.file.path, self.file.tensors
+        if missing := wanted.keys() - tensors.keys():
+            raise ValueError(f"{path} lacks {min(missing)}: it is damaged, or of another kind")
+        known = {name for name in tensors if name.endswith(UNUSED)}
+        if unknown := tensors.keys() - wanted.keys() - known:
+            raise ValueError(
+                f"{path} has {min(unknown)}, which no {self.file.architecture} model has"
+            )
+        for name, shape in wanted.items():
+            if list(tensors[name].shape) != shape:
+                raise ValueError(
+                    f"{path}: {name} has the shape {list(tensors[name].shape)}, and its fields "
+                    f"say {shape}: it is damaged"
+                )
+
+    def __getitem__(self, name: str) -> Tensor:
+        """In the file's own floating type; float32 of what lies there in blocks."""
+        stored = self.file.tensors[stored_name(name)]
+        data = torch.from_numpy(stored.data.copy())
+        if stored.kind in PLAIN:
+            tensor = data.view(PLAIN[stored.kind]).view(stored.shape)
+        elif stored.kind in blocks.KINDS:
+            tensor = blocks.numbers(stored.kind, data).view(stored.shape)
+        else:
+            import gguf  # a quarter of a second, for those who have such a file
+
+            rows = stored.data.reshape(*stored.shape[:-1], -1)
+            kind = gguf.GGMLQuantizationType[stored.kind]
+            tensor = torch.from_numpy(gguf.quants.dequantize(rows, kind))
+        if self.file.architecture == "llama":
+            tensor = self._in_halves(name, tensor)
+        return tensor
+
+    def factors(self) -> Tensor | None:
+        """(head_dim / 2,) What rotary frequencies are divided by, if the file has such."""
+        stored = self.file.tensors.get(FREQUENCIES)
+        if stored is None:
+            return None
+        if stored.kind != "F32" or stored.shape != (self.config.head_dim // 2,):
+            raise ValueError(f"{self.file.path}: {FREQUENCIES} is not as it should be: damaged")
+        return torch.from_numpy(stored.data.copy()).view(torch.float32)
+
+    def _in_halves(self, name: str, tensor: Tensor) -> Tensor:
+        """Queries and keys of these files rotate neighbours; transformers rotates two halves."""
+        heads = {
+            "q_proj": self.config.num_attention_heads,
+            "k_proj": self.config.num_key_value_heads,
+        }.get(name.split(".")[-2])
+        if heads is None:
+            return tensor
+        pairs = tensor.view(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
+        return pairs.transpose(1, 2).reshape(tensor.shape)

@@ -1,0 +1,76 @@
+"""A GGUF file as a checkpoint: its blocks become floating-point numbers, tensor by tensor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from draftproof.gguf.configuration import HEAD, configuration
+from draftproof.gguf.reader import read
+from draftproof.gguf.weights import Tensors
+from draftproof.runners.checkpoint import Checkpoint
+
+
+class GgufCheckpoint(Checkpoint):
+    """`Weights` that lie in a GGUF file."""
+
+    def __init__(self, model: PreTrainedModel, tensors: Tensors, dtype: torch.dtype) -> None:
+        super().__init__(model, {}, dtype)
+        self.tensors = tensors
+        self.tied = HEAD not in tensors
+
+    def __contains__(self, name: str) -> bool:
+        return self._place(name) in self.tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[self._place(name)].to(self.dtype)
+
+
+def find(path: Path, *, dtype: torch.dtype | None) -> GgufCheckpoint:
+    """The checkpoint; nothing of its tensors is read. dtype: None is bfloat16.
+
+    Raises `ValueError`, in one sentence, for a file that is damaged or of another kind.
+    """
+    file = read(path)
+    config, wanted = configuration(file), dtype or torch.bfloat16
+    tensors = Tensors(file, config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=wanted)
+    tensors.check(
+        {
+            name: list(tensor.shape)
+            for name, tensor in model.state_dict().items()
+            if not (name == HEAD and config.tie_word_embeddings)
+        }
+    )
+    _rotate(model, tensors)
+    model.generation_config = GenerationConfig(
+        bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id
+    )
+    return GgufCheckpoint(model.eval(), tensors, wanted)
+
+
+def load(path: Path, *, dtype: torch.dtype | None, device: torch.device) -> PreTrainedModel:
+    """The model in memory. Raises `ValueError`, as `find`."""
+    found = find(path, dtype=dtype)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(found.config, dtype=found.dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(found[name])
+    model.tie_weights()
+    _rotate(model, found.tensors)
+    model.generation_config = found.model.generation_config
+    placed: PreTrainedModel = torch.nn.Module.to(model, device).eval()
+    return placed
+
+
+def _rotate(model: PreTrainedModel, tensors: Tensors) -> None:
+    """Frequencies, which a meta device does not compute; divided by what the file says."""
+    made = type(model.model.rotary_emb)(config=tensors.config)
+    factors = tensors.factors()
+    if factors is not None:
+        made.inv_freq = made.inv_freq / factors
+    model.model.rotary_emb = made

@@ -1,0 +1,173 @@
+"""A GGUF file is input from strangers: whatever is wrong with it, one sentence says so, at once."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+import draftproof as dp
+import gguf_files
+from draftproof import bundled
+from draftproof.gguf.configuration import configuration
+from draftproof.gguf.reader import read
+from draftproof.gguf.tokenizer import of_gguf
+from draftproof.gguf.weights import Tensors
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file in which all is well, with a vocabulary."""
+    own = AutoTokenizer.from_pretrained(bundled.folder("target"))
+    model = gguf_files.model("llama", vocab_size=len(own))
+    folder = tmp_path_factory.mktemp("gguf")
+    return gguf_files.write(folder / "whole.gguf", model, "Q8_0", own, general__alignment=32)
+
+
+def after(data: bytes, name: bytes, size: int = 0) -> int:
+    """Where the value of a field begins, or what follows the name of a tensor."""
+    return data.index(name) + len(name) + size
+
+
+def put(name: bytes, form: str, value: Any, skip: int = 0) -> Callable[[bytes], bytes]:
+    """Another value so many bytes behind a name."""
+
+    def change(data: bytes) -> bytes:
+        at = after(data, name, skip)
+        return data[:at] + struct.pack(form, value) + data[at + struct.calcsize(form) :]
+
+    return change
+
+
+def at_start(form: str, value: Any, at: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:at] + struct.pack(form, value) + data[at + struct.calcsize(form) :]
+
+
+DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "no file of this kind": (lambda data: b"GGML" + data[4:], "is a file and no model"),
+    "cut short in its data": (lambda data: data[:-1000], "cut short, fetch it again"),
+    "cut short in its fields": (lambda data: data[:300], "too early|too small|longer than"),
+    "nothing behind its name": (lambda data: data[:4], "ends too early"),
+    "version 1": (at_start("<I", 1, 4), "of version 1, and 2 and 3 are read"),
+    "big-endian": (at_start(">I", 3, 4), "big-endian"),
+    "too many tensors": (at_start("<Q", 1 << 60, 8), "tensors, for which it is too small"),
+    "too many fields": (at_start("<Q", 1 << 60, 16), "fields, for which it is too small"),
+    "a type of field": (put(b"llama.block_count", "<I", 77), "of type 77, which no GGUF"),
+    "no blocks": (put(b"llama.block_count", "<I", 0, 4), "block_count is 0"),
+    "too many blocks": (put(b"llama.block_count", "<I", 1 << 31, 4), "block_count is"),
+    "more blocks than there are": (put(b"llama.block_count", "<I", 3, 4), "lacks blk.2"),
+    "fewer blocks": (put(b"llama.block_count", "<I", 1, 4), "which no llama model has"),
+    "a field of another type": (put(b"llama.block_count", "<I", 6), "is of type float"),
+    "an alignment": (put(b"general.alignment", "<I", 31, 4), "its alignment is 31"),
+    "an unknown type": (put(b"blk.0.ffn_down.weight", "<I", 63, 20), "of type 63"),
+    "a type of blocks": (put(b"blk.0.ffn_down.weight", "<I", 12, 20), "no multiple of Q4_K"),
+    "no dimensions": (put(b"blk.0.ffn_down.weight", "<I", 0), "has 0 dimensions"),
+    "many dimensions": (put(b"blk.0.ffn_down.weight", "<I", 1 << 31), "dimensions"),
+    "an empty tensor": (put(b"blk.0.ffn_down.weight", "<Q", 0, 4), "is empty, or begins at"),
+    "a huge tensor": (put(b"blk.0.ffn_down.weight", "<Q", 1 << 62, 4), "cut short"),
+    "a tensor far away": (put(b"blk.0.ffn_down.weight", "<Q", 1 << 62, 24), "cut short"),
+    "a crooked tensor": (put(b"blk.0.ffn_down.weight", "<Q", 7, 24), "is not aligned"),
+    "another shape": (put(b"blk.0.ffn_down.weight", "<Q", 64, 4), "has the shape"),
+    "a doubled tensor": (
+        lambda data: data.replace(b"blk.0.ffn_down.weight", b"blk.1.ffn_down.weight"),
+        "the tensor blk.1.ffn_down.weight twice",
+    ),
+    "a missing tensor": (
+        lambda data: data.replace(b"blk.0.ffn_down.weight", b"blk.0.ffn_dawn.weight"),
+        "lacks blk.0.ffn_down.weight",
+    ),
+    "text that is none": (put(b"tokenizer.ggml.model", "<B", 0xFF, 12), "not UTF-8"),
+    "an end that is no token": (
+        put(b"tokenizer.ggml.eos_token_id", "<I", 1 << 30, 4),
+        "its eos token is 1073741824, of",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_what_is_damaged_is_refused_in_a_sentence(
+    run: Any, whole: Path, tmp_path: Path, name: str
+) -> None:
+    change, says = DAMAGE[name]
+    file = tmp_path / "bad.gguf"
+    file.write_bytes(change(whole.read_bytes()))
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=says) as error:
+        dp.LLM(file, speculate=None)
+    assert "\n" not in str(error.value) and str(file) in str(error.value)
+    assert time.monotonic() - began < 5  # seconds, on a machine that is busy
+    code, out, err = run("generate", str(file), "x")
+    assert (code, out) == (2, "") and err.count("\n") == 1
+
+
+def test_weights_that_are_not_finite_are_refused(whole: Path, tmp_path: Path) -> None:
+    stored = read(whole).tensors["blk.0.ffn_down.weight"]
+    data = whole.read_bytes()
+    at = data.index(stored.data[:34].tobytes())
+    file = tmp_path / "bad.gguf"
+    file.write_bytes(data[:at] + struct.pack("<e", float("nan")) + data[at + 2 :])
+    with pytest.raises(ValueError, match="not finite|NaN|nan"):
+        dp.LLM(file, speculate=None)
+
+
+def _fuzz(whole: Path, folder: Path, count: int, seed: int) -> int:
+    """Mutated headers; how many of them were refused. Anything but `ValueError` is a defect."""
+    data, rng, refused = whole.read_bytes(), random.Random(seed), 0
+    file, header = folder / "fuzzed.gguf", data.index(b"token_embd.weight") + 2000
+    tracemalloc.start()
+    for _ in range(count):
+        mutated = bytearray(data)
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            # Names and counts at both ends of the header; the vocabulary in between is long.
+            at = rng.randrange(1200) if rng.random() < 0.6 else header - rng.randrange(6000)
+            if rng.random() < 0.5:
+                mutated[at] = rng.randrange(256)
+            else:
+                value = rng.choice((0, 1, 1 << 31, 1 << 40, (1 << 64) - 1))
+                mutated[at : at + 8] = struct.pack("<Q", value)
+        if rng.random() < 0.1:
+            del mutated[rng.randrange(len(mutated)) :]
+        file.write_bytes(mutated)
+        tracemalloc.reset_peak()
+        began = time.monotonic()
+        try:
+            found = read(file)
+            Tensors(found, configuration(found)).check({})
+        except ValueError as error:
+            refused += 1
+            assert "\n" not in str(error)
+        assert time.monotonic() - began < 10
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(data) + (8 << 20)
+    tracemalloc.stop()
+    return refused
+
+
+def test_mutated_headers_crash_nothing(whole: Path, tmp_path: Path) -> None:
+    assert _fuzz(whole, tmp_path, 300, 0) > 100
+
+
+@pytest.mark.slow
+def test_many_mutated_headers_crash_nothing(whole: Path, tmp_path: Path) -> None:
+    assert _fuzz(whole, tmp_path, 10_000, 1) > 3000
+
+
+def test_a_mutated_vocabulary_crashes_nothing(whole: Path, tmp_path: Path) -> None:
+    data, rng = whole.read_bytes(), random.Random(3)
+    begin, end = data.index(b"tokenizer.ggml.model"), data.index(b"token_embd.weight")
+    file = tmp_path / "fuzzed.gguf"
+    for _ in range(20):
+        mutated = bytearray(data)
+        for _ in range(4):
+            mutated[rng.randrange(begin, end)] = rng.randrange(128)
+        file.write_bytes(mutated)
+        try:
+            of_gguf(file)("def f(x): return 12345")
+        except ValueError as error:
+            assert "\n" not in str(error)

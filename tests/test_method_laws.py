@@ -19,10 +19,11 @@ import draftproof as dp
 import oracles
 from drafters import METHODS, check_counters, target
 from draftproof.drafting import growth
+from draftproof.drafting.fixed import Fixed
 from draftproof.proposers import specinfer
 from draftproof.tree import TokenTree
 from draftproof.verify import verify_typical
-from laws import WARPED, check_law, small
+from laws import WARPED, V, check_law, small
 from method_prompts import GREEDY, PROMPTS, SAMPLED, plain, texts
 
 # --- laws under the rejection rule ---
@@ -45,6 +46,8 @@ DRAWN = {
         [dp.SuffixAutomaton(min_match=1), dp.DraftModel(small(1), 3, branch=3)], 4
     ),
     "lookahead": lambda: dp.Lookahead(3, 3, 3),
+    "auto, copied": lambda: dp.Auto(dp.NGram(min_ngram=1)),
+    "auto, drawn": lambda: dp.Auto(dp.DraftModel(small(1), 3, min_confidence=0.0)),
 }
 
 
@@ -63,6 +66,21 @@ def test_laws(method: str) -> None:
 def test_laws_at_length(method: str, options: dict[str, Any]) -> None:
     made = DRAWN[method]()
     check_law("rejection", made, 12000, max_tokens=5, length=4, target=of(method), **options)
+
+
+def test_a_controller_that_looks_at_what_was_drawn_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same test, with a defect that tempts: drafts are run only where they seem good."""
+    cut = Fixed._cut
+
+    def choosy(self: Fixed, text: Any, *given: Any) -> TokenTree:
+        tree: TokenTree = cut(self, text, *given)
+        return tree.truncate(0) if len(tree) > 1 and tree.tokens[1] < V // 2 else tree
+
+    monkeypatch.setattr(Fixed, "_cut", choosy)
+    with pytest.raises(AssertionError):
+        check_law("rejection", DRAWN["auto, drawn"](), 900, max_tokens=4)
 
 
 @pytest.mark.parametrize("method", ["specinfer", "staged, a draft's laws"])

@@ -66,6 +66,7 @@ def test_what_is_no_model(run: Any, things: Path, name: str, says: str) -> None:
     [
         ("https://huggingface.co/Qwen/Qwen3-8B/tree/main", "write Qwen/Qwen3-8B"),
         ("hf.co/Qwen/Qwen3-8B", "write Qwen/Qwen3-8B"),
+        ("bundlde", "did you mean bundled?"),
         ("llama3.2:1b", "looks like a name of Ollama's"),
         ("qwen2.5", "looks like a name of Ollama's"),
         ("Qwen/Qwen3-8B-GGUF", "names GGUF files"),

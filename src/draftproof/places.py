@@ -5,6 +5,7 @@ Looks at names and the first bytes of files; loads nothing and asks no hub.
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,8 @@ def _of_name(name: str) -> str | None:
         return f"there is no file or folder {name!r}: {GIVE}"
     if name.upper().endswith("-GGUF"):
         return f"{name!r} names GGUF files: {FETCH}"
+    if name != BUNDLED and difflib.get_close_matches(name.lower(), [BUNDLED], cutoff=0.8):
+        return f"there is no model {name!r}: did you mean {BUNDLED}?"
     if ":" in name or OLLAMAS.fullmatch(name.lower()):
         return f"{name!r} looks like a name of Ollama's: {GIVE}, such as Qwen/Qwen3-0.6B"
     return None

@@ -234,7 +234,7 @@ def resident(what):
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 found = checkpoint.find(sys.argv[1], dtype=None)
 before = resident("VmRSS")
-packed = packing.Packed(found, native.PRECISIONS[sys.argv[2]])
+packed = packing.Packed(found, sys.argv[2])
 largest = max(p.numel() * p.element_size() for p in found.model.parameters())
 print((resident("VmHWM") - before - largest) / packed.bytes)
 """

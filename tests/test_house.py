@@ -30,7 +30,7 @@ hub                     <-  | huggingface_hub
 gguf gguf.*             <- gguf.* | torch transformers numpy tokenizers gguf
 runners.loading         <- hub runners.kv | torch transformers huggingface_hub
 runners.checkpoint      <- hub runners.* | torch transformers safetensors
-runners.gguf_checkpoint <- gguf.* runners.checkpoint | torch transformers
+runners.gguf_checkpoint <- native gguf.* runners.checkpoint runners.weights | torch transformers
 runners.choice          <- native gguf.* runners runners.* | torch
 runners.costs           <- tree clock runners.base runners.kept runners.takeover | torch numpy
 runners.kept            <- clock | torch platformdirs

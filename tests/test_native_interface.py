@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compiled import SHAPE, Raw, floats, ids
+from compiled import SHAPE, Raw, floats, ids, same_format
 from draftproof import native
 
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
@@ -144,7 +144,7 @@ def test_taps_that_fit(row: int) -> None:
 def test_rows_of_another_model_and_models_that_are_not_whole(row: int) -> None:
     library, other = native.library(), model(native.INT8)
     assert other.forward(team(), row, [1])[0] == BAD
-    bare = library.dp_model_new(byref(model().shape), b"")
+    bare = library.dp_model_new(byref(model().shape), same_format(2, native.BF16), b"")
     own = library.dp_row_new(bare)
     assert library.dp_row_reserve(own, SLOTS) == GOOD
     other_model, model().model = model().model, bare  # no vectors yet
@@ -254,19 +254,38 @@ def test_windows_that_no_layer_has(window: float, row: int) -> None:
         {"intermediate": -1},
         {"vocabulary": 0},
         {"vocabulary": FAR},
-        {"formats": native.formats(2)},
-        {"formats": native.formats([0, 0, 0, 0, -1])},
     ],
 )
 def test_shapes_that_no_model_has(changes: dict[str, int]) -> None:
     library, shape = native.library(), native.Shape(**{**SHAPE, **changes})
-    assert library.dp_model_bytes(byref(shape)) < 0
-    assert library.dp_model_new(byref(shape), b"portable") is None
+    formats = same_format(2, native.BF16)
+    assert library.dp_model_bytes(byref(shape), formats) < 0
+    assert library.dp_model_new(byref(shape), formats, b"portable") is None
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {native.HEAD: -1},
+        {native.HEAD: 9},
+        {native.EMBEDDINGS: -2},
+        {native.DOWN: 99},
+        {native.Q: native.INT8},  # beside keys in bfloat16
+        {native.GATE: native.INT8, native.UP: native.INT4},  # which share panels
+    ],
+)
+def test_formats_that_cannot_be_or_not_side_by_side(kinds: dict[int, int]) -> None:
+    library, shape = native.library(), native.Shape(**SHAPE)
+    usual = {native.EMBEDDINGS: -1}
+    formats = native.formats(2, lambda which, _: {**usual, **kinds}.get(which, native.BF16))
+    assert library.dp_model_bytes(byref(shape), formats) == BAD
+    assert library.dp_model_new(byref(shape), formats, b"portable") is None
+    assert library.dp_model_bytes(byref(shape), None) == BAD
 
 
 def test_kernels_teams_and_rates_that_there_are_not() -> None:
     library, shape = native.library(), native.Shape(**SHAPE)
-    assert library.dp_model_new(byref(shape), b"abacus") is None
+    assert library.dp_model_new(byref(shape), same_format(2, native.BF16), b"abacus") is None
     assert library.dp_team_new(FAR) is None
     for size, rows in ((-1, 1), (0, 1), (1 << 20, 0), (1 << 20, -1), (1 << 20, 13)):
         assert library.dp_read_rate(team(), size, rows) == 0.0

@@ -58,7 +58,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> Iterator[packing.Packed]:
     monkeypatch.setattr(native, "library", library)
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr("draftproof.runners.kv.FIRST_SLOTS", 16)
-    yield packing.Packed(LoadedWeights(model()), native.BF16, kernels="portable")
+    yield packing.Packed(LoadedWeights(model()), "bfloat16", kernels="portable")
     library().dp_refuse(0, 0)
 
 
@@ -203,7 +203,7 @@ def interrupted(made: NativeRunner, at: int) -> bool:
 
 def test_a_step_that_is_interrupted_at_any_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftproof.runners.kv.FIRST_SLOTS", 16)
-    packed = packing.Packed(LoadedWeights(model()), native.BF16)
+    packed = packing.Packed(LoadedWeights(model()), "bfloat16")
     want, at = step(runner(packed), [0, 1, 2]), 0
     while True:
         made, at = runner(packed), at + 1
@@ -217,7 +217,7 @@ def test_a_step_that_is_interrupted_at_any_line(monkeypatch: pytest.MonkeyPatch)
 def test_weights_that_find_no_memory(packed: packing.Packed) -> None:
     def attempt(_: None) -> packing.Packed | None:
         try:
-            return packing.Packed(LoadedWeights(model()), native.BF16, kernels="portable")
+            return packing.Packed(LoadedWeights(model()), "bfloat16", kernels="portable")
         except MemoryError as error:
             assert str(error).startswith("no memory")
             return None

@@ -61,7 +61,7 @@ def overflowing() -> PreTrainedModel:
 
 @cache
 def packed(made: PreTrainedModel, precision: str, kernels: str = "") -> packing.Packed:
-    return packing.Packed(LoadedWeights(made), native.PRECISIONS[precision], kernels=kernels)
+    return packing.Packed(LoadedWeights(made), precision, kernels=kernels)
 
 
 def runner(name: str = "llama", precision: str = "bfloat16", **options: Any) -> NativeRunner:

@@ -32,7 +32,7 @@ LLM = {
     "gpu_memory_utilization": "caches take what requests need: use max_batch= and max_length=",
     "kv_cache_dtype": "keys and values are kept as the model computes them: drop it",
     "load_format": "safetensors and PyTorch files are found by themselves: drop it",
-    "load_in_4bit": 'there is no 4-bit precision: use dtype="int8"',
+    "load_in_4bit": 'use dtype="int4"',
     "load_in_8bit": 'use dtype="int8"',
     "max_model_len": "use max_length=",
     "max_num_seqs": "use max_batch=",

@@ -42,6 +42,11 @@ SHAPE: dict[str, Any] = {
 }
 
 
+def same_format(layers: int, kind: int) -> Any:
+    """Of all matrices; embeddings are the head's."""
+    return native.formats(layers, lambda which, _: -1 if which == native.EMBEDDINGS else kind)
+
+
 def build(
     folder: Path,
     name: str,
@@ -80,9 +85,9 @@ class Raw:
 
     def __init__(self, library: Any, precision: int = native.BF16, **changes: Any) -> None:
         self.library = library
-        formats = native.formats(precision)  # of all matrices
-        self.shape = native.Shape(**{**SHAPE, "formats": formats, **changes})
-        self.model = library.dp_model_new(byref(self.shape), b"portable")
+        self.shape = native.Shape(**{**SHAPE, **changes})
+        formats = same_format(self.shape.layers, precision)
+        self.model = library.dp_model_new(byref(self.shape), formats, b"portable")
         if not self.model:
             raise MemoryError
         s = self.shape

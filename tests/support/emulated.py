@@ -30,7 +30,7 @@ MORE = [
     *(compiled.SOURCES / f"kernels_{name}.cpp" for name in ("avx2", "avx512", "amx")),
 ]
 AVX512 = (
-    *("-DDP_X86", f"-I{compiled.SUPPORT}", "-mavx2", "-mfma"),
+    *("-DDP_X86", f"-I{compiled.SUPPORT}", "-mavx2", "-mfma", "-mf16c"),
     *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni", "bf16")),
 )
 FLAGS = (*AVX512, "-DDP_AMX", "-DDP_EMULATE_TILES")
@@ -112,7 +112,7 @@ class Product:
         int8 = precision == "int8"
         self.inputs = count + -count % (GROUP if int8 else 2)
         groups = self.inputs // GROUP
-        self.row_bytes = groups * 40 if int8 else self.inputs * 2
+        self.row_bytes = groups * 48 if int8 else self.inputs * 2
         self.panel = Guarded(groups * (GROUP * PANEL + 2 * PANEL) if int8 else self.inputs * 64)
         self.prepared = np.zeros((len(rows), self.row_bytes), np.uint8)
         weights, rows = (np.ascontiguousarray(each, np.float32) for each in (weights, rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cache
 from random import Random
@@ -20,18 +21,30 @@ from draftproof import native
 from draftproof.runners import packing
 from draftproof.runners.base import Work
 from draftproof.runners.native import NativeRunner
+from draftproof.runners.packed_formats import MATRICES
 from draftproof.runners.team import Team
 from draftproof.runners.weights import LoadedWeights
 from draftproof.tree import TokenTree
 
 V = 99
 SETS = ("portable", "avx2", "avx512", "amx")
-PRECISIONS = ("bfloat16", "int8")
-FORMATS: dict[str, Any] = {  # of the head, q k v, o, gate and up, down
-    "bfloat16": native.BF16,
-    "int8": native.INT8,
-    "mixed": [native.BF16, native.INT8, native.BF16, native.BF16, native.INT8],
-    "mixed otherwise": [native.INT8, native.BF16, native.INT8, native.INT8, native.BF16],
+PRECISIONS = ("bfloat16", "int8", "int4")
+FORMATS: dict[str, Any] = {  # of those that are not bfloat16
+    "bfloat16": "bfloat16",
+    "int8": "int8",
+    "int4": "int4",
+    "mixed": {
+        native.Q: native.INT8,
+        native.K: native.INT8,
+        native.V: native.INT8,
+        native.DOWN: native.INT4,
+    },
+    "mixed otherwise": {
+        native.HEAD: native.INT4,
+        native.OUT: native.INT8,
+        native.GATE: native.INT4,
+        native.UP: native.INT4,
+    },
 }
 SIZES: dict[str, Any] = {
     **tiny.COMMON,
@@ -102,6 +115,27 @@ def team(threads: int) -> Team:
 @cache
 def packed(name: str, precision: str, kernels: str = "") -> packing.Packed:
     return packing.Packed(LoadedWeights(model(name)), FORMATS[precision], kernels=kernels)
+
+
+@cache
+def as_packed(name: str, precision: str) -> PreTrainedModel:
+    """In float32, with the weights that the kernels multiply."""
+    made, from_ = copy.deepcopy(model(name, torch.float32)), packed(name, precision)
+    made.lm_head.weight = torch.nn.Parameter(unpacked(from_, native.HEAD, 0, made.lm_head))
+    for number, layer in enumerate(made.model.layers):
+        for which, path in MATRICES.items():
+            linear = layer.get_submodule(path)
+            linear.weight.data = unpacked(from_, which, number, linear)
+    return made
+
+
+def unpacked(of: packing.Packed, which: int, layer: int, linear: Any) -> Tensor:
+    """A matrix (out, in) out of its panels."""
+    weight = torch.empty(linear.out_features, linear.in_features)
+    for output, row in enumerate(weight):
+        args = of.handle, which, layer, output, row.data_ptr()
+        assert of.library.dp_model_weights(*args) == native.OK
+    return weight
 
 
 def runner(

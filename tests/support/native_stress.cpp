@@ -34,12 +34,13 @@ dp_model *model_of(int format) {
   s.head_dim = 16;
   s.intermediate = 50;
   s.vocabulary = kVocabulary;
-  for (int32_t &each : s.formats) each = format;
   s.has_qk_norm = 1;
   s.eps = 1e-6f;
   s.rope_scale = 1.0f;
   s.attention_scale = 0.25f;
-  dp_model *model = dp_model_new(&s, "");
+  std::vector<int32_t> formats(DP_Q + (DP_MATRICES - DP_Q) * s.layers, format);
+  formats[DP_EMBEDDINGS] = -1;
+  dp_model *model = dp_model_new(&s, formats.data(), "");
   must(model, "a model");
   uint32_t state = 7;
   const auto matrix = [&](int which, int layer, int outputs, int inputs) {

@@ -103,13 +103,14 @@ Logprobs = Annotated[int | None, option(SAMPLING, "The best k per token, in --js
 N = Annotated[int, option(SAMPLING, "Several answers are not streamed.", "--completions")]
 
 # The model
-Runner = Annotated[str, option(LOADING, "auto, native (bfloat16 and int8, CPU) or torch.")]
+Runner = Annotated[str, option(LOADING, "auto, native (bfloat16, int8 and int4, CPU) or torch.")]
 Dtype = Annotated[
-    str | None, option(LOADING, "auto, float32, bfloat16, int8 (native), float16 or float64.")
+    str | None,
+    option(LOADING, "auto, float32, bfloat16, int8, int4 (native), float16 or float64."),
 ]
 Dtypes = Annotated[
     list[str] | None,
-    option(LOADING, "auto, float32, bfloat16, int8 (native), float16 or float64; repeatable."),
+    option(LOADING, "auto, float32, bfloat16, int8, int4 (native), float16, float64; repeatable."),
 ]
 Device = Annotated[str, option(LOADING, "auto, cpu, cuda or cuda:N.")]
 MaxLength = Annotated[int | None, option(LOADING, "Tokens of prompt and output.")]

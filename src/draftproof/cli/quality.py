@@ -18,7 +18,7 @@ from draftproof.cli.progress import Running
 from draftproof.llm import native_runs
 from draftproof.quality import report
 from draftproof.runners import loading
-from draftproof.runners.choice import INT8
+from draftproof.runners.choice import INT8, QUANTISED
 
 INTERRUPTED = 130  # the exit code of what an interrupt has ended
 
@@ -98,7 +98,7 @@ def _precisions(given: SimpleNamespace) -> list[str]:
     listed = [name.strip() for value in given.dtype or () for name in value.split(",")]
     names = list(dict.fromkeys(filter(None, listed)))
     for name in names:
-        if name != INT8:
+        if name not in QUANTISED:
             loading.pick_dtype(name)  # an unknown one is refused before anything is loaded
     return names or (["bfloat16", INT8] if native_runs(given.device) else ["bfloat16"])
 

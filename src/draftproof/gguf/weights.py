@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from typing import Any
 
 import torch
@@ -59,6 +61,29 @@ class Tensors:
         if self.file.architecture == "llama":
             tensor = self._in_halves(name, tensor)
         return tensor
+
+    def kind(self, name: str) -> str:
+        """The type that a tensor is stored in."""
+        return self.file.tensors[stored_name(name)].kind
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Outputs first."""
+        return self.file.tensors[stored_name(name)].shape
+
+    def kinds(self) -> dict[str, int]:
+        """Type -> bytes of all tensors of it."""
+        found: Counter[str] = Counter()
+        for stored in self.file.tensors.values():
+            found[stored.kind] += stored.data.size
+        return dict(found)
+
+    def rows(self, name: str) -> Tensor:
+        """(outputs, bytes of a row) The blocks of a matrix, a view of the file where it can be."""
+        stored = self.file.tensors[stored_name(name)]
+        with warnings.catch_warnings():  # that the view is not for writing
+            warnings.simplefilter("ignore", UserWarning)
+            rows = torch.from_numpy(stored.data).view(stored.shape[0], -1)
+        return self._in_halves(name, rows) if self.file.architecture == "llama" else rows
 
     def factors(self) -> Tensor | None:
         """(head_dim / 2,) What rotary frequencies are divided by, if the file has such."""

@@ -9,7 +9,7 @@ import ctypes
 import functools
 import importlib.util
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable
 from ctypes import (
     POINTER,
     c_char_p,
@@ -23,13 +23,23 @@ from ctypes import (
 )
 from typing import Any
 
-VERSION = 7  # of the interface
+VERSION = 8  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
-BF16, INT8 = 0, 1
-PRECISIONS = {"bfloat16": BF16, "int8": INT8}
-SOURCE_FP32, SOURCE_BF16 = 0, 1
-HEAD, Q, K, V, OUT, GATE, UP, DOWN = range(8)
-MATRICES = 5  # with a format: the head; q, k and v; o; gate and up; down
+BF16, INT8, INT4, Q4_0, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K = range(9)
+PRECISIONS = {"bfloat16": BF16, "int8": INT8, "int4": INT4}  # that numbers are rounded to
+BLOCKS = {  # of GGUF files, and what they are packed as without rounding
+    "Q8_0": INT8,
+    "Q4_1": INT4,
+    "Q4_0": Q4_0,
+    "Q5_0": Q5_0,
+    "Q5_1": Q5_1,
+    "Q4_K": Q4_K,
+    "Q5_K": Q5_K,
+    "Q6_K": Q6_K,
+}
+SOURCE_FP32, SOURCE_BF16, SOURCE_BLOCKS = range(3)
+HEAD, EMBEDDINGS, Q, K, V, OUT, GATE, UP, DOWN = range(9)
+OF_LAYER = (Q, K, V, OUT, GATE, UP, DOWN)
 NORM_IN, NORM_POST, NORM_Q, NORM_K, NORM_LAST, INV_FREQ, WINDOW = range(7)
 
 int32s = POINTER(c_int32)
@@ -46,7 +56,6 @@ class Shape(ctypes.Structure):
         ("head_dim", c_int32),
         ("intermediate", c_int32),
         ("vocabulary", c_int32),
-        ("formats", c_int32 * MATRICES),
         ("has_qk_norm", c_int32),
         ("eps", c_float),
         ("rope_scale", c_float),
@@ -54,9 +63,10 @@ class Shape(ctypes.Structure):
     )
 
 
-def formats(each: int | Sequence[int]) -> Any:
-    """A shape's formats: one of every matrix, or all of them in order."""
-    return (c_int32 * MATRICES)(*([each] * MATRICES if isinstance(each, int) else each))
+def formats(layers: int, of: Callable[[int, int], int]) -> Any:
+    """What `dp_model_new` takes: `of` tells a matrix's format by its layer, 0 for none."""
+    each = [of(which, layer) for layer in range(layers) for which in OF_LAYER]
+    return (c_int32 * (2 + len(each)))(of(HEAD, 0), of(EMBEDDINGS, 0), *each)
 
 
 class Segment(ctypes.Structure):
@@ -104,10 +114,11 @@ FUNCTIONS = {
     "dp_kernels_missed": (c_char_p, ()),
     "dp_team_new": (c_void_p, (c_int32,)),
     "dp_team_free": (None, (c_void_p,)),
-    "dp_model_bytes": (c_int64, (POINTER(Shape),)),
-    "dp_model_new": (c_void_p, (POINTER(Shape), c_char_p)),
+    "dp_model_bytes": (c_int64, (POINTER(Shape), int32s)),
+    "dp_model_new": (c_void_p, (POINTER(Shape), int32s, c_char_p)),
     "dp_model_free": (None, (c_void_p,)),
     "dp_model_matrix": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, *[c_int32] * 3)),
+    "dp_model_weights": (c_int32, (c_void_p, *[c_int32] * 3, c_void_p)),
     "dp_model_bias": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, c_int32)),
     "dp_model_vector": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, c_int32)),
     "dp_model_embeddings": (c_int32, (c_void_p, c_void_p)),

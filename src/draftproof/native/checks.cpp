@@ -1,7 +1,5 @@
 #include "checks.h"
 
-#include <algorithm>
-
 namespace {
 
 constexpr int kMostWidth = 1 << 26;  // of a layer's widest matrix, so that 32 bits count its outputs
@@ -83,9 +81,7 @@ bool sound(const dp_shape &s) {
                     between(1, s.intermediate, kMostWidth);
   if (!each || s.heads % s.kv_heads) return false;
   if (s.layers && s.head_dim % kLanes) return false;  // attention goes by so many elements
-  return (int64_t(s.heads) + 2 * int64_t(s.kv_heads)) * s.head_dim <= kMostWidth &&
-         std::all_of(s.formats, s.formats + DP_MATRICES,
-                     [](int format) { return between(0, format, DP_FORMATS - 1); });
+  return (int64_t(s.heads) + 2 * int64_t(s.kv_heads)) * s.head_dim <= kMostWidth;
 }
 
 bool sound(dp_model &model, const dp_pass &pass) {

@@ -28,19 +28,32 @@ enum {
   DP_BAD_ARGUMENT = -3,
   DP_FORKED = -4  // a pass of the parent's was in this model when the process was forked
 };
-enum { DP_BF16, DP_INT8, DP_FORMATS };
-enum { DP_SOURCE_FP32 = 0, DP_SOURCE_BF16 = 1 };
+// Of a matrix. From DP_INT8 on: integers of groups of 32 inputs, multiplied with activations that are
+// rounded to 8 bits in such groups; DP_INT8 and DP_INT4 are GGUF's Q8_0 and Q4_1.
+enum {
+  DP_BF16,
+  DP_INT8,
+  DP_INT4,
+  DP_Q4_0,
+  DP_Q5_0,
+  DP_Q5_1,
+  DP_Q4_K,
+  DP_Q5_K,
+  DP_Q6_K,
+  DP_FORMATS
+};
+// What a matrix is packed from: numbers, or the blocks of a GGUF file in the matrix's own format.
+enum { DP_SOURCE_FP32, DP_SOURCE_BF16, DP_SOURCE_BLOCKS };
 
 // Matrices are (outputs, inputs), as in a checkpoint. Q, K and V are the rows of one matrix, the
 // gate and the up projection the two halves of another.
-enum { DP_HEAD, DP_Q, DP_K, DP_V, DP_O, DP_GATE, DP_UP, DP_DOWN };
-// Those that have a format of their own.
-enum { DP_OF_HEAD, DP_OF_QKV, DP_OF_O, DP_OF_GATE_UP, DP_OF_DOWN, DP_MATRICES };
+// Each has a format of its own; but those of one matrix are all DP_BF16 or none of them is, and the
+// gate has that of the up projection.
+enum { DP_HEAD, DP_EMBEDDINGS, DP_Q, DP_K, DP_V, DP_O, DP_GATE, DP_UP, DP_DOWN, DP_MATRICES };
 enum { DP_NORM_IN, DP_NORM_POST, DP_NORM_Q, DP_NORM_K, DP_NORM_LAST, DP_INV_FREQ, DP_WINDOW };
 
 typedef struct {
   int32_t layers, hidden, heads, kv_heads, head_dim, intermediate, vocabulary;
-  int32_t formats[DP_MATRICES];  // DP_BF16 or DP_INT8
   int32_t has_qk_norm;    // q and k are normalised per head before they are rotated
   float eps;              // of every norm
   float rope_scale;       // on cosines and sines (yarn), else 1
@@ -89,20 +102,27 @@ DP_API dp_team *dp_team_new(int32_t threads);
 DP_API void dp_team_free(dp_team *team);
 
 // Bytes that the weights of a shape take, packed; DP_BAD_ARGUMENT for a shape that no model has.
-DP_API int64_t dp_model_bytes(const dp_shape *shape);
+// formats: of the head and the embeddings (-1: they are not packed), then of each layer's matrices from
+// DP_Q to DP_DOWN.
+DP_API int64_t dp_model_bytes(const dp_shape *shape, const int32_t *formats);
 // NULL for such a shape, for kernels that do not run here, and where there is no memory.
-DP_API dp_model *dp_model_new(const dp_shape *shape, const char *kernels);
+DP_API dp_model *dp_model_new(const dp_shape *shape, const int32_t *formats, const char *kernels);
 DP_API void dp_model_free(dp_model *model);
-// One matrix of a layer, packed from contiguous (outputs, inputs); layer is 0 for the head.
+// One matrix of a layer, packed from contiguous (outputs, inputs); layer is 0 for those of none.
+// DP_NOT_FINITE: a number is not, or too large for the format.
 DP_API int32_t dp_model_matrix(dp_model *model, int32_t which, int32_t layer, const void *data,
                                int32_t source, int32_t outputs, int32_t inputs);
+// An output's weights as they are multiplied, (inputs).
+DP_API int32_t dp_model_weights(const dp_model *model, int32_t which, int32_t layer, int32_t output,
+                                float *weights);
 DP_API int32_t dp_model_bias(dp_model *model, int32_t which, int32_t layer, const float *bias,
                              int32_t outputs);
 // A vector of a layer: norms (hidden or head_dim), inverse frequencies (head_dim / 2), or the
 // sliding window in positions (1 value, 0 is none).
 DP_API int32_t dp_model_vector(dp_model *model, int32_t which, int32_t layer, const float *data,
                                int32_t size);
-// Embeddings (vocabulary, hidden) in bf16, used where they lie; NULL: those of the head.
+// Embeddings (vocabulary, hidden) in bf16, used where they lie. Without them, and where none are
+// packed, they are the head's.
 DP_API int32_t dp_model_embeddings(dp_model *model, const uint16_t *data);
 
 DP_API dp_row *dp_row_new(const dp_model *model);

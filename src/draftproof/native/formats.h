@@ -6,31 +6,64 @@
 #include "draftproof.h"
 
 constexpr int kPanel = 32;  // outputs in a panel of packed weights
-constexpr int kGroup = 32;  // int8: inputs that share a scale, of a weight as of an activation
+constexpr int kGroup = 32;  // inputs of integers that share a scale, of a weight as of an activation
+constexpr int kSteps = kGroup / 4;  // of a group: 4 inputs of 16 outputs are a register of 64 bytes
+constexpr int kRegister = 64;
 
-// int8 weights: a group of inputs of all outputs of a panel, as a thread reads it from memory.
-struct WeightGroup {
-  uint8_t w[kPanel / 16][kGroup / 4][16][4];  // integer + 128: 16 outputs x 4 inputs are a register
-  uint16_t scale[kPanel];                      // bf16; a weight is its scale * integer
-};
-
-// int8 activations: a group and what belongs to it.
+// Activations as integers: a group and what belongs to it.
 struct Group {
   int8_t x[kGroup];
-  float scale;    // x = scale * integer
-  int32_t shift;  // -128 times the sum of the integers: weights lie as integer + 128
+  float scale;       // x = scale * integer
+  float total;       // scale * the sum of the integers
+  int32_t shift[2];  // -128 times the sum of the integers: of all of them, of the first half
 };
+
+// Integers of `bits` bits, less `zero`; a scale in fp16, and (`minimum`) a number in fp16 that is
+// added, for every block of `groups` groups. `fine`: of each group one more factor of the scale
+// for each of its `parts` parts, and one of the minimum, in whole numbers of 8 bits.
+template <int bits, int zero, int groups, int parts, bool minimum, bool fine>
+struct Blocks {
+  static constexpr int kBits = bits, kZero = zero, kGroups = groups, kParts = parts;
+  static constexpr bool kMinimum = minimum, kFine = fine;
+  static constexpr int kInputs = groups * kGroup;
+
+  // Of a block: scales (32), minima (32), then its groups. Of a group: per 16 outputs the integers,
+  // then their fine scales (parts, 32) and minima (32).
+  static constexpr int kHigh = bits == 8 ? 0 : (bits - 4) * kRegister;
+  static constexpr int kLow = (bits == 8 ? 8 : 4) * kRegister;
+  static constexpr int kHalf = kLow + kHigh;  // bytes of the integers of 16 outputs
+  static constexpr int kHeader = (minimum ? 2 : 1) * kPanel * 2;
+  static constexpr int kFines = fine ? (parts + (minimum ? 1 : 0)) * kPanel : 0;
+  static constexpr int kGroupBytes = 2 * kHalf + kFines;
+  static constexpr int kBytes = kHeader + groups * kGroupBytes;
+};
+
+// Names and arithmetic of GGUF's types; DP_INT8 is Q8_0, DP_INT4 is Q4_1.
+// Below 8 bits a register of the low four bits holds two steps, the even one in its low bits; the
+// fifth bits of all steps are one register, a bit for each; the fifth and sixth ones are two.
+using Q8_0 = Blocks<8, 128, 1, 1, false, false>;
+using Q4_0 = Blocks<4, 8, 1, 1, false, false>;
+using Q4_1 = Blocks<4, 0, 1, 1, true, false>;
+using Q5_0 = Blocks<5, 16, 1, 1, false, false>;
+using Q5_1 = Blocks<5, 0, 1, 1, true, false>;
+using Q4_K = Blocks<4, 0, 8, 1, true, true>;
+using Q5_K = Blocks<5, 0, 8, 1, true, true>;
+using Q6_K = Blocks<6, 32, 8, 2, false, true>;
 
 struct Format {
   int multiple;      // inputs are padded with zeros to it
   int piece_bytes;   // of 16 prepared activations, where rows may be prepared in such pieces; or 0
+  int source_bytes;  // of `multiple` inputs of an output in a GGUF file; 0: that is no source
   int64_t (*panel_bytes)(int inputs);
   int64_t (*row_bytes)(int inputs);  // of a row of prepared activations
-  // One output of a panel from its `count` weights; what the panel pads stays zero.
-  void (*pack)(const float *weights, int count, int inputs, int output, char *panel);
+  // One output of a panel from its `count` weights, rounded; what the panel pads stays zero. Null
+  // where the format is only read from files. False: a scale would not be finite.
+  bool (*pack)(const float *weights, int count, int inputs, int output, char *panel);
+  // The same from its blocks in a file, without any rounding.
+  bool (*repack)(const uint8_t *blocks, int count, int output, char *panel);
   void (*unpack)(const char *panel, int inputs, int output, int count, float *weights);
 };
 
-// DP_BF16: steps of 128 bytes, 32 outputs x 2 inputs.
-// DP_INT8: a `WeightGroup` for every 32 inputs; rows of activations are made of `Group`s.
+// DP_BF16: steps of 128 bytes, 32 outputs x 2 inputs. The others: `Blocks`, one after the other;
+// their rows of activations are made of `Group`s.
 extern const Format kFormats[DP_FORMATS];

@@ -1,4 +1,5 @@
 // Tiles and attention in plain C++, for sets without dot-product instructions.
+#include "half.h"
 #include "loops.inl"
 
 namespace {
@@ -24,33 +25,73 @@ void tile_bf16(const char *panel, const char *x, int64_t stride, int inputs, int
   }
 }
 
-// Sums of a group are exact; groups come in order.
-void tile_int8(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out) {
-  for (int row = 0; row < rows; ++row, x += stride, out += kPanel) {
-    const WeightGroup *weights = reinterpret_cast<const WeightGroup *>(panel);
-    const Group *groups = reinterpret_cast<const Group *>(x);
-    float acc[kPanel] = {};
-    for (int g = 0; g < inputs / kGroup; ++g) {
-      for (int half = 0; half < 2; ++half) {
+// The integers of a group: 4 inputs of 16 outputs side by side, step by step.
+template <class F>
+void integers(const uint8_t *half, uint8_t (*q)[kRegister]) {
+  for (int step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < kRegister; ++i) {
+      if (F::kBits == 8) {
+        q[step][i] = half[step * kRegister + i];
+        continue;
+      }
+      int value = half[step / 2 * kRegister + i] >> step % 2 * 4 & 15;
+      const uint8_t *high = half + F::kLow + i;
+      if (F::kBits == 5) value |= (high[0] >> step & 1) << 4;
+      if (F::kBits == 6) value |= (high[step / 4 * kRegister] >> step % 4 * 2 & 3) << 4;
+      q[step][i] = uint8_t(value);
+    }
+  }
+}
+
+// Sums of a part are exact; parts come in order.
+template <class F>
+void tile_half(const char *panel, int half, const char *x, int64_t stride, int inputs, int rows,
+               float *out) {
+  constexpr int kPartSteps = kSteps / F::kParts;
+  float acc[kMostTileRows][16] = {};
+  uint8_t q[kSteps][kRegister];
+  float scale[16], minimum[16];
+  for (int g = 0; g < inputs / kGroup; ++g) {
+    const char *block = panel + int64_t(g / F::kGroups) * F::kBytes;
+    const uint16_t *header = reinterpret_cast<const uint16_t *>(block) + 16 * half;
+    const char *group = block + F::kHeader + g % F::kGroups * F::kGroupBytes;
+    const char *fine = group + 2 * F::kHalf + 16 * half;
+    integers<F>(reinterpret_cast<const uint8_t *>(group) + half * F::kHalf, q);
+    for (int part = 0; part < F::kParts; ++part) {
+      for (int n = 0; n < 16; ++n) {
+        scale[n] = from_half(header[n]);
+        minimum[n] = F::kMinimum ? from_half(header[kPanel + n]) : 0.0f;
+        if (!F::kFine) continue;
+        scale[n] *= float(int8_t(fine[part * kPanel + n]));
+        if (F::kMinimum) minimum[n] *= float(int8_t(fine[F::kParts * kPanel + n]));
+      }
+      for (int r = 0; r < rows; ++r) {
+        const Group &row = reinterpret_cast<const Group *>(x + r * stride)[g];
+        const int32_t all = row.shift[0], first = row.shift[1];
+        const int32_t shift = F::kParts == 1 ? all : part == 0 ? first : all - first;
         int32_t sum[16];
-        for (int &each : sum) each = groups[g].shift;
-        for (int i = 0; i < kGroup; i += 4) {
-          const uint8_t *w = weights[g].w[half][i / 4][0];
-          const int8_t *a = groups[g].x + i;
+        for (int &each : sum) each = shift / 128 * F::kZero;
+        for (int step = part * kPartSteps; step < (part + 1) * kPartSteps; ++step) {
+          const int8_t *a = row.x + 4 * step;
           for (int n = 0; n < 16; ++n) {
-            sum[n] += w[4 * n] * a[0] + w[4 * n + 1] * a[1] + w[4 * n + 2] * a[2] +
-                      w[4 * n + 3] * a[3];
+            const uint8_t *w = q[step] + 4 * n;
+            sum[n] += w[0] * a[0] + w[1] * a[1] + w[2] * a[2] + w[3] * a[3];
           }
         }
-        const float of_row = groups[g].scale;
         for (int n = 0; n < 16; ++n) {
-          float &to = acc[16 * half + n];
-          to = madd(float(sum[n]) * from_bf16(weights[g].scale[16 * half + n]), of_row, to);
+          acc[r][n] = madd(float(sum[n]) * scale[n], row.scale, acc[r][n]);
+          if (F::kMinimum) acc[r][n] = madd(minimum[n], row.total, acc[r][n]);
         }
       }
     }
-    std::memcpy(out, acc, sizeof(acc));
   }
+  for (int r = 0; r < rows; ++r) std::memcpy(out + r * kPanel + 16 * half, acc[r], sizeof(acc[r]));
+}
+
+template <class F>
+void tile_blocks(const char *panel, const char *x, int64_t stride, int inputs, int rows,
+                 float *out) {
+  for (int half = 0; half < 2; ++half) tile_half<F>(panel, half, x, stride, inputs, rows, out);
 }
 
 void scores(const uint16_t *keys, int blocks, const uint16_t *const *q, int pairs, int head_dim,

@@ -2,6 +2,8 @@
 
 #include <cstring>
 #if defined(DP_X86)
+#include <cpuid.h>
+
 #include "amx.h"
 #endif
 #if defined(DP_AMX)
@@ -12,6 +14,12 @@
 namespace {
 
 #if defined(DP_X86)
+bool has_avx2() {
+  unsigned a, b, c = 0, d;
+  const bool halves = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && halves;
+}
+
 bool has_avx512() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -36,7 +44,7 @@ const Kernels *amx_set() {
     made.name = "amx";
     made.rows = kMostTileRows;
     made.tiles[DP_BF16].tile = amx_bf16;
-    made.tiles[DP_INT8].tile = amx_int8;
+    made.tiles[DP_INT8].tile = amx_int8;  // the sums of the others have the same bits
     return made;
   }();
   return &set;
@@ -53,7 +61,7 @@ const Kernels *pick_kernels(const char *name) {
 #endif
 #if defined(DP_X86)
   if (has_avx512()) runnable[count++] = &kAvx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) runnable[count++] = &kAvx2;
+  if (has_avx2()) runnable[count++] = &kAvx2;
 #endif
   runnable[count++] = &kPortable;
   if (!*name) return runnable[0];

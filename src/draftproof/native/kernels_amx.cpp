@@ -93,13 +93,13 @@ void bf16(const char *w, const char *x, int64_t stride, int inputs, int rows, fl
 // --- int8 ---
 
 template <int kSum, int kInput>
-void multiply(const WeightGroup &group, const char *x, int64_t stride) {
+void multiply(const char *group, const char *x, int64_t stride) {
   amx::load<kInput>(x, stride);
   amx::zero<kSum>();
-  amx::load<6>(group.w[0], amx::kRowBytes);
+  amx::load<6>(group + Q8_0::kHeader, amx::kRowBytes);
   amx::dot_s8u8<kSum, kInput, 6>();
   amx::zero<kSum + 1>();
-  amx::load<7>(group.w[1], amx::kRowBytes);
+  amx::load<7>(group + Q8_0::kHeader + Q8_0::kHalf, amx::kRowBytes);
   amx::dot_s8u8<kSum + 1, kInput, 7>();
 }
 
@@ -110,13 +110,12 @@ __m512i four_bytes(const void *from) {
 }
 
 // out += what the sums of a group stand for: AVX512's operations, so its bits.
-void add_group(const WeightGroup &group, const char *x, int64_t stride, int rows,
+void add_group(const char *group, const char *x, int64_t stride, int rows,
                const int32_t *sums, float *out) {
   __m512 scale[2];
   for (int h = 0; h < 2; ++h) {
-    const __m256i bits =
-        _mm256_loadu_si256(reinterpret_cast<const __m256i *>(group.scale + kHalf * h));
-    scale[h] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+    const __m256i *halves = reinterpret_cast<const __m256i *>(group + kHalf * h * 2);
+    scale[h] = _mm512_cvtph_ps(_mm256_loadu_si256(halves));
   }
   for (int r = 0; r < rows; ++r, x += stride, sums += kPanel, out += kPanel) {
     const __m512i shift = four_bytes(x + offsetof(Group, shift));
@@ -145,21 +144,22 @@ void amx_int8(const char *panel, const char *x, int64_t stride, int inputs, int 
   amx::configure(shapes_of(kGroup, first, second));
   std::memset(out, 0, rows * kOutBytes);
   alignas(64) int32_t sums[2][amx::kRows * kPanel];
-  const WeightGroup *group = reinterpret_cast<const WeightGroup *>(panel);
+  const char *group = panel;
   const int groups = inputs / kGroup, step = two ? 1 : 2;
-  for (int g = 0; g < groups; g += step, group += step, x += step * sizeof(Group)) {
+  for (int g = 0; g < groups; g += step, x += step * sizeof(Group)) {
     const bool both = two || g + 1 < groups;
-    const WeightGroup *beside = two ? group : group + 1;
+    const char *beside = two ? group : group + Q8_0::kBytes;
     const char *x_beside = x + (two ? first * stride : int64_t(sizeof(Group)));
-    fetch<_MM_HINT_T1>(group, step * int(sizeof(WeightGroup)));
-    multiply<0, 4>(*group, x, stride);
-    if (both) multiply<2, 5>(*beside, x_beside, stride);
+    fetch<_MM_HINT_T1>(group, step * Q8_0::kBytes);
+    multiply<0, 4>(group, x, stride);
+    if (both) multiply<2, 5>(beside, x_beside, stride);
     amx::store<0>(sums[0], kOutBytes);
     amx::store<1>(sums[0] + kHalf, kOutBytes);
-    add_group(*group, x, stride, first, sums[0], out);
+    add_group(group, x, stride, first, sums[0], out);
     if (!both) break;
     amx::store<2>(sums[1], kOutBytes);
     amx::store<3>(sums[1] + kHalf, kOutBytes);
-    add_group(*beside, x_beside, stride, second, sums[1], two ? out + first * kPanel : out);
+    add_group(beside, x_beside, stride, second, sums[1], two ? out + first * kPanel : out);
+    group += step * Q8_0::kBytes;
   }
 }

@@ -3,26 +3,17 @@
 
 #include <immintrin.h>
 
-#include <cstddef>
-
 namespace {
 inline float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 }  // namespace
 
+#include "blocks_avx512.inl"
 #include "loops.inl"
 
 namespace {
 
-constexpr int kAhead = 8192;  // bytes of the panel that are fetched before they are needed
-
 inline __m512 dot_bf16(__m512 sum, __m512i w, __m512i x) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
-}
-
-inline __m512i four_bytes(const void *from) {
-  int32_t four;
-  std::memcpy(&four, from, 4);
-  return _mm512_set1_epi32(four);
 }
 
 // Loops are unrolled by order, or the sums would go through memory.
@@ -49,89 +40,6 @@ struct Bf16 {
     for (int r = 0; r < kCount; ++r) {
       _mm512_storeu_ps(out + r * kPanel, low[r]);
       _mm512_storeu_ps(out + r * kPanel + 16, high[r]);
-    }
-  }
-};
-
-// The sums of a group are exact, and its floats are added when it is over: rows need two registers
-// for each 16 outputs, so many rows take the halves of a panel one after the other.
-struct Int8 {
-  // `kFirst`: half a panel, or all of it from 0 on.
-  template <int kCount, int kFirst, int kHalves>
-  static void halves(const WeightGroup *group, const char *x, int64_t stride, int groups,
-                     float *out) {
-    __m512 acc[kCount][kHalves];
-#pragma GCC unroll 12
-    for (int r = 0; r < kCount; ++r) {
-#pragma GCC unroll 2
-      for (int h = 0; h < kHalves; ++h) acc[r][h] = _mm512_setzero_ps();
-    }
-    for (int g = 0; g < groups; ++g, ++group, x += sizeof(Group)) {
-      const char *ahead = reinterpret_cast<const char *>(group) + kAhead;
-      __m512i sum[kCount][kHalves];
-#pragma GCC unroll 12
-      for (int r = 0; r < kCount; ++r) {
-        const __m512i shift = four_bytes(x + r * stride + offsetof(Group, shift));
-#pragma GCC unroll 2
-        for (int h = 0; h < kHalves; ++h) sum[r][h] = shift;
-      }
-#pragma GCC unroll 8
-      for (int i = 0; i < kGroup / 4; ++i) {
-        __m512i weights[kHalves];
-#pragma GCC unroll 2
-        for (int h = 0; h < kHalves; ++h) {
-          weights[h] = _mm512_loadu_si512(group->w[kFirst + h][i]);
-        }
-        if constexpr (kFirst == 0) {  // of both halves: the other one is read next
-          _mm_prefetch(ahead + 128 * i, _MM_HINT_T1);
-          _mm_prefetch(ahead + 128 * i + 64, _MM_HINT_T1);
-        }
-#pragma GCC unroll 12
-        for (int r = 0; r < kCount; ++r) {
-          const __m512i input = four_bytes(x + r * stride + 4 * i);
-#pragma GCC unroll 2
-          for (int h = 0; h < kHalves; ++h) {
-            sum[r][h] = _mm512_dpbusd_epi32(sum[r][h], weights[h], input);
-          }
-        }
-      }
-      if constexpr (kFirst == 0) _mm_prefetch(ahead + offsetof(WeightGroup, scale), _MM_HINT_T1);
-      __m512 scale[kHalves];
-#pragma GCC unroll 2
-      for (int h = 0; h < kHalves; ++h) {
-        const __m256i bits = _mm256_loadu_si256(
-            reinterpret_cast<const __m256i *>(group->scale + 16 * (kFirst + h)));
-        scale[h] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-      }
-#pragma GCC unroll 12
-      for (int r = 0; r < kCount; ++r) {
-        const __m512 of_row =
-            _mm512_castsi512_ps(four_bytes(x + r * stride + offsetof(Group, scale)));
-#pragma GCC unroll 2
-        for (int h = 0; h < kHalves; ++h) {
-          const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][h]), scale[h]);
-          acc[r][h] = _mm512_fmadd_ps(scaled, of_row, acc[r][h]);
-        }
-      }
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < kCount; ++r) {
-#pragma GCC unroll 2
-      for (int h = 0; h < kHalves; ++h) {
-        _mm512_storeu_ps(out + r * kPanel + 16 * (kFirst + h), acc[r][h]);
-      }
-    }
-  }
-
-  template <int kCount>
-  static void tile(const char *panel, const char *x, int64_t stride, int inputs, float *out) {
-    const WeightGroup *group = reinterpret_cast<const WeightGroup *>(panel);
-    const int groups = inputs / kGroup;
-    if constexpr (kCount <= 6) {
-      halves<kCount, 0, 2>(group, x, stride, groups, out);
-    } else {
-      halves<kCount, 0, 1>(group, x, stride, groups, out);
-      halves<kCount, 1, 1>(group, x, stride, groups, out);
     }
   }
 };
@@ -249,8 +157,13 @@ void weigh(const uint16_t *values, int64_t n, const float *const *weights, int p
   }
 }
 
+template <class F>
+constexpr Tiles kTiles{prepare_groups, tile<Whole<F>>};
+
 }  // namespace
 
 const Kernels kAvx512 = {
-    "avx512", 12, {{prepare_bf16, tile<Bf16>}, {prepare_int8, tile<Int8>}},
+    "avx512", 12,
+    {{prepare_bf16, tile<Bf16>}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>, kTiles<Q5_1>,
+     kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>},
     norm, to_bf16, rotate, swiglu, scores, softmax, weigh, argmax, gumbel, soften, max_of};

@@ -7,6 +7,13 @@ inline float madd(float a, float b, float c) { return a * b + c; }
 
 #include "generic.inl"
 
+namespace {
+template <class F>
+constexpr Tiles kTiles{prepare_groups, tile_blocks<F>};
+}  // namespace
+
 const Kernels kPortable = {
-    "portable", 12, {{prepare_bf16, tile_bf16}, {prepare_int8, tile_int8}},
+    "portable", 12,
+    {{prepare_bf16, tile_bf16}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>, kTiles<Q5_1>,
+     kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>},
     norm, to_bf16, rotate, swiglu, scores, softmax, weigh, argmax, gumbel, soften, max_of};

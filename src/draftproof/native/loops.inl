@@ -99,16 +99,19 @@ void prepare_group(const float *__restrict x, Group *__restrict out) {
   out->scale = (some ? top / 127.0f : 0.0f) + sum_of_lanes(wrong);
   const float inverse = some ? 127.0f / top : 0.0f;
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  int32_t sum = 0;
+  int32_t integers[kGroup], sums[2] = {};  // one loop would not become instructions of many lanes
   for (int i = 0; i < kGroup; ++i) {
-    const int32_t integer = int32_t(as_bits(x[i] * inverse + magic) - as_bits(magic));
-    out->x[i] = int8_t(integer);
-    sum += out->x[i];
+    integers[i] = int32_t(as_bits(x[i] * inverse + magic) - as_bits(magic));
   }
-  out->shift = -128 * sum;
+  for (int i = 0; i < kGroup / 2; ++i) sums[0] += int8_t(integers[i]);
+  for (int i = kGroup / 2; i < kGroup; ++i) sums[1] += int8_t(integers[i]);
+  for (int i = 0; i < kGroup; ++i) out->x[i] = int8_t(integers[i]);
+  out->total = out->scale * float(sums[0] + sums[1]);
+  out->shift[0] = -128 * (sums[0] + sums[1]);
+  out->shift[1] = -128 * sums[0];
 }
 
-void prepare_int8(const float *x, int n, int inputs, char *out) {
+void prepare_groups(const float *x, int n, int inputs, char *out) {
   Group *to = reinterpret_cast<Group *>(out);
   for (int first = 0; first < inputs; first += kGroup, ++to) {
     if (first + kGroup <= n) {

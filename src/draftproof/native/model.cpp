@@ -3,35 +3,77 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <memory>
 
 #include "checks.h"
 
 namespace {
 
-// Lays a matrix out behind the others, from `at` on; returns where the next one begins.
-int64_t lay_out(Matrix &m, int outputs, int inputs, int format, int64_t at, char *base) {
-  m.format = format;
-  m.outputs = outputs;
-  m.inputs = round_up(inputs, m.of().multiple);
-  m.panels = round_up(outputs, kPanel) / kPanel;
-  m.panel_bytes = m.of().panel_bytes(m.inputs);
-  m.row_bytes = m.of().row_bytes(m.inputs);
-  if (base) m.data = base + at;
-  return at + m.panel_bytes * m.panels;
+// An output of a matrix in the panels of its own: those of q, k and v lie one behind the other, and
+// half of a panel are gates, the other half what they are for.
+struct Part {
+  int format, outputs, begin = 0;
+};
+
+// Lays a matrix out behind the others, from `at` on; returns where the next one begins, or -1 where
+// two formats would share a panel, or the activations of one with numbers, of another with integers.
+int64_t lay_out(Matrix &m, std::initializer_list<Part> parts, int inputs, int64_t at, char *base) {
+  int outputs = 0;
+  for (const Part &part : parts) outputs = std::max(outputs, part.begin + part.outputs);
+  m.panels.resize(round_up(outputs, kPanel) / kPanel, Panel{-1, nullptr});
+  int multiple = 1;
+  for (const Part &part : parts) {
+    if ((part.format == DP_BF16) != (parts.begin()->format == DP_BF16)) return -1;
+    multiple = std::max(multiple, kFormats[part.format].multiple);
+    const int end = round_up(part.begin + part.outputs, kPanel) / kPanel;
+    for (int panel = part.begin / kPanel; panel < end; ++panel) {
+      int &format = m.panels[panel].format;
+      if (format >= 0 && format != part.format) return -1;
+      format = part.format;
+    }
+  }
+  m.inputs = round_up(inputs, multiple);
+  m.row_bytes = kFormats[m.activations()].row_bytes(m.inputs);
+  const int64_t begin = at;
+  for (Panel &panel : m.panels) {
+    if (base) panel.data = base + at;
+    at += panel.of().panel_bytes(m.inputs);
+  }
+  m.bytes = at - begin;
+  return at;
 }
 
-int64_t lay_out_all(const dp_shape &s, std::vector<Layer> &layers, Matrix &head, char *base) {
-  const int half = kPanel / 2, act = round_up(s.intermediate, half);
+// What a model lays out; bytes of all of it, or -1.
+int64_t lay_out_all(const dp_shape &s, const int32_t *formats, std::vector<Layer> &layers,
+                    Matrix &head, Matrix &embeddings, char *base) {
+  const int act = round_up(s.intermediate, kPanel / 2);
+  const int q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
   int64_t at = 0;
+  const auto lay = [&](Matrix &m, std::initializer_list<Part> parts, int inputs) {
+    if (at >= 0) at = lay_out(m, parts, inputs, at, base);
+  };
+  const int32_t *of = formats + DP_Q;
   for (Layer &each : layers) {
-    const int qkv = (s.heads + 2 * s.kv_heads) * s.head_dim;
-    at = lay_out(each.qkv, qkv, s.hidden, s.formats[DP_OF_QKV], at, base);
-    at = lay_out(each.o, s.hidden, s.heads * s.head_dim, s.formats[DP_OF_O], at, base);
-    at = lay_out(each.gate_up, 2 * act, s.hidden, s.formats[DP_OF_GATE_UP], at, base);
-    at = lay_out(each.down, s.hidden, act, s.formats[DP_OF_DOWN], at, base);
+    const auto format = [&](int which) { return int(of[which - DP_Q]); };
+    lay(each.qkv, {{format(DP_Q), q}, {format(DP_K), kv, q}, {format(DP_V), kv, q + kv}}, s.hidden);
+    lay(each.o, {{format(DP_O), s.hidden}}, q);
+    lay(each.gate_up, {{format(DP_GATE), 2 * act}, {format(DP_UP), 2 * act}}, s.hidden);
+    lay(each.down, {{format(DP_DOWN), s.hidden}}, act);
+    of += DP_MATRICES - DP_Q;
   }
-  return lay_out(head, s.vocabulary, s.hidden, s.formats[DP_OF_HEAD], at, base);
+  lay(head, {{formats[DP_HEAD], s.vocabulary}}, s.hidden);
+  if (formats[DP_EMBEDDINGS] >= 0) lay(embeddings, {{formats[DP_EMBEDDINGS], s.vocabulary}}, s.hidden);
+  return at;
+}
+
+bool sound(const dp_shape &s, const int32_t *formats) {
+  if (!formats || !sound(s) || formats[DP_EMBEDDINGS] < -1) return false;
+  const int count = DP_Q + (DP_MATRICES - DP_Q) * s.layers;
+  for (int i = 0; i < count; ++i) {
+    if (formats[i] >= DP_FORMATS || (i != DP_EMBEDDINGS && formats[i] < 0)) return false;
+  }
+  return true;
 }
 
 // Grows from `have` to what is wanted: to twice of what there was, so that growing is rare, or to
@@ -49,16 +91,14 @@ void grow(int64_t wanted, int64_t have, To to) {
 
 }  // namespace
 
-// A token's embedding out of the head's panel: one copy of the weights serves both.
+// A token's embedding: given as it is, or out of a panel; the head's serves both.
 void dp_model::embed(int32_t token, float *out) const {
   const int n = shape.hidden;
-  if (embeddings) {
-    const uint16_t *row = embeddings + int64_t(token) * n;
-    for (int i = 0; i < n; ++i) out[i] = from_bf16(row[i]);
-    return;
+  if (!given_embeddings) {
+    return (embeddings.panels.empty() ? head : embeddings).unpack(token, n, out);
   }
-  const char *panel = head.data + token / kPanel * head.panel_bytes;
-  head.of().unpack(panel, head.inputs, token % kPanel, n, out);
+  const uint16_t *row = given_embeddings + int64_t(token) * n;
+  for (int i = 0; i < n; ++i) out[i] = from_bf16(row[i]);
 }
 
 void dp_model::ensure_positions(int64_t count) {
@@ -113,24 +153,27 @@ void dp_model::ensure_scores(int threads, int64_t slots) {
   });
 }
 
-DP_API int64_t dp_model_bytes(const dp_shape *shape) try {
-  if (!sound(*shape)) return DP_BAD_ARGUMENT;
+DP_API int64_t dp_model_bytes(const dp_shape *shape, const int32_t *formats) try {
+  if (!sound(*shape, formats)) return DP_BAD_ARGUMENT;
   std::vector<Layer> layers(shape->layers);
-  Matrix head;
-  return lay_out_all(*shape, layers, head, nullptr);
+  Matrix head, embeddings;
+  const int64_t bytes = lay_out_all(*shape, formats, layers, head, embeddings, nullptr);
+  return bytes < 0 ? int64_t(DP_BAD_ARGUMENT) : bytes;
 } catch (const std::exception &) {
   return DP_NO_MEMORY;
 }
 
-DP_API dp_model *dp_model_new(const dp_shape *shape, const char *kernels) try {
+DP_API dp_model *dp_model_new(const dp_shape *shape, const int32_t *formats, const char *kernels) try {
+  const int64_t bytes = dp_model_bytes(shape, formats);
   const Kernels *picked = pick_kernels(kernels);
-  if (!picked || !sound(*shape)) return nullptr;
+  if (!picked || bytes < 0) return nullptr;
   auto model = std::make_unique<dp_model>();
   model->shape = *shape;
   model->kernels = picked;
   model->layers.resize(shape->layers);
-  model->weights = Memory(lay_out_all(*shape, model->layers, model->head, nullptr));
-  lay_out_all(*shape, model->layers, model->head, model->weights.data());
+  model->weights = Memory(bytes);
+  char *base = model->weights.data();
+  lay_out_all(*shape, formats, model->layers, model->head, model->embeddings, base);
   return model.release();
 } catch (const std::exception &) {
   return nullptr;
@@ -167,7 +210,7 @@ DP_API int32_t dp_model_vector(dp_model *model, int32_t which, int32_t layer, co
 }
 
 DP_API int32_t dp_model_embeddings(dp_model *model, const uint16_t *data) {
-  model->embeddings = data;
+  model->given_embeddings = data;
   return DP_OK;
 }
 

@@ -20,14 +20,27 @@ constexpr int kMostRows = 1 << 24;  // of a pass, and slots of a row: sums of a 
 
 inline int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// A matrix (outputs, inputs) in panels of 32 outputs of its format; what a panel's rest holds is zero.
-struct Matrix {
-  int format = DP_BF16, outputs = 0, inputs = 0, panels = 0;
-  int64_t panel_bytes = 0, row_bytes = 0;  // of a row of activations, as its tiles read them
-  char *data = nullptr;
-  std::vector<float> bias;  // (panels * 32), empty: none
+struct Panel {
+  int format;
+  char *data;
 
   const Format &of() const { return kFormats[format]; }
+};
+
+// A matrix (outputs, inputs) in panels of 32 outputs; what a panel's rest holds is zero.
+struct Matrix {
+  int inputs = 0;  // padded
+  int64_t bytes = 0, row_bytes = 0;  // of a row of activations, as its tiles read them
+  std::vector<Panel> panels;
+  std::vector<float> bias;  // (panels * 32), empty: none
+
+  // A format that takes activations as all of them do.
+  int activations() const { return panels.empty() ? DP_BF16 : panels[0].format; }
+  // The weights of an output, as many as there are.
+  void unpack(int output, int count, float *weights) const {
+    const Panel &panel = panels[output / kPanel];
+    panel.of().unpack(panel.data, inputs, output % kPanel, count, weights);
+  }
 };
 
 struct Layer {
@@ -55,8 +68,8 @@ struct dp_model {
   const Kernels *kernels;
   Memory weights;
   std::vector<Layer> layers;
-  Matrix head;
-  const uint16_t *embeddings = nullptr;  // null: the head's
+  Matrix head, embeddings;  // without panels: see `embed`
+  const uint16_t *given_embeddings = nullptr;
   std::vector<float> norm_last, inv_freq;
   std::vector<float> cosine, sine;  // (positions, head_dim / 2)
   Room room;
@@ -66,7 +79,8 @@ struct dp_model {
   int q_width() const { return shape.heads * shape.head_dim; }
   int kv_width() const { return shape.kv_heads * shape.head_dim; }
   int act_width() const { return round_up(shape.intermediate, kPanel / 2); }
-  void embed(int32_t token, float *out) const;
+  void embed(int32_t token, float *out) const;  // as given, as packed, or the head's
+  Matrix *matrix(int which, int layer);  // of a projection; null: there is none
   // These throw std::bad_alloc, and then what was there before still is.
   void ensure_positions(int64_t count);
   void ensure_room(int rows);

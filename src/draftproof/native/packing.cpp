@@ -32,7 +32,8 @@ struct Size {
 
 Size size_of(const dp_shape &s, int which) {
   switch (which) {
-    case DP_HEAD: return {s.vocabulary, s.hidden};
+    case DP_HEAD:
+    case DP_EMBEDDINGS: return {s.vocabulary, s.hidden};
     case DP_Q: return {s.heads * s.head_dim, s.hidden};
     case DP_K:
     case DP_V: return {s.kv_heads * s.head_dim, s.hidden};
@@ -44,10 +45,47 @@ Size size_of(const dp_shape &s, int which) {
   }
 }
 
-Matrix *matrix_of(dp_model &model, int which, int layer) {
-  if (which == DP_HEAD) return &model.head;
-  if (layer < 0 || layer >= model.shape.layers) return nullptr;
-  Layer &at = model.layers[layer];
+constexpr int kBlock = kPanel / 2;  // outputs that lie side by side in a panel, whatever they are
+
+// `count` <= kBlock outputs from `first` on into their panel; false if a weight is not finite.
+bool pack_block(const dp_model &model, const Matrix &m, int which, int first, int count,
+                const void *data, int32_t source, std::vector<float> &row) {
+  const int place = place_of(model, which, first);
+  const Panel &panel = m.panels[place / kPanel];
+  const Format &format = panel.of();
+  const int inputs = int(row.size());
+  for (int n = 0; n < count; ++n) {
+    if (source == DP_SOURCE_BLOCKS) {
+      const int64_t bytes = int64_t(inputs) / format.multiple * format.source_bytes;
+      const uint8_t *blocks = static_cast<const uint8_t *>(data) + (first + n) * bytes;
+      if (!format.repack(blocks, inputs, place % kPanel + n, panel.data)) return false;
+      continue;
+    }
+    const int64_t from = int64_t(first + n) * inputs;
+    float wrong = 0.0f;
+    for (int i = 0; i < inputs; ++i) {
+      row[i] = source_value(data, source, from + i);
+      wrong += row[i] * 0.0f;  // 0, or NaN
+    }
+    if (!(wrong == 0.0f)) return false;
+    if (!format.pack(row.data(), inputs, m.inputs, place % kPanel + n, panel.data)) return false;
+  }
+  return true;
+}
+
+// Whether a matrix can be packed from this.
+bool takes(const Format &format, int32_t source, int inputs) {
+  if (source == DP_SOURCE_BLOCKS) return format.source_bytes && inputs % format.multiple == 0;
+  return (source == DP_SOURCE_FP32 || source == DP_SOURCE_BF16) && format.pack;
+}
+
+}  // namespace
+
+Matrix *dp_model::matrix(int which, int layer) {
+  if (which == DP_HEAD) return &head;
+  if (which == DP_EMBEDDINGS) return embeddings.panels.empty() ? nullptr : &embeddings;
+  if (layer < 0 || layer >= shape.layers) return nullptr;
+  Layer &at = layers[layer];
   switch (which) {
     case DP_Q:
     case DP_K:
@@ -60,35 +98,13 @@ Matrix *matrix_of(dp_model &model, int which, int layer) {
   }
 }
 
-constexpr int kBlock = kPanel / 2;  // outputs that lie side by side in a panel, whatever they are
-
-// `count` <= kBlock outputs from `first` on into their panel; false if a weight is not finite.
-bool pack_block(const dp_model &model, const Matrix &m, int which, int first, int count,
-                const void *data, int32_t source, std::vector<float> &row) {
-  const int place = place_of(model, which, first);
-  char *panel = m.data + place / kPanel * m.panel_bytes;
-  const int inputs = int(row.size());
-  for (int n = 0; n < count; ++n) {
-    const int64_t from = int64_t(first + n) * inputs;
-    float wrong = 0.0f;
-    for (int i = 0; i < inputs; ++i) {
-      row[i] = source_value(data, source, from + i);
-      wrong += row[i] * 0.0f;  // 0, or NaN
-    }
-    if (!(wrong == 0.0f)) return false;
-    m.of().pack(row.data(), inputs, m.inputs, place % kPanel + n, panel);
-  }
-  return true;
-}
-
-}  // namespace
-
 DP_API int32_t dp_model_matrix(dp_model *model, int32_t which, int32_t layer, const void *data,
                                int32_t source, int32_t outputs, int32_t inputs) try {
-  Matrix *m = matrix_of(*model, which, layer);
+  Matrix *m = model->matrix(which, layer);
   const Size size = size_of(model->shape, which);
   if (!m || outputs != size.outputs || inputs != size.inputs) return DP_BAD_ARGUMENT;
-  if (source != DP_SOURCE_FP32 && source != DP_SOURCE_BF16) return DP_BAD_ARGUMENT;
+  const Panel &first = m->panels[place_of(*model, which, 0) / kPanel];
+  if (!takes(first.of(), source, inputs)) return DP_BAD_ARGUMENT;
   std::atomic<int> next{0};
   std::atomic<bool> finite{true};
   const bool small = int64_t(outputs) * inputs < 1 << 18;
@@ -114,14 +130,23 @@ DP_API int32_t dp_model_matrix(dp_model *model, int32_t which, int32_t layer, co
   return DP_NO_MEMORY;
 }
 
+DP_API int32_t dp_model_weights(const dp_model *model, int32_t which, int32_t layer, int32_t output,
+                                float *weights) {
+  const Matrix *m = const_cast<dp_model *>(model)->matrix(which, layer);
+  const Size size = size_of(model->shape, which);
+  if (!m || output < 0 || output >= size.outputs) return DP_BAD_ARGUMENT;
+  m->unpack(place_of(*model, which, output), size.inputs, weights);
+  return DP_OK;
+}
+
 DP_API int32_t dp_model_bias(dp_model *model, int32_t which, int32_t layer, const float *bias,
                              int32_t outputs) try {
-  Matrix *m = matrix_of(*model, which, layer);
+  Matrix *m = model->matrix(which, layer);
   if (!m || outputs != size_of(model->shape, which).outputs) return DP_BAD_ARGUMENT;
   for (int n = 0; n < outputs; ++n) {
     if (!std::isfinite(bias[n])) return DP_NOT_FINITE;
   }
-  if (m->bias.empty()) m->bias.assign(m->panels * kPanel, 0.0f);
+  if (m->bias.empty()) m->bias.assign(m->panels.size() * kPanel, 0.0f);
   for (int n = 0; n < outputs; ++n) m->bias[place_of(*model, which, n)] = bias[n];
   return DP_OK;
 } catch (const std::exception &) {

@@ -118,7 +118,7 @@ void Pass::layer(Worker &worker, int number) {
   prepare(worker, layer.o, room_.attended.as<float>(), model_.q_width(), nullptr, rows, in);
   product(worker, layer.o, in, rows, add);
   prepare(worker, layer.gate_up, x, s.hidden, &layer.norm_post, rows, in);
-  const int act_width = model_.act_width(), piece = layer.down.of().piece_bytes;
+  const int act_width = model_.act_width(), piece = kFormats[layer.down.activations()].piece_bytes;
   const auto activate = [&](int panel, int first, int count, const float *tile) {
     const int at = panel * kPanel / 2;
     for (int r = 0; r < count; ++r) {
@@ -126,7 +126,7 @@ void Pass::layer(Worker &worker, int number) {
       k_.swiglu(tile + r * kPanel, to);
       if (!piece) continue;  // is prepared when its row is whole
       char *prepared = act_in + int64_t(first + r) * layer.down.row_bytes + panel * piece;
-      k_.tiles[layer.down.format].prepare(to, kPanel / 2, kPanel / 2, prepared);
+      k_.tiles[layer.down.activations()].prepare(to, kPanel / 2, kPanel / 2, prepared);
     }
   };
   product(worker, layer.gate_up, in, rows, activate);
@@ -144,7 +144,7 @@ void Pass::prepare(Worker &worker, const Matrix &m, const float *from, int width
       k_.norm(row, norm->data(), model_.shape.eps, width, out);
       row = out;
     }
-    k_.tiles[m.format].prepare(row, width, m.inputs, to + r * m.row_bytes);
+    k_.tiles[m.activations()].prepare(row, width, m.inputs, to + r * m.row_bytes);
   });
 }
 

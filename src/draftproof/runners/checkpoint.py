@@ -26,6 +26,7 @@ from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from draftproof import hub
 from draftproof.runners import loading, packing
+from draftproof.runners.weights import Blocks
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 _DTYPES = dict(BF16=torch.bfloat16, F16=torch.float16, F32=torch.float32, F64=torch.float64)
@@ -56,6 +57,11 @@ class Checkpoint:
         self.config: Any = model.config.get_text_config()
         self.tied = HEAD not in files
 
+    @property
+    def precision(self) -> str | None:
+        """Of blocks of whole numbers that are multiplied as they lie; None: it has none."""
+        return None
+
     def __contains__(self, name: str) -> bool:
         return self._place(name) in self.files
 
@@ -65,6 +71,12 @@ class Checkpoint:
         with opened(self.files[place]) as file:
             tensor: Tensor = file.get_tensor(place)
         return tensor.to(self.dtype)
+
+    def format(self, name: str) -> int | None:
+        return None
+
+    def blocks(self, name: str) -> Blocks:
+        raise KeyError(name)
 
     def drop(self, module: str) -> None:
         """Nothing is held."""

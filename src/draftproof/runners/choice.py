@@ -28,6 +28,7 @@ from draftproof.runners.torch import TorchRunner
 
 RUNNERS = ("auto", "torch", "native")
 INT8 = "int8"
+QUANTISED = (INT8, "int4")
 LOG = logging.getLogger("draftproof")
 
 
@@ -51,8 +52,9 @@ def make(
     _check(threads)
     owned = not isinstance(model, torch.nn.Module)
     where = loading.pick_device(device)
-    wanted = None if dtype == INT8 else loading.pick_dtype(dtype)
-    must = runner == "native" or dtype == INT8
+    quantised = dtype if dtype in QUANTISED else None
+    wanted = None if quantised else loading.pick_dtype(dtype)
+    must = runner == "native" or quantised is not None
     if must:
         _refuse(runner, where, wanted)
     source: dict[str, Any] = {
@@ -62,22 +64,23 @@ def make(
     }
     options["trust_remote_code"] = trust_remote_code
     if owned and runner != "torch" and where.type == "cpu":
-        found = _checkpoint(model, **source)
+        found = _checkpoint(model, as_they_lie=dtype == "auto", **source)
         if found is not None and (must or suits(found.model)):
-            return _native(found.model, dtype == INT8, threads, weights=found, **options)
+            return _native(found.model, quantised, threads, weights=found, **options)
     loaded = _loaded(model, device=where, **source)
     if not owned:
-        loading.refuse_to_convert(loaded, device, "auto" if dtype == INT8 else dtype)
+        loading.refuse_to_convert(loaded, device, "auto" if quantised else dtype)
     if must or (runner == "auto" and owned and suits(loaded)):
-        return _native(loaded, dtype == INT8, threads, release=owned, **options)
+        return _native(loaded, quantised, threads, release=owned, **options)
     return on_torch(loaded, threads=threads, **options)
 
 
 def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     """A runner for another model (hub id, folder or loaded): on the device and threads of `target`.
 
-    quantize: "int8", which runs natively, or None for the target's precision. Beside a native
-    target a model that the native runner does not take runs on torch.
+    quantize: "int8" or "int4", which run natively, or None for the target's precision; the blocks
+    of a GGUF file stay as they are. Beside a native target a model that the native runner does not
+    take runs on torch.
     Raises `ValueError`, in one sentence, for what cannot run.
     """
     assert isinstance(target, TorchRunner | NativeRunner), "a runner that is not made here"
@@ -97,8 +100,9 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     }
     precision = quantize or target.precision
     if owned and isinstance(target, NativeRunner):
-        found = _checkpoint(model, **source)
+        found = _checkpoint(model, as_they_lie=quantize is None, **source)
         if found is not None and packing.refusal(found.model) is None:
+            precision = quantize or found.precision or target.precision
             options |= {"weights": found, "precision": precision, "team": target.team}
             return on_native(found.model, **options)
     loaded = _loaded(model, device=target.device, **source)
@@ -130,11 +134,15 @@ def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) 
     model = loading.unwrap(model)
     if reason := packing.refusal(model):
         raise loading.Refused(
-            f"the native runner, which alone has int8, does not take this model: {reason}; "
+            "the native runner, which alone has int8 and int4, does not take this model: "
+            f"{reason}; "
             "use runner auto and dtype auto"
         )
 
     def made() -> NativeRunner:
+        if weights is not None and weights.precision is not None:
+            # Classes and configurations of GGUF files are our own choice: nothing hides in them.
+            return NativeRunner(model, weights=weights, **options)
         with nullcontext() if weights is None else weights.filled():
             expected = probe.own_logits(model)
         runner = NativeRunner(model, weights=weights, **options)
@@ -145,12 +153,12 @@ def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) 
     return Takeover(model).alone(made)
 
 
-def _checkpoint(model: Any, **options: Any) -> Checkpoint | None:
+def _checkpoint(model: Any, *, as_they_lie: bool, **options: Any) -> Checkpoint | None:
     """What the native runner, if it is there, can read tensor by tensor."""
     if native.found() is None or not isinstance(model, str | Path):
         return None
     if (file := located(model)) is not None:
-        return gguf_checkpoint.find(file, dtype=options["dtype"])
+        return gguf_checkpoint.find(file, dtype=options["dtype"], as_they_lie=as_they_lie)
     return checkpoint.find(str(model), **options)
 
 
@@ -161,16 +169,24 @@ def _loaded(model: Any, *, device: torch.device, **options: Any) -> Any:
     return loading.load(model, device=device, **options)
 
 
-def _native(model: Any, int8: bool, threads: int | None, **options: Any) -> NativeRunner:
-    if not int8 and model.dtype != torch.bfloat16:
+def _native(
+    model: Any,
+    quantised: str | None,
+    threads: int | None,
+    *,
+    weights: Checkpoint | None = None,
+    **options: Any,
+) -> NativeRunner:
+    if quantised is None and model.dtype != torch.bfloat16:
         raise ValueError(
-            f"the native runner computes in bfloat16 or int8, and the model is in {model.dtype}: "
-            "give dtype='bfloat16' or dtype='int8'"
+            "the native runner computes in bfloat16, int8 or int4, and the model is in "
+            f"{model.dtype}: give dtype='bfloat16', dtype='int8' or dtype='int4'"
         )
     team = Team(threads or torch.get_num_threads())
-    precision = INT8 if int8 else "bfloat16"
-    made = on_native(model, precision=precision, team=team, **options)
-    if native.kernels() not in ("amx", "avx512"):
+    lying = None if weights is None else weights.precision
+    precision = quantised or lying or "bfloat16"
+    made = on_native(model, precision=precision, team=team, weights=weights, **options)
+    if precision == "bfloat16" and native.kernels() not in ("amx", "avx512"):
         say_once(f"no AVX512 with BF16 and VNNI here: {native.kernels()} kernels, slower")
     return made
 
@@ -192,11 +208,13 @@ def _check(threads: int | None) -> None:
 def _refuse(runner: str, device: torch.device, dtype: torch.dtype | None) -> None:
     """Raise where the native runner was asked for and cannot be had."""
     if runner == "torch":
-        raise ValueError("the torch runner has no int8: use runner auto, or dtype bfloat16")
+        raise ValueError(
+            "the torch runner has no int8 and no int4: use runner auto, or dtype bfloat16"
+        )
     if device.type != "cpu":
         raise ValueError(f"the native runner is for the CPU, not for {device}: use device='cpu'")
     if dtype not in (None, torch.bfloat16):
-        raise ValueError(f"the native runner has bfloat16 and int8, not {dtype}: change dtype")
+        raise ValueError(f"the native runner has bfloat16, int8, int4, not {dtype}: change dtype")
     try:
         native.library()
     except native.Missing as error:

@@ -1,4 +1,4 @@
-"""A GGUF file as a checkpoint: its blocks become floating-point numbers, tensor by tensor."""
+"""A GGUF file as a checkpoint: its blocks as they lie, or as floating-point numbers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,39 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
+from draftproof import native
 from draftproof.gguf.configuration import HEAD, configuration
 from draftproof.gguf.reader import read
 from draftproof.gguf.weights import Tensors
 from draftproof.runners.checkpoint import Checkpoint
+from draftproof.runners.weights import Blocks
 
 
 class GgufCheckpoint(Checkpoint):
-    """`Weights` that lie in a GGUF file."""
+    """`Weights` that lie in a GGUF file. as_they_lie: blocks that the kernels know stay blocks."""
 
-    def __init__(self, model: PreTrainedModel, tensors: Tensors, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tensors: Tensors, dtype: torch.dtype, as_they_lie: bool
+    ) -> None:
         super().__init__(model, {}, dtype)
-        self.tensors = tensors
+        self.tensors, self.as_they_lie = tensors, as_they_lie
         self.tied = HEAD not in tensors
+
+    @property
+    def precision(self) -> str | None:
+        """Of most of its weights, where blocks are multiplied as they lie: the type's name."""
+        kinds = self.tensors.kinds() if self.as_they_lie else {}
+        known = {kind: size for kind, size in kinds.items() if kind in native.BLOCKS}
+        return max(known, key=known.__getitem__).lower() if known else None
+
+    def format(self, name: str) -> int | None:
+        kind = self.tensors.kind(self._place(name))
+        return native.BLOCKS.get(kind) if self.as_they_lie else None
+
+    def blocks(self, name: str) -> Blocks:
+        place = self._place(name)
+        kind, shape = self.tensors.kind(place), self.tensors.shape(place)
+        return Blocks(native.BLOCKS[kind], self.tensors.rows(place), (shape[0], shape[1]))
 
     def __contains__(self, name: str) -> bool:
         return self._place(name) in self.tensors
@@ -29,8 +49,8 @@ class GgufCheckpoint(Checkpoint):
         return self.tensors[self._place(name)].to(self.dtype)
 
 
-def find(path: Path, *, dtype: torch.dtype | None) -> GgufCheckpoint:
-    """The checkpoint; nothing of its tensors is read. dtype: None is bfloat16.
+def find(path: Path, *, dtype: torch.dtype | None, as_they_lie: bool = False) -> GgufCheckpoint:
+    """The checkpoint; nothing of its tensors is read. dtype: of its numbers, None is bfloat16.
 
     Raises `ValueError`, in one sentence, for a file that is damaged or of another kind.
     """
@@ -50,7 +70,7 @@ def find(path: Path, *, dtype: torch.dtype | None) -> GgufCheckpoint:
     model.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id
     )
-    return GgufCheckpoint(model.eval(), tensors, wanted)
+    return GgufCheckpoint(model.eval(), tensors, wanted, as_they_lie)
 
 
 def load(path: Path, *, dtype: torch.dtype | None, device: torch.device) -> PreTrainedModel:

@@ -21,6 +21,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+KNOWN = ("int8", "int4", *DTYPES)
 OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 OTHER_NAMES |= {"float": "float32", "fp64": "float64", "double": "float64"}
 
@@ -49,10 +50,10 @@ def pick_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     if isinstance(dtype, str):
         name = OTHER_NAMES.get(dtype, dtype)
         if name not in DTYPES:
-            raise ValueError(f"dtype {dtype!r} is unknown: use auto, int8, {', '.join(DTYPES)}")
+            raise ValueError(f"dtype {dtype!r} is unknown: use auto, {', '.join(KNOWN)}")
         return DTYPES[name]
     if dtype not in DTYPES.values():
-        raise ValueError(f"dtype {dtype!r} is not supported: use auto, int8, {', '.join(DTYPES)}")
+        raise ValueError(f"dtype {dtype!r} is not supported: use auto, {', '.join(KNOWN)}")
     return dtype
 
 

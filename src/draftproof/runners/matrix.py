@@ -10,6 +10,7 @@ from torch import Tensor
 
 from draftproof import native
 from draftproof.runners.team import Team
+from draftproof.runners.weights import Blocks
 
 
 class Linear:
@@ -30,9 +31,10 @@ class Linear:
             head_dim=2,
             intermediate=1,
             vocabulary=self.outputs,
-            formats=native.formats(native.PRECISIONS[precision]),
         )
-        self.handle = self.library.dp_model_new(ctypes.byref(shape), native.kernels().encode())
+        formats = (ctypes.c_int32 * 2)(native.PRECISIONS[precision], -1)
+        kernels = native.kernels().encode()
+        self.handle = self.library.dp_model_new(ctypes.byref(shape), formats, kernels)
         if not self.handle:
             raise MemoryError(f"no memory for a matrix of {self.outputs} x {inputs}")
         native.owned(self, self.library.dp_model_free, self.handle)
@@ -40,21 +42,29 @@ class Linear:
         if code == native.NO_MEMORY:
             raise MemoryError(f"no memory to pack a matrix of {self.outputs} x {inputs}")
         if code != native.OK:
-            raise ValueError(f"a matrix of {self.outputs} x {inputs} holds NaN or infinity")
+            raise ValueError(
+                f"a matrix of {self.outputs} x {inputs} holds NaN or infinity, or more than "
+                f"{precision} can"
+            )
 
     def __call__(self, rows: Tensor) -> Tensor:
         return product(self, self.team, rows, self.outputs)
 
 
-def pack(handle: Any, which: int, layer: int, weight: Tensor) -> int:
+def pack(handle: Any, which: int, layer: int, weight: Tensor | Blocks) -> int:
     """Copies a matrix (out, in) into the layout of the kernels; returns the library's code."""
+    if isinstance(weight, Blocks):
+        data = weight.data.contiguous()
+        args = handle, which, layer, data.data_ptr(), native.SOURCE_BLOCKS, *weight.shape
+        code: int = native.library().dp_model_matrix(*args)
+        return code
     data = weight.detach()
     if data.dtype not in (torch.float32, torch.bfloat16):
         data = data.float()
     data = data.contiguous()
     source = native.SOURCE_BF16 if data.dtype == torch.bfloat16 else native.SOURCE_FP32
     args = handle, which, layer, data.data_ptr(), source, *data.shape
-    code: int = native.library().dp_model_matrix(*args)
+    code = native.library().dp_model_matrix(*args)
     return code
 
 

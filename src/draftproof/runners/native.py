@@ -39,8 +39,9 @@ class Spans(NamedTuple):
 class NativeRunner(Committed):
     """A `Runner` and `Target` over packed weights.
 
-    precision: bfloat16 or int8. release: the model is ours, its tensors go when they are packed.
-    weights: of a model that is not loaded. packed: what another runner packed from this model.
+    precision: bfloat16, int8, int4, or what the blocks of a file are called. release: the model is
+    ours, its tensors go when they are packed. weights: of a model that is not loaded. packed: what
+    another runner packed from this model.
     Raises `ValueError` at construction, naming the cause, when the model cannot be packed; whether
     its logits are right, `probe` finds.
     """
@@ -68,7 +69,7 @@ class NativeRunner(Committed):
         self.team = Team(torch.get_num_threads()) if team is None else team
         if packed is None:
             weights = weights or LoadedWeights(model, release=release)
-            packed = packing.Packed(weights, native.PRECISIONS[precision], kernels=kernels)
+            packed = packing.Packed(weights, precision, kernels=kernels)
         self.packed = packed
         self._logits = torch.empty(0)
         self._turn = threading.RLock()  # a pass is whole before another thread frees what it uses
@@ -98,7 +99,7 @@ class NativeRunner(Committed):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of keys, values and (unless they are int8) weights; logits are float32."""
+        """Of keys, values and, unless they are quantised, weights; logits are float32."""
         return torch.bfloat16
 
     def close(self) -> None:
@@ -120,8 +121,9 @@ class NativeRunner(Committed):
         return product(self.packed, self.team, hidden, self.vocabulary)
 
     def linear(self, weight: Tensor) -> Linear:
-        """Another matrix (out, in) on these threads, in this precision."""
-        return Linear(weight, self.precision, self.team)
+        """Another matrix (out, in) on these threads, in this precision; int8 beside blocks."""
+        known = self.precision in native.PRECISIONS
+        return Linear(weight, self.precision if known else "int8", self.team)
 
     def again(self, **options: Any) -> NativeRunner:
         """Another runner over the same weights and threads, with room of its own."""

@@ -7,7 +7,8 @@ shape, `runners.probe` finds.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,20 +19,12 @@ from transformers.utils import logging
 from draftproof import native
 from draftproof.runners.kv import available_bytes
 from draftproof.runners.matrix import pack
+from draftproof.runners.packed_formats import EMBEDDINGS, HEAD, MATRICES, Formats, rounded
 from draftproof.runners.weights import Weights
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")
 MOST_HEAD_DIM = 512
-MATRICES = {
-    native.Q: "self_attn.q_proj",
-    native.K: "self_attn.k_proj",
-    native.V: "self_attn.v_proj",
-    native.OUT: "self_attn.o_proj",
-    native.GATE: "mlp.gate_proj",
-    native.UP: "mlp.up_proj",
-    native.DOWN: "mlp.down_proj",
-}
 NORMS = {native.NORM_IN: "input_layernorm", native.NORM_POST: "post_attention_layernorm"}
 QK_NORMS = {native.NORM_Q: "self_attn.q_norm", native.NORM_K: "self_attn.k_norm"}
 
@@ -66,13 +59,15 @@ def head_dim(config: Any) -> int:
 
 
 class Packed:
-    """A model in the layout of the kernels; owns that memory. formats: as of `native.formats`.
+    """A model in the layout of the kernels; owns that memory.
 
+    precision: what numbers are rounded to, or a format for each kind of matrix, of which those that
+    are missing are bfloat16; what lies in a file in blocks of whole numbers stays as it is.
     Raises `ValueError` for weights that are not finite, `MemoryError` where there is no room.
     """
 
     def __init__(
-        self, weights: Weights, formats: int | Sequence[int], *, kernels: str = ""
+        self, weights: Weights, precision: str | Mapping[int, int], *, kernels: str = ""
     ) -> None:
         config, self.library = weights.config, native.library()
         frequencies, rope_scale = weights.rotary()
@@ -84,13 +79,17 @@ class Packed:
             head_dim=head_dim(config),
             intermediate=config.intermediate_size,
             vocabulary=config.vocab_size,
-            formats=native.formats(formats),
             has_qk_norm=int("model.layers.0.self_attn.q_norm.weight" in weights),
             eps=config.rms_norm_eps,
             rope_scale=rope_scale,
             attention_scale=head_dim(config) ** -0.5,
         )
-        self.bytes = int(self.library.dp_model_bytes(ctypes.byref(self.shape)))
+        self.formats = Formats(self.shape, weights, precision)
+        formats = native.formats(self.shape.layers, self.formats.of)
+        self.bytes = int(self.library.dp_model_bytes(ctypes.byref(self.shape), formats))
+        if self.bytes == native.NO_MEMORY:
+            raise MemoryError("no memory to lay out the model's weights")
+        assert self.bytes >= 0, "formats that cannot stand side by side"
         room = available_bytes(torch.device("cpu"))
         if room is not None and self.bytes > room:
             raise MemoryError(
@@ -98,7 +97,8 @@ class Packed:
                 f"{self._smaller(room)}"
             )
         self.kernels = kernels or native.kernels()
-        self.handle = self.library.dp_model_new(ctypes.byref(self.shape), self.kernels.encode())
+        made = self.library.dp_model_new(ctypes.byref(self.shape), formats, self.kernels.encode())
+        self.handle = made
         if not self.handle:
             raise MemoryError(f"no memory for {self.bytes:,} bytes of packed weights")
         native.owned(self, self.library.dp_model_free, self.handle)
@@ -107,11 +107,11 @@ class Packed:
 
     def _smaller(self, room: int) -> str:
         """What to do where these weights do not fit."""
-        least = native.Shape.from_buffer_copy(self.shape)
-        least.formats = native.formats(native.INT8)
-        needed = int(self.library.dp_model_bytes(ctypes.byref(least)))
-        if needed < min(room, self.bytes):
-            return f"dtype='int8' takes {_giga(needed)}"
+        for precision in ("int8", "int4"):
+            least = native.formats(self.shape.layers, partial(rounded, precision))
+            needed = int(self.library.dp_model_bytes(ctypes.byref(self.shape), least))
+            if needed < min(room, self.bytes):
+                return f"dtype={precision!r} takes {_giga(needed)}"
         return "use a smaller model, or free some"
 
     def _pack(self, weights: Weights) -> None:
@@ -127,8 +127,11 @@ class Packed:
                 self._vector(which, number, weights[f"{at}.{path}.weight"], f"layer {number} norm")
             window = window_of(weights.config, number)
             self._vector(native.WINDOW, number, torch.tensor([float(window)]), "window")
-        self._matrix(native.HEAD, 0, weights, "lm_head", "lm_head")
-        self._embeddings = weights.embeddings()
+        self._matrix(native.HEAD, 0, weights, HEAD, "lm_head")
+        packed = self.formats.of(native.EMBEDDINGS, 0) >= 0
+        if packed:
+            self._matrix(native.EMBEDDINGS, 0, weights, EMBEDDINGS, "embed_tokens")
+        self._embeddings = None if packed else weights.embeddings()
         if self._embeddings is not None:
             if not self._embeddings.sum(dtype=torch.float32).isfinite():
                 _check(native.NOT_FINITE, "embed_tokens")
@@ -137,7 +140,10 @@ class Packed:
         weights.drop("")  # one view that is left would keep the file's pages too
 
     def _matrix(self, which: int, layer: int, weights: Weights, path: str, name: str) -> None:
-        _check(pack(self.handle, which, layer, weights[f"{path}.weight"]), name)
+        lies = f"{path}.weight"
+        in_blocks = self.formats.in_blocks(which, layer)
+        weight = weights.blocks(lies) if in_blocks else weights[lies]
+        _check(pack(self.handle, which, layer, weight), name)
         if f"{path}.bias" in weights:
             bias = _floats(weights[f"{path}.bias"])
             args = self.handle, which, layer, bias.data_ptr(), len(bias)
@@ -169,6 +175,9 @@ def _check(code: int, name: str) -> None:
     if code == native.NO_MEMORY:
         raise MemoryError(f"no memory to pack the weights of {name}: use a smaller model")
     if code == native.NOT_FINITE:
-        raise ValueError(f"the weights of {name} hold NaN or infinity: the checkpoint is damaged")
+        raise ValueError(
+            f"the weights of {name} hold NaN or infinity, or more than their format can: the "
+            "checkpoint is damaged"
+        )
     if code != native.OK:
         raise ValueError(f"the weights of {name} have another shape than the configuration says")

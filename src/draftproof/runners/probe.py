@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Native: of the logits, relative to their spread. SmolLM2 has 0.08 and 0.17 with the right weights,
 # most of it rounding in transformers' own bfloat16; what is packed wrongly has 1 or more.
-_FAR = {"bfloat16": 0.2, "int8": 0.4}
+_FAR = {"bfloat16": 0.2, "int8": 0.4, "int4": 0.6}
 LENGTHS = (7, 5)
 ANOTHER = "use another architecture"
 # Of the largest logit. fp64 has fp32's, because many models take a softmax or a norm in fp32.

@@ -5,11 +5,19 @@ A loaded model is one such source; whoever packs never sees a module. Knows no k
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+
+
+class Blocks(NamedTuple):
+    """A matrix (out, in) as it lies in a GGUF file."""
+
+    format: int  # of `native`
+    data: Tensor  # (out, bytes of a row), uint8
+    shape: tuple[int, int]
 
 
 class Weights(Protocol):
@@ -18,10 +26,23 @@ class Weights(Protocol):
     config: Any  # of the text model
     in_files: bool  # reading takes as long as a disk does
 
+    @property
+    def tied(self) -> bool:
+        """Whether the head's weights are the embeddings."""
+        ...
+
     def __contains__(self, name: str) -> bool: ...
 
     def __getitem__(self, name: str) -> Tensor:
         """A tensor in any floating type; the caller copies what it keeps."""
+        ...
+
+    def format(self, name: str) -> int | None:
+        """Of a matrix whose blocks are to be multiplied as they lie; None: it is numbers."""
+        ...
+
+    def blocks(self, name: str) -> Blocks:
+        """A matrix that has a format."""
         ...
 
     def drop(self, module: str) -> None:
@@ -46,6 +67,11 @@ class LoadedWeights:
         self.model, self.release = model, release
         self.config: Any = model.config.get_text_config()
 
+    @property
+    def tied(self) -> bool:
+        head, embeddings = self["lm_head.weight"], self["model.embed_tokens.weight"]
+        return head.data_ptr() == embeddings.data_ptr()
+
     def __contains__(self, name: str) -> bool:
         try:
             return isinstance(self[name], Tensor)
@@ -57,14 +83,20 @@ class LoadedWeights:
         tensor: Tensor = getattr(self.model.get_submodule(path), leaf)
         return tensor
 
+    def format(self, name: str) -> int | None:
+        return None
+
+    def blocks(self, name: str) -> Blocks:
+        raise KeyError(name)
+
     def drop(self, module: str) -> None:
         for parameter in self.model.get_submodule(module).parameters() if self.release else ():
             parameter.data = parameter.data.new_empty(0)
 
     def embeddings(self) -> Tensor | None:
-        weight = self["model.embed_tokens.weight"].detach()
-        if weight.data_ptr() == self["lm_head.weight"].data_ptr():
+        if self.tied:
             return None
+        weight = self["model.embed_tokens.weight"].detach()
         # A copy, or it would keep the whole checkpoint's memory alive.
         return weight.to(torch.bfloat16, copy=self.release).contiguous()
 

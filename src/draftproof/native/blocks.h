@@ -1,0 +1,22 @@
+// A block of one output's weights, out of the layouts of GGUF files, or rounded from numbers.
+#pragma once
+#include <cstdint>
+
+struct Block {
+  uint16_t scale, minimum;  // fp16; the minimum is added
+  uint8_t q[256];
+  uint8_t fine[16], fine_minimum[8];
+};
+
+void read_q4_0(const uint8_t *from, Block &to);
+void read_q4_1(const uint8_t *from, Block &to);
+void read_q5_0(const uint8_t *from, Block &to);
+void read_q5_1(const uint8_t *from, Block &to);
+void read_q8_0(const uint8_t *from, Block &to);
+void read_q4_k(const uint8_t *from, Block &to);
+void read_q5_k(const uint8_t *from, Block &to);
+void read_q6_k(const uint8_t *from, Block &to);
+
+// A scale and a minimum for `count` <= 32 weights, and integers of four bits, so that the sum of
+// squared errors, the larger weights counting more, is small. False: a weight is too large.
+bool round_4(const float *weights, int count, Block &to);

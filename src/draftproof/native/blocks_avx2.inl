@@ -1,0 +1,217 @@
+// Products of integers in groups (`Blocks`) by AVX2: bytes with bytes, pairs of them in 16 bits.
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstring>
+
+namespace {
+
+constexpr int kAhead = 1024;  // bytes of the panel that are fetched before they are needed
+constexpr int kOctets = kPanel / 8;  // of outputs: the sums of a register
+constexpr int kMostRows = 4;  // that go over the weights together: two octets of each in registers
+
+inline __m256i octet_at(const void *from) {
+  return _mm256_loadu_si256(static_cast<const __m256i *>(from));
+}
+
+inline __m256i four_bytes(const void *from) {
+  int32_t four;
+  std::memcpy(&four, from, 4);
+  return _mm256_set1_epi32(four);
+}
+
+inline __m256 four_as_float(const void *from) { return _mm256_castsi256_ps(four_bytes(from)); }
+
+// What is added to it comes one by one: a compiler would add in a tree, whose parts do not fit into
+// registers.
+inline void in_order(__m256i &sum) { asm("" : "+x"(sum)); }
+
+// The integers of one step of 8 outputs. Below 8 bits two steps lie in one register.
+template <class F>
+struct Integers {
+  const char *at;  // the octet's bytes in the first register of its half
+  __m256i low, high;
+
+  // Steps come in order. Of 8 bits: the integer less 128, with its sign.
+  __m256i step(int i) {
+    const char *from = at + (F::kBits == 8 ? i : i / 2) * kRegister;
+    if constexpr (F::kBits == 8) return _mm256_xor_si256(octet_at(from), _mm256_set1_epi8(-128));
+    if (i % 2 == 0) low = octet_at(from);
+    const __m256i four = i % 2 ? _mm256_srli_epi16(low, 4) : low;
+    const __m256i integers = _mm256_and_si256(four, _mm256_set1_epi8(15));
+    if constexpr (F::kBits == 4) return integers;
+    constexpr int kWide = F::kBits == 5 ? 1 : 2, kPerByte = 8 / kWide;
+    if (i % kPerByte == 0) high = octet_at(at + F::kLow + i / kPerByte * kRegister);
+    const int bit = i % kPerByte * kWide;
+    const __m256i moved =
+        bit < 4 ? _mm256_slli_epi16(high, 4 - bit) : _mm256_srli_epi16(high, bit - 4);
+    const __m256i mask = _mm256_set1_epi8(F::kBits == 5 ? 16 : 48);
+    return _mm256_or_si256(integers, _mm256_and_si256(moved, mask));
+  }
+};
+
+inline __m256 halves_at(const char *from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
+}
+
+inline __m256 factors_at(const char *from) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(from));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
+
+// Products of pairs of bytes are added in 16 bits, as often as they fit there, then in 32.
+template <class F>
+struct Whole {
+  static constexpr int kPartSteps = kSteps / F::kParts;
+  static constexpr int kFit = F::kBits == 4 ? 8 : F::kBits == 5 ? 4 : F::kBits == 6 ? 2 : 1;
+  static_assert(F::kBits == 8 || ((1 << F::kBits) - 1) * 127 * 2 * kFit <= 32767);
+  // -128 times a sum becomes -kZero times it.
+  static constexpr int kShift = F::kZero == 8 ? 4 : F::kZero == 16 ? 3 : 2;
+
+  // Where a row's sums begin: what the zero of the integers takes from them.
+  static __m256i begin(const char *row, int part) {
+    if constexpr (F::kZero == 0 || F::kBits == 8) return _mm256_setzero_si256();
+    const char *at = row + offsetof(Group, shift);
+    if constexpr (F::kParts == 1) {
+      return _mm256_srai_epi32(four_bytes(at), kShift);
+    } else {
+      const __m256i first = four_bytes(at + 4);
+      return _mm256_srai_epi32(part ? _mm256_sub_epi32(four_bytes(at), first) : first, kShift);
+    }
+  }
+
+  // The products of a step of one row, pairs of them added.
+  static __m256i pairs(__m256i weights, __m256i absolute, __m256i input) {
+    if constexpr (F::kBits < 8) return _mm256_maddubs_epi16(weights, input);
+    return _mm256_maddubs_epi16(absolute, _mm256_sign_epi8(input, weights));
+  }
+
+  // `count` rows and kSome octets from `first` on.
+  template <int kCount, int kSome>
+  static void octets(const char *block, int first, const char *x, int64_t stride, int blocks,
+                     float *out) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256 acc[kCount][kSome];
+#pragma GCC unroll 4
+    for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 4
+      for (int o = 0; o < kSome; ++o) acc[r][o] = _mm256_setzero_ps();
+    }
+    for (int b = 0; b < blocks; ++b, block += F::kBytes) {
+      const char *group = block + F::kHeader;
+      for (int g = 0; g < F::kGroups; ++g, group += F::kGroupBytes, x += sizeof(Group)) {
+        if (first == 0) {  // the other octets are read next
+          constexpr int kBytes = F::kGroupBytes + (F::kGroups == 1 ? F::kHeader : 0);
+#pragma GCC unroll 20
+          for (int at = 0; at < kBytes; at += kRegister) {
+            _mm_prefetch(group + kAhead + at, _MM_HINT_T0);
+          }
+        }
+        Integers<F> integers[kSome];
+#pragma GCC unroll 4
+        for (int o = 0; o < kSome; ++o) {
+          const int at = first + o;
+          integers[o].at = group + at / 2 * F::kHalf + at % 2 * (kRegister / 2);
+        }
+#pragma GCC unroll 2
+        for (int part = 0; part < F::kParts; ++part) {
+          __m256i sum[kCount][kSome], few[kCount][kSome];
+#pragma GCC unroll 8
+          for (int i = part * kPartSteps; i < (part + 1) * kPartSteps; ++i) {
+            const int in_part = i - part * kPartSteps;
+            __m256i weights[kSome], absolute[kSome];
+#pragma GCC unroll 4
+            for (int o = 0; o < kSome; ++o) {
+              weights[o] = integers[o].step(i);
+              if constexpr (F::kBits == 8) absolute[o] = _mm256_abs_epi8(weights[o]);
+            }
+#pragma GCC unroll 4
+            for (int r = 0; r < kCount; ++r) {
+              const __m256i input = four_bytes(x + r * stride + 4 * i);
+#pragma GCC unroll 4
+              for (int o = 0; o < kSome; ++o) {
+                const __m256i product = pairs(weights[o], absolute[o], input);
+                few[r][o] = in_part % kFit ? _mm256_add_epi16(few[r][o], product) : product;
+                in_order(few[r][o]);
+                if (in_part % kFit != kFit - 1) continue;
+                const __m256i whole = _mm256_madd_epi16(few[r][o], ones);
+                const bool begins = in_part == kFit - 1;
+                const bool empty = begins && (F::kZero == 0 || F::kBits == 8);
+                if (empty) {
+                  sum[r][o] = whole;
+                } else {
+                  sum[r][o] = _mm256_add_epi32(
+                      begins ? begin(x + r * stride, part) : sum[r][o], whole);
+                }
+              }
+            }
+          }
+          add<kCount, kSome>(block, group, first, part, x, stride, sum, acc);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 4
+      for (int o = 0; o < kSome; ++o) {
+        _mm256_storeu_ps(out + r * kPanel + 8 * (first + o), acc[r][o]);
+      }
+    }
+  }
+
+  template <int kCount, int kSome>
+  static void add(const char *block, const char *group, int first, int part, const char *x,
+                  int64_t stride, const __m256i (*sum)[kSome], __m256 (*acc)[kSome]) {
+    const char *fine = group + 2 * F::kHalf;
+#pragma GCC unroll 4
+    for (int o = 0; o < kSome; ++o) {
+      const int at = 8 * (first + o);
+      __m256 scale = halves_at(block + 2 * at), minimum = _mm256_setzero_ps();
+      if constexpr (F::kMinimum) minimum = halves_at(block + 2 * (kPanel + at));
+      if constexpr (F::kFine) {
+        scale = _mm256_mul_ps(scale, factors_at(fine + part * kPanel + at));
+        if constexpr (F::kMinimum) {
+          minimum = _mm256_mul_ps(minimum, factors_at(fine + F::kParts * kPanel + at));
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kCount; ++r) {
+        const char *row = x + r * stride;
+        const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[r][o]), scale);
+        const __m256 of_row = four_as_float(row + offsetof(Group, scale));
+        acc[r][o] = _mm256_fmadd_ps(scaled, of_row, acc[r][o]);
+        if constexpr (F::kMinimum) {
+          acc[r][o] =
+              _mm256_fmadd_ps(minimum, four_as_float(row + offsetof(Group, total)), acc[r][o]);
+        }
+      }
+    }
+  }
+
+  template <int kCount>
+  static void rows(const char *panel, const char *x, int64_t stride, int blocks, float *out) {
+    constexpr int kSome = kCount == 1 ? kOctets : 2;
+    for (int first = 0; first < kOctets; first += kSome) {
+      octets<kCount, kSome>(panel, first, x, stride, blocks, out);
+    }
+  }
+
+  static void tile(const char *panel, const char *x, int64_t stride, int inputs, int rows_left,
+                   float *out) {
+    const int blocks = inputs / F::kInputs;
+    while (rows_left > 0) {
+      const int count = rows_left > kMostRows ? (rows_left == 5 ? 3 : kMostRows) : rows_left;
+      switch (count) {
+        case 1: rows<1>(panel, x, stride, blocks, out); break;
+        case 2: rows<2>(panel, x, stride, blocks, out); break;
+        case 3: rows<3>(panel, x, stride, blocks, out); break;
+        default: rows<4>(panel, x, stride, blocks, out);
+      }
+      rows_left -= count;
+      x += count * stride;
+      out += count * kPanel;
+    }
+  }
+};
+
+}  // namespace

@@ -1,0 +1,119 @@
+"""Blocks of GGUF files in panels: no weight changes, and nothing beside a row changes its bits."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftproof import native
+from draftproof.gguf import blocks
+from draftproof.runners import matrix
+from draftproof.runners.matrix import product
+from draftproof.runners.team import Team
+from draftproof.runners.weights import Blocks
+from grouped import in_groups
+from native_models import SETS, sets
+
+pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
+
+OUTPUTS, INPUTS = 70, 512
+HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+
+
+def random_blocks(kind: str, seed: int = 0) -> Tensor:
+    """(outputs, bytes of a row) Any bytes, but for scales, which are numbers of usual size."""
+    generator = torch.Generator().manual_seed(seed)
+    size = blocks.KINDS[kind][0]
+    elements = 256 if kind.endswith("K") else 32
+    shape = OUTPUTS * INPUTS // elements, size
+    data = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    for at in HALVES.get(kind, (0,)):
+        scales = torch.randn(len(data), 1, generator=generator).half() / 50
+        data[:, at : at + 2] = scales.view(torch.uint8)
+    return data.view(OUTPUTS, -1)
+
+
+class Head:
+    """Blocks as the head of a model without layers."""
+
+    def __init__(self, kind: str, data: Tensor, kernels: str = "") -> None:
+        self.library = native.library()
+        self.blocks = Blocks(native.BLOCKS[kind], data, (OUTPUTS, INPUTS))
+        shape = native.Shape(
+            hidden=INPUTS, heads=1, kv_heads=1, head_dim=2, intermediate=1, vocabulary=OUTPUTS
+        )
+        formats = (ctypes.c_int32 * 2)(self.blocks.format, -1)
+        name = (kernels or native.kernels()).encode()
+        self.handle = self.library.dp_model_new(ctypes.byref(shape), formats, name)
+        native.owned(self, self.library.dp_model_free, self.handle)
+
+    def pack(self) -> int:
+        return matrix.pack(self.handle, native.HEAD, 0, self.blocks)
+
+    def weights(self) -> Tensor:
+        made = torch.empty(OUTPUTS, INPUTS)
+        for output, row in enumerate(made):
+            args = self.handle, native.HEAD, 0, output, row.data_ptr()
+            assert self.library.dp_model_weights(*args) == native.OK
+        return made
+
+
+@pytest.mark.parametrize("kind", native.BLOCKS)
+def test_no_weight_changes(kind: str) -> None:
+    data = random_blocks(kind)
+    head = Head(kind, data)
+    assert head.pack() == native.OK
+    assert torch.equal(head.weights(), blocks.numbers(kind, data.flatten()).view(OUTPUTS, INPUTS))
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@pytest.mark.parametrize("kind", native.BLOCKS)
+def test_products_are_those_of_the_weights(kind: str, kernels: str) -> None:
+    if kernels not in sets():
+        pytest.skip(f"no {kernels} on this machine")
+    head = Head(kind, random_blocks(kind), kernels)
+    assert head.pack() == native.OK
+    rows = torch.randn(29, INPUTS, generator=torch.Generator().manual_seed(1))
+    rows[:, 100] *= 1000
+    got = product(head, Team(2), rows, OUTPUTS)
+    integers, scales = in_groups(rows, in_halves=False)
+    rounded = (integers * scales[..., None]).flatten(1)
+    weights = head.weights().double()
+    terms = rounded.abs() @ weights.abs().T
+    assert ((got - rounded @ weights.T).abs() <= 1e-6 * terms + 1e-6).all()
+    for count in range(1, 14):  # whatever stands beside it
+        assert torch.equal(product(head, Team(1), rows[:count], OUTPUTS), got[:count])
+
+
+@pytest.mark.parametrize("kind", native.BLOCKS)
+def test_all_kernels_with_fused_sums_give_the_same_bits(kind: str) -> None:
+    rows = torch.randn(9, INPUTS, generator=torch.Generator().manual_seed(2))
+    made = []
+    for kernels in [name for name in sets() if name != "portable"]:
+        head = Head(kind, random_blocks(kind), kernels)
+        assert head.pack() == native.OK
+        made.append(product(head, Team(1), rows, OUTPUTS))
+    assert all(torch.equal(one, made[0]) for one in made)
+
+
+@pytest.mark.parametrize("wrong", [0x7C00, 0xFC00, 0x7E01])
+@pytest.mark.parametrize("kind", native.BLOCKS)
+def test_a_scale_that_is_not_finite_is_refused(kind: str, wrong: int) -> None:
+    for at in HALVES.get(kind, (0,)):
+        data = random_blocks(kind)
+        size = blocks.KINDS[kind][0]
+        data[41, size + at], data[41, size + at + 1] = wrong & 255, wrong >> 8
+        assert Head(kind, data).pack() == native.NOT_FINITE
+
+
+def test_what_is_no_source_of_a_format() -> None:
+    data = random_blocks("Q4_K")
+    head = Head("Q4_K", data)
+    assert matrix.pack(head.handle, native.HEAD, 0, torch.zeros(OUTPUTS, INPUTS)) != native.OK
+    cut = Blocks(native.Q4_K, data, (OUTPUTS, INPUTS - 32))
+    assert matrix.pack(head.handle, native.HEAD, 0, cut) == native.BAD_ARGUMENT
+    floats = Head("Q4_1", random_blocks("Q4_1"))
+    assert matrix.pack(floats.handle, native.HEAD, 0, torch.zeros(OUTPUTS, INPUTS)) == native.OK

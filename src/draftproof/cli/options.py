@@ -106,7 +106,7 @@ N = Annotated[int, option(SAMPLING, "Several answers are not streamed.", "--comp
 Runner = Annotated[str, option(LOADING, "auto, native (bfloat16, int8 and int4, CPU) or torch.")]
 Dtype = Annotated[
     str | None,
-    option(LOADING, "auto, float32, bfloat16, int8, int4 (native), float16 or float64."),
+    option(LOADING, "auto, float32, bfloat16, int8, int4 (native), float16, float64."),
 ]
 Dtypes = Annotated[
     list[str] | None,

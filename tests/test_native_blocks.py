@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import emulated
 from draftproof import native
 from draftproof.gguf import blocks
 from draftproof.runners import matrix
@@ -88,14 +89,24 @@ def test_products_are_those_of_the_weights(kind: str, kernels: str) -> None:
         assert torch.equal(product(head, Team(1), rows[:count], OUTPUTS), got[:count])
 
 
+@pytest.mark.parametrize("build", ["here", "emulated"])
 @pytest.mark.parametrize("kind", native.BLOCKS)
-def test_all_kernels_with_fused_sums_give_the_same_bits(kind: str) -> None:
-    rows = torch.randn(9, INPUTS, generator=torch.Generator().manual_seed(2))
-    made = []
-    for kernels in [name for name in sets() if name != "portable"]:
+def test_all_kernels_with_fused_sums_give_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, kind: str, build: str
+) -> None:
+    if build == "emulated":
+        library = emulated.libraries()[0]
+        monkeypatch.setattr(native, "library", lambda: library)
+    rows = torch.randn(13, INPUTS, generator=torch.Generator().manual_seed(2))
+    fused = [name for name in sets() if name != "portable"]
+    assert build == "here" or fused == ["avx2", "avx512", "amx"]
+    made: list[Tensor] = []
+    for kernels in fused:
         head = Head(kind, random_blocks(kind), kernels)
         assert head.pack() == native.OK
         made.append(product(head, Team(1), rows, OUTPUTS))
+        for count in range(1, 13):
+            assert torch.equal(product(head, Team(1), rows[:count], OUTPUTS), made[0][:count])
     assert all(torch.equal(one, made[0]) for one in made)
 
 

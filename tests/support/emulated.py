@@ -1,7 +1,8 @@
 """The kernels built once more with AMX tiles in plain C++, and what their products should be.
 
 `emulated_tiles.h` is the instructions, `tiles.cpp` what tests may ask of that library, and
-`trapped_tiles.cpp` runs the compiled instructions themselves. Every array that is given to a tile
+`trapped_tiles.cpp` runs the compiled instructions themselves. Where there is no AVX512 either,
+`emulated_avx512.h` takes its place. Every array that is given to a tile
 ends where no more memory is: reading beyond it ends the process.
 """
 
@@ -29,11 +30,10 @@ MORE = [
     compiled.SUPPORT / "tiles.cpp",
     *(compiled.SOURCES / f"kernels_{name}.cpp" for name in ("avx2", "avx512", "amx")),
 ]
-AVX512 = (
-    *("-DDP_X86", f"-I{compiled.SUPPORT}", "-mavx2", "-mfma", "-mf16c"),
-    *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni", "bf16")),
-)
-FLAGS = (*AVX512, "-DDP_AMX", "-DDP_EMULATE_TILES")
+AVX2 = ("-DDP_X86", f"-I{compiled.SUPPORT}", "-mavx2", "-mfma", "-mf16c")
+AVX512 = tuple(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni", "bf16"))
+# Optimised loops of emulated instructions would take a minute to compile.
+NO_AVX512 = ("-include", "emulated_avx512.h", "-Wno-psabi", "-fno-tree-loop-optimize")
 LINK = ("-Wl,--wrap=syscall",)  # where the system is asked for tiles
 SHIPPED = ("-O3", "-fno-math-errno", "-mprefer-vector-width=512")  # as CMakeLists.txt has it
 SHIPPED += ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
@@ -43,19 +43,27 @@ TILE = c_char_p, c_int32, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_void_
 FORMATS = {"bfloat16": native.BF16, "int8": native.INT8}
 
 
-def need_avx512() -> None:
-    if not native.library().dp_kernels(b"avx512"):
-        pytest.skip("no AVX512 with BF16 and VNNI, which AMX is built on")
+def avx512() -> tuple[str, ...]:
+    """Compiler's flags for the processor's own AVX512 or an emulated one; skips without AVX2."""
+    if native.library().dp_kernels(b"avx512"):
+        return AVX2 + AVX512
+    if not native.library().dp_kernels(b"avx2"):
+        pytest.skip("no AVX2, of which AVX512 would be emulated")
+    return AVX2 + NO_AVX512
+
+
+def flags() -> tuple[str, ...]:
+    """For kernels whose best set is AMX, on emulated tiles; skips where they cannot be."""
+    return (*avx512(), "-DDP_AMX", "-DDP_EMULATE_TILES")
 
 
 @cache
 def libraries() -> tuple[Any, Any]:
     """A library with AMX, and one in a system that refuses it; skips where they cannot be."""
-    need_avx512()
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     link = ("-shared", "-Wl,-Bsymbolic", *LINK)
-    built = compiled.build(folder, "amx.so", MORE, "-O1", *FLAGS, link=link)
+    built = compiled.build(folder, "amx.so", MORE, "-O1", *flags(), link=link)
     copied = shutil.copy(built, folder / "refused.so")
     made = native.load(str(built)), native.load(str(copied))
     with pytest.MonkeyPatch.context() as patch:
@@ -75,14 +83,12 @@ def trapped() -> Any:
 
     The machine has no such instructions: what it refuses is read and done by the emulation.
     """
-    need_avx512()
     if "amx_tile" in Path("/proc/cpuinfo").read_text():
         pytest.skip("this machine may run what should be refused")
     sources = [compiled.SUPPORT / "trapped_tiles.cpp", compiled.SOURCES / "kernels_amx.cpp"]
     with tempfile.TemporaryDirectory() as folder:  # once loaded, the file is not needed
-        flags = (*AVX512, *SHIPPED)
         build = compiled.build(
-            Path(folder), "trapped.so", sources, *flags, link=["-shared"], alone=True
+            Path(folder), "trapped.so", sources, *SHIPPED, *avx512(), link=["-shared"], alone=True
         )
         made = ctypes.CDLL(str(build))
     made.dp_tile.argtypes = TILE

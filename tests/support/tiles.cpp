@@ -16,7 +16,7 @@ DP_TEST int32_t dp_tile(const char *kernels, int32_t format, const char *panel, 
                         int64_t stride, int32_t inputs, int32_t rows, float *out) {
   const Kernels *k = pick_kernels(kernels);
   if (k) k->tiles[format].tile(panel, x, stride, inputs, rows, out);
-  return k ? k->rows : 0;
+  return k ? k->tiles[format].rows : 0;
 }
 
 DP_TEST void dp_prepare(int32_t format, const float *x, int32_t n, int32_t inputs, char *out) {

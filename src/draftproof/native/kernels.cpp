@@ -42,9 +42,9 @@ const Kernels *amx_set() {
   static const Kernels set = [] {
     Kernels made = kAvx512;
     made.name = "amx";
-    made.rows = kMostTileRows;
-    made.tiles[DP_BF16].tile = amx_bf16;
-    made.tiles[DP_INT8].tile = amx_int8;  // the sums of the others have the same bits
+    // Of the other formats the tiles stay.
+    made.tiles[DP_BF16] = {kMostTileRows, made.tiles[DP_BF16].prepare, amx_bf16};
+    made.tiles[DP_INT8] = {kMostTileRows, made.tiles[DP_INT8].prepare, amx_int8};
     return made;
   }();
   return &set;

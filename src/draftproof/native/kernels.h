@@ -9,7 +9,7 @@
 
 #include "formats.h"
 
-constexpr int kMostTileRows = 32;
+constexpr int kTileRows = 12, kMostTileRows = 32;  // in a tile: usually, and of AMX
 constexpr int kLanes = 16;  // slots in a block of keys; partial sums in a reduction
 constexpr int kPairs = 4;   // (row, head) pairs in one call of the attention's loops
 constexpr int kTogether = 32;  // pairs that go over the keys of a head together
@@ -17,6 +17,7 @@ constexpr int kMostHeadDim = 512;
 
 // Of a format. Which rows are in a tile changes no bit of any of them.
 struct Tiles {
+  int rows;  // in a tile: as many as the registers hold
   // A row of n activations as the tiles read it, padded.
   void (*prepare)(const float *x, int n, int inputs, char *out);
   // (rows, 32) = x (rows, inputs), `stride` bytes apart, times a panel.
@@ -26,7 +27,6 @@ struct Tiles {
 // Keys lie in blocks of 16 slots: head_dim / 2 steps of 16 slots x 2 elements of bf16.
 struct Kernels {
   const char *name;
-  int rows;  // in a tile: as many as the registers hold
   Tiles tiles[DP_FORMATS];
   void (*norm)(const float *x, const float *weight, float eps, int n, float *out);
   void (*to_bf16)(const float *x, int n, uint16_t *out);

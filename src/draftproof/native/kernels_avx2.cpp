@@ -162,12 +162,12 @@ void weigh(const uint16_t *values, int64_t n, const float *const *weights, int p
 }
 
 template <class F>
-constexpr Tiles kTiles{prepare_groups, Whole<F>::tile};
+constexpr Tiles kTiles{kTileRows, prepare_groups, Whole<F>::tile};
 
 }  // namespace
 
 const Kernels kAvx2 = {
-    "avx2", 12,
-    {{prepare_bf16, tile_bf16}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>, kTiles<Q5_1>,
-     kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>},
+    "avx2",
+    {{kTileRows, prepare_bf16, tile_bf16}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>,
+     kTiles<Q5_1>, kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>},
     norm, to_bf16, rotate, swiglu, scores, softmax, weigh, argmax, gumbel, soften, max_of};

@@ -158,12 +158,12 @@ void weigh(const uint16_t *values, int64_t n, const float *const *weights, int p
 }
 
 template <class F>
-constexpr Tiles kTiles{prepare_groups, tile<Whole<F>>};
+constexpr Tiles kTiles{kTileRows, prepare_groups, tile<Whole<F>>};
 
 }  // namespace
 
 const Kernels kAvx512 = {
-    "avx512", 12,
-    {{prepare_bf16, tile<Bf16>}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>, kTiles<Q5_1>,
-     kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>},
+    "avx512",
+    {{kTileRows, prepare_bf16, tile<Bf16>}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>,
+     kTiles<Q5_1>, kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>},
     norm, to_bf16, rotate, swiglu, scores, softmax, weigh, argmax, gumbel, soften, max_of};

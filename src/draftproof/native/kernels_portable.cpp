@@ -9,11 +9,11 @@ inline float madd(float a, float b, float c) { return a * b + c; }
 
 namespace {
 template <class F>
-constexpr Tiles kTiles{prepare_groups, tile_blocks<F>};
+constexpr Tiles kTiles{kTileRows, prepare_groups, tile_blocks<F>};
 }  // namespace
 
 const Kernels kPortable = {
-    "portable", 12,
-    {{prepare_bf16, tile_bf16}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>, kTiles<Q5_1>,
-     kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>},
+    "portable",
+    {{kTileRows, prepare_bf16, tile_bf16}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>,
+     kTiles<Q5_1>, kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>},
     norm, to_bf16, rotate, swiglu, scores, softmax, weigh, argmax, gumbel, soften, max_of};

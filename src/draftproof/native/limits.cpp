@@ -34,7 +34,7 @@ double seconds_of(Run run) {
 DP_API double dp_read_rate(dp_team *team, int64_t bytes, int32_t rows) try {
   Limits limits{};
   limits.kernels = pick_kernels("");
-  if (bytes < 1 || rows < 1 || rows > limits.kernels->rows) return 0.0;
+  if (bytes < 1 || rows < 1 || rows > limits.kernels->tiles[DP_BF16].rows) return 0.0;
   limits.memory = Memory(bytes);
   limits.rows = rows;
   limits.x.assign(kMostTileRows * kInputs * 2, 0);
@@ -61,7 +61,8 @@ DP_API double dp_tile_rate(dp_team *team, int32_t format, int32_t tiles) try {
   Limits limits{};
   limits.kernels = pick_kernels("");
   limits.format = format;
-  limits.x.assign(limits.kernels->rows * kFormats[format].row_bytes(kInputs), 1);
+  limits.rows = limits.kernels->tiles[format].rows;
+  limits.x.assign(limits.rows * kFormats[format].row_bytes(kInputs), 1);
   limits.panel.assign(kFormats[format].panel_bytes(kInputs), 1);
   limits.items = tiles;
   const auto multiply = [](void *argument, int) {
@@ -70,10 +71,10 @@ DP_API double dp_tile_rate(dp_team *team, int32_t format, int32_t tiles) try {
     share(of.phase, of.items, 16, [&](int) {
       of.kernels->tiles[of.format].tile(of.panel.data(), of.x.data(),
                                         kFormats[of.format].row_bytes(kInputs), kInputs,
-                                        of.kernels->rows, out);
+                                        of.rows, out);
     });
   };
-  const double products = double(tiles) * limits.kernels->rows * kPanel * kInputs;
+  const double products = double(tiles) * limits.rows * kPanel * kInputs;
   return products / seconds_of([&] { team->run(multiply, &limits); });
 } catch (const std::exception &) {
   return 0.0;

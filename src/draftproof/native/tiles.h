@@ -28,15 +28,15 @@ void multiply(const Kernels &k, int threads, Worker &worker, const Matrix &m, co
   constexpr int64_t kGrain = 128 << 10;  // bytes taken at once, so that streams are long
   const int panels = int(m.panels.size()), least = std::max(1, panels / (4 * threads));
   const int grain = std::clamp(int(kGrain * m.panels.size() / std::max<int64_t>(m.bytes, 1)), 1, least);
-  const int tiles = (rows + k.rows - 1) / k.rows;
   alignas(64) float tile[kMostTileRows * kPanel];
   share(*worker.phase++, rows ? panels : 0, grain, [&](int number) {
     const Panel &panel = m.panels[number];
+    const Tiles &of_format = k.tiles[panel.format];
+    const int tiles = (rows + of_format.rows - 1) / of_format.rows;
     for (int t = 0; t < tiles; ++t) {
       const int first = int(int64_t(rows) * t / tiles);
       const int count = int(int64_t(rows) * (t + 1) / tiles) - first;
-      k.tiles[panel.format].tile(panel.data, input + first * m.row_bytes, m.row_bytes, m.inputs, count,
-                                 tile);
+      of_format.tile(panel.data, input + first * m.row_bytes, m.row_bytes, m.inputs, count, tile);
       if (!m.bias.empty()) {
         const float *bias = m.bias.data() + number * kPanel;
         for (int r = 0; r < count; ++r) {

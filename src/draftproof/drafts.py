@@ -60,10 +60,10 @@ class Drafts:
         self.wants_best = self._drafter is not None and self._drafter.wants_best
         self.observes = self._drafter is not None and self._drafter.observes
 
-    def trees(self, turns: Sequence[Turn]) -> list[TokenTree | None]:
-        """A tree for every turn that has read its prompt."""
+    def trees(self, turns: Sequence[Turn], running: int) -> list[TokenTree | None]:
+        """A tree for every turn that has read its prompt; `running` requests have a place."""
         rows = [len(turn.new) + turn.whole for turn in turns]
-        self.costs.plan(sum(rows), _attended(turns, rows))
+        self.costs.plan(sum(rows), _attended(turns, rows), running)
         if self._drafter is None:
             return [_root(turn) if turn.whole else None for turn in turns]
         drafting: list[Request] = []

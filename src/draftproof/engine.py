@@ -146,7 +146,7 @@ class Engine:
             request.mend()
         moved: list[Request] = []
         turns = self.scheduler.next_turns(self.runner.cached, self._begin, self._fork)
-        trees = self.drafts.trees(turns)
+        trees = self.drafts.trees(turns, len(self.scheduler.running))
         self._run(turns, trees, moved)
         self._release_ended()
         if self._ended:

@@ -27,6 +27,7 @@ from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
 USUAL = 0.2  # passes that asking for a text brings, before anything is known
+HARDLY = 4  # steps until it is looked again whether a token of a text counts enough to pay
 LATEST = 1 / 8  # weight of the last text in what it usually brings
 
 
@@ -68,16 +69,16 @@ class Control:
         price = now(texts, self.costs, self._books.left)
         steps = {
             text.request.key: Step(
-                unit=price.unit, weight=each, texts=len(texts), worth=each * price.unit / len(texts)
+                unit=price.unit, weight=each, texts=len(texts), worth=each * price.token
             )
-            for text, each in zip(texts, weights(texts, self.objective), strict=True)
+            for text, each in zip(texts, weights(texts, self.objective, price.soon), strict=True)
         }
         bound = [text for text in texts if alone(text.request)]
         for source in self.sources:
             source.drafter.useful = sys.maxsize
         trees, took = self.fixed.propose(bound, steps, self.asking, one) if bound else ({}, 0.0)
         free = [text for text in texts if text.request.key not in trees]
-        waits = self._waits(free, price.unit)
+        waits = self._waits(free, steps, price)
         asked = [text for text, steps_more in zip(free, waits, strict=True) if not steps_more]
         if asked:
             drafting, running = self._plan(asked, steps, price, trees, one)
@@ -88,17 +89,22 @@ class Control:
                 trees[text.request.key] = text.rest(steps[text.request.key])
         self._books.plan(took, price.unit)
         if not bound and all([len(trees[key].tokens) == 1 for key in keys]):
-            self._rests.begin(keys, min(self._waits(free, price.unit)) - 1)
+            self._rests.begin(keys, min(self._waits(free, steps, price)) - 1)
         return [trees[key] for key in keys]
 
-    def _waits(self, texts: Sequence[Text], unit: float) -> list[int]:
-        """Plain steps, of `unit` each, until sources are asked for each text; 0: in this one."""
+    def _waits(self, texts: Sequence[Text], steps: Steps, price: Price) -> list[int]:
+        """Plain steps until sources are asked for each text; 0: in this one."""
         bother = self._rests.bother
         least = min([0.0 if source.free else source.cost for source in self.sources], default=0.0)
-        patience = wait(bother * len(texts) - self._books.left, unit)
+        patience = wait(bother * len(texts) - self._books.left, price.unit)
         if not self.costs.passes:  # the first step tells what a pass takes
             patience = max(patience, 1)
-        return [max(patience, text.wait(bother, least)) for text in texts]
+        return [
+            max(patience, text.wait(bother, least))
+            if price.pays(steps[text.request.key].weight)
+            else max(patience, HARDLY)
+            for text in texts
+        ]
 
     def _plan(
         self,

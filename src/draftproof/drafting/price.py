@@ -15,6 +15,7 @@ from draftproof.drafting.text import Text
 from draftproof.runners.costs import PassCosts
 
 SURE = 0.87  # that a token of a draft is right, where many are in a row
+SAFELY = 1.25  # times what rows cost that nodes must bring: those that are taken seemed the best
 HOPELESS = 0.02  # chance below which nothing behind a node is looked at
 
 
@@ -24,8 +25,9 @@ class Price:
 
     rate: tokens in the time of such a pass. rows: of the pass without drafts. curve: cost of a pass
     by its rows, at best where little is known, which decides; known: the likely cost, which is
-    accounted for. unit: of a plain step. attention: of a row, for each token that it attends to.
-    left: what the step may cost more than a plain one.
+    accounted for. unit: of a plain step. token: what one takes plainly, when all `soon` texts are
+    written. attention: of a row, for each token that it attends to. left: what the step may cost
+    more than a plain one.
     """
 
     rate: float
@@ -33,23 +35,29 @@ class Price:
     curve: Sequence[float]
     known: Sequence[float] = ()
     unit: float = 1.0
+    token: float = 1.0
+    soon: int = 1
     attention: float = 0.0
     left: float = math.inf
-    _least: float = field(init=False)
+    _row: float = field(init=False)  # tokens that the cheapest row must bring
 
     def __post_init__(self) -> None:
-        cheapest = min(self.extra(1), self.extra(8) / 8)
-        object.__setattr__(self, "_least", max(HOPELESS, self.rate * cheapest / 2))
+        row = SAFELY * self.rate * min(self.extra(1), self.extra(8) / 8)
+        object.__setattr__(self, "_row", row)
 
     @property
     def least(self) -> float:
         """A chance below which no node can pay, whatever else runs; of a weight of at most 2."""
-        return self._least
+        return max(HOPELESS, self._row / 2)
+
+    def pays(self, weight: float) -> bool:
+        """Whether a token of that weight can pay for a row, if it is right."""
+        return weight > self._row
 
     @property
     def useful(self) -> int:
         """Nodes of one draft that can pay, each as sure as drafts ever are."""
-        return 1 + int(math.log(self._least) / math.log(SURE))
+        return 1 + max(0, int(math.log(self.least) / math.log(SURE)))
 
     def extra(self, nodes: int) -> float:
         """What so many rows more cost, attention left out."""
@@ -61,13 +69,19 @@ class Price:
 
 
 def now(texts: Sequence[Text], costs: PassCosts, left: float) -> Price:
-    """What time is worth to a batch, by what it wrote of late; `left` is what it may lose."""
+    """What time is worth to a batch, by what it wrote of late; `left` is what it may lose.
+
+    A token takes its part of a step in which all write whose prompts are still being read: what it
+    is ahead by now is saved then.
+    """
     curve, writing = costs.curve(), len(texts)
+    most = len(curve) - 1
     plain, taken = sum([text.plain for text in texts]), sum([text.taken for text in texts])
-    unit = curve[min(writing, len(curve) - 1)]
-    rows = max(costs.rows, writing)
-    rate = max(1.0, plain / taken) * writing / unit
-    return Price(rate, rows, costs.hopeful(rows), curve, unit, costs.attention, left)
+    unit = curve[min(writing, most)]
+    rows, soon = max(costs.rows, writing), max(costs.texts, writing)
+    token = min(unit / writing, curve[min(soon, most)] / soon)
+    rate = max(1.0, plain / taken) / token
+    return Price(rate, rows, costs.hopeful(rows), curve, unit, token, soon, costs.attention, left)
 
 
 def extra(curve: Sequence[float], rows: int, nodes: int) -> float:
@@ -108,7 +122,7 @@ def allot(
     costs = price.curve[price.rows + 1 :]  # with 1, 2, ... nodes more
     for at, ((less, _, _), cost) in enumerate(zip(listed, costs, strict=False), 1):
         worth -= less
-        gain = worth - price.rate * (cost - own_cost)
+        gain = worth - SAFELY * price.rate * (cost - own_cost)
         if gain > best and price.likely(at) + took <= price.left:
             best, count = gain, at
     if not count:

@@ -11,21 +11,28 @@ LATENESS = 16  # how much more a token counts of a text that is later than the o
 SURE = 32  # steps after which the pace of a text counts as much as that of all
 
 
-def weights(texts: Sequence[Text], objective: str) -> list[float]:
+def weights(texts: Sequence[Text], objective: str, running: int) -> list[float]:
     """What a token of each text counts, 1 on average.
 
     Texts that are written together are done when the last of them is, so a token of the one with
-    most left to write counts most, unless others of them still wait for a place. Under "latency",
-    and where nobody waits for several at once, all tokens count alike.
+    most left to write counts most, those included whose prompts are still being read, unless others
+    of them wait for a place. Under "latency", and where nobody waits for several at once, all
+    tokens count alike.
+
+    running: requests that have a place.
     """
     found = [1.0] * len(texts)
     if len(texts) == 1 or objective == "latency":
         return found
     several: dict[int, list[int]] = {}
     for number, text in enumerate(texts):
-        if (together := text.request.together) and together[-1].begun:
+        if together := text.request.together:
             several.setdefault(id(together), []).append(number)
     for members in several.values():
+        latest = texts[members[0]].request.together[-running - 1 :]
+        unread = [request.room for request in latest if not request.begun]
+        if len(unread) + len(texts) > running:
+            continue
         steps = [texts[at].steps for at in members]
         written = [texts[at].length - texts[at].begin for at in members]
         usual = max(1.0, sum(written) / max(1, sum(steps)))
@@ -33,9 +40,10 @@ def weights(texts: Sequence[Text], objective: str) -> list[float]:
         paces = [(n + SURE * usual) / (m + SURE) for n, m in zip(written, steps, strict=True)]
         rooms = [texts[at].request.room for at in members]
         left = [room / pace for room, pace in zip(rooms, paces, strict=True)]
+        left += [room / usual for room in unread]
         late = [(each / max(left)) ** LATENESS for each in left]
-        for at, each in zip(members, late, strict=True):
-            found[at] = each * len(members) / sum(late)
+        for at, each in zip(members, late, strict=False):
+            found[at] = each * len(late) / sum(late)
     return found
 
 

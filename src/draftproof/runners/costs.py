@@ -68,14 +68,18 @@ class PassCosts:
         self._spread[size, size], self._drift[size, size] = 4 * OCTAVE, OCTAVE_DRIFT
         self._widest = self._spread[size - 1, size - 1]
         self.passes, self.keep = 0, False  # keep: for other processes, however few there are
-        self.rows, self.attended = 0, 0  # of the step at hand, without drafts
+        # Of the step at hand, without drafts; texts that are read or written for now.
+        self.rows, self.attended, self.texts = 0, 0, 0
         self._held: list[tuple[int, float, float]] = []
         self._table: list[float] | None = None
         self._hopeful: dict[int, list[float]] = {}
 
-    def plan(self, rows: int, attended: int) -> None:
-        """What the next pass runs whatever is drafted: its rows, and tokens that they attend to."""
-        self.rows, self.attended = rows, attended
+    def plan(self, rows: int, attended: int, texts: int = 0) -> None:
+        """What the next pass runs whatever is drafted: its rows, and tokens that they attend to.
+
+        texts: that are read or written for now, those included that have no row in it.
+        """
+        self.rows, self.attended, self.texts = rows, attended, texts
 
     def observe(self, rows: int, attended: int, seconds: float) -> None:
         """A pass took so long. Seconds that no clock that goes can tell are left out."""

@@ -17,6 +17,7 @@ from draftproof import bundled, methods, prompts
 from draftproof.bench.inflation import inflate
 
 REAL = Path("build/smollm2")  # what `make real` fetches
+REAL_FILE = Path("build/gguf/SmolLM2-135M-Instruct.Q4_1.gguf")
 RANDOM = 64  # tokens of a random prompt
 ANSWER = 64  # tokens of a first answer, behind which a chat goes on
 LONGEST = 400  # tokens of a prompt: what is measured is writing
@@ -24,7 +25,10 @@ LONGEST = 400  # tokens of a prompt: what is measured is writing
 
 @dataclass(frozen=True)
 class Cell:
-    """model: "bundled", "inflated" or "smollm2". drafts: besides the look-ups."""
+    """model: "bundled", "inflated" or "smollm2". drafts: besides the look-ups.
+
+    precision: "q4_1" is SmolLM2's GGUF file as it lies.
+    """
 
     model: str
     drafts: str = ""  # "", "draft", "hopeless" (random weights) or "heads"
@@ -56,6 +60,9 @@ def _cells() -> Iterator[Cell]:
     yield Cell("smollm2", precision="int8")
     yield Cell("smollm2", text="mt-bench", precision="int8")
     yield Cell("smollm2", text="mt-bench", batch=8, precision="int8")
+    for batch in (1, 4, 8):
+        yield Cell("smollm2", batch=batch, precision="q4_1")
+    yield Cell("smollm2", text="mt-bench", precision="q4_1")
     for drafts in ("", "draft", "hopeless", "heads"):
         for batch in (1, 8):
             yield Cell("bundled", drafts, batch=batch)
@@ -86,6 +93,8 @@ def _writer(model: str, precision: str, runner: str) -> dp.LLM:
     if model == "inflated":
         given = inflate(AutoModelForCausalLM.from_pretrained(given, dtype=torch.bfloat16))
     options: dict[str, Any] = {"runner": runner, "max_batch": 16, "speculate": None}
+    if precision == "q4_1":
+        return dp.LLM(REAL_FILE, tokenizer=tokenizer, **options)
     if runner == "native":
         return dp.LLM(given, tokenizer=tokenizer, dtype=precision, **options)
     return dp.LLM(given, tokenizer=tokenizer, dtype=getattr(torch, precision), **options)

@@ -51,6 +51,7 @@ methods                 <- proposers.* drafting.base heads.*
 scheduler               <- request runners.costs
 drafts                  <- tree request writing rules sampling {RUN} scheduler {OFFER}
 engine                  <- tree verify writing request rules {RUN} drafting.base {STEP}
+convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods counts request sampling hf_options foreign_names
 hf_options              <-  | transformers
@@ -71,7 +72,7 @@ detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors
 intake                  <- request sampling text verify writing
-places                  <- bundled gguf.reader
+places                  <- bundled gguf.reader hub
 analysis                <- tree
 shapes                  <- analysis | numpy
 clock                   <-  | torch

@@ -69,22 +69,23 @@ def test_bits_of_the_native_runner(name: str, method: str, params: dp.SamplingPa
 
 
 @NATIVE
-def test_a_quantised_draft() -> None:
-    """The target itself in int8 drafts for a target on torch, and for one on the native runner."""
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_a_quantised_draft(precision: str) -> None:
+    """The target itself in fewer bits drafts for one on torch, and for one on the native runner."""
     model = tiny.model("llama", dtype=torch.bfloat16, head_dim=16)
     on_torch = dp.LLM(copy.deepcopy(model).float(), speculate=None)
     for base in (on_torch, dp.LLM(model, runner="native", speculate=None)):
         want = texts(base, SAMPLED)
-        quantised = dp.DraftModel(model, 4, quantize="int8", min_confidence=0.0)
+        quantised = dp.DraftModel(model, 4, quantize=precision, min_confidence=0.0)
         with dp.LLM(base, speculate=quantised) as llm:
             assert texts(llm, SAMPLED) == want
             (one,) = llm.generate([PROMPTS[1]], SAMPLED)
-        assert quantised.beside.runner.precision == "int8"
+        assert quantised.beside.runner.precision == precision
         assert one.stats.accepted > one.stats.steps
         with pytest.raises(ValueError, match="native|quantised"):
-            dp.LLM(base, speculate=dp.DraftModel(tiny.model("gemma3"), quantize="int8"))
-    with pytest.raises(ValueError, match="quantize='int4' is unknown"):
-        dp.DraftModel(model, quantize="int4")
+            dp.LLM(base, speculate=dp.DraftModel(tiny.model("gemma3"), quantize=precision))
+    with pytest.raises(ValueError, match="quantize='int2' is unknown"):
+        dp.DraftModel(model, quantize="int2")
 
 
 # Where no token of the first 24 comes twice each of them can be the one that ends the text.

@@ -1,8 +1,8 @@
 """AMX: tiles as the manual has them, the same bits whatever stands beside a row, and the choice.
 
-On any machine with AVX2, because the tile instructions are emulated, and those of AVX512 where there
-are none. Where there is AMX, the
-tests of the other kernels run on it too, and it must give the emulation's bits.
+On any machine with AVX2, because the tile instructions are emulated, and those of AVX512 where
+there are none. Where there is AMX, the tests of the other kernels run on it too, and it must give
+the emulation's bits.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_what_is_no_model(run: Any, things: Path, name: str, says: str) -> None:
         ("bundlde", "did you mean bundled?"),
         ("llama3.2:1b", "looks like a name of Ollama's"),
         ("qwen2.5", "looks like a name of Ollama's"),
-        ("Qwen/Qwen3-8B-GGUF", "names GGUF files"),
+        ("Qwen/Qwen3-8B-GGUF", "has GGUF files: say which, as in Qwen/Qwen3-8B-GGUF:Q4_K_M"),
         ("~/models/x", "there is no file or folder"),
         ("Qwen3-8B-Q4_K_M.gguf", "there is no file or folder"),
     ],

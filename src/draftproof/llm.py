@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from draftproof import native, places
+from draftproof import hub, native, places
 from draftproof.bundled import located
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Proposer
@@ -94,7 +94,8 @@ class LLM(metaclass=Explained):
         loading.check_length(max_length)
         places.check(model, revision)
         places.check_tokenizer(tokenizer)
-        model, proposer = located(model, "target"), resolve(speculate)
+        proposer = resolve(speculate)
+        model = hub.fetched(located(model, "target"), revision)
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         room: dict[str, Any] = {"max_batch": max_batch, "max_length": max_length}
         room["prefix_cache"] = prefix_cache
@@ -291,4 +292,4 @@ def _beside(target: Target, model: Any, quantize: str | None = None) -> Target:
             "a draft is a model, and an LLM writes by itself: give what it was made from"
         )
     places.check(model)
-    return choice.beside(target, located(model, "draft"), quantize)
+    return choice.beside(target, hub.fetched(located(model, "draft")), quantize)

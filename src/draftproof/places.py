@@ -12,10 +12,10 @@ from typing import Any
 
 from draftproof.bundled import BUNDLED
 from draftproof.gguf.reader import located
+from draftproof.hub import names_gguf
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 GIVE = "a model is a hub id, a GGUF file, or a folder as transformers' save_pretrained writes it"
-FETCH = "fetch the file and give its path, or the hub id of the model that it was made from"
 # Of its library; on the hub these families have an owner and a slash.
 OLLAMAS = re.compile(r"(codellama|deepseek|gemma|llama|mistral|phi|qwen|smollm|tinyllama)[\w.-]*")
 HUBS = ("https://huggingface.co/", "http://huggingface.co/", "huggingface.co/", "hf.co/")
@@ -79,6 +79,8 @@ def _of_folder(path: Path) -> str | None:
 
 
 def _of_name(name: str) -> str | None:
+    if names_gguf(name):
+        return None
     for hub in HUBS:
         if name.startswith(hub):
             parts = name.removeprefix(hub).strip("/").split("/")
@@ -86,7 +88,7 @@ def _of_name(name: str) -> str | None:
     if name.startswith((".", "/", "~")) or name.endswith((".gguf", *WEIGHTS)):
         return f"there is no file or folder {name!r}: {GIVE}"
     if name.upper().endswith("-GGUF"):
-        return f"{name!r} names GGUF files: {FETCH}"
+        return f"{name!r} has GGUF files: say which, as in {name}:Q4_K_M or {name}/FILE.gguf"
     if name != BUNDLED and difflib.get_close_matches(name.lower(), [BUNDLED], cutoff=0.8):
         return f"there is no model {name!r}: did you mean {BUNDLED}?"
     if ":" in name or OLLAMAS.fullmatch(name.lower()):

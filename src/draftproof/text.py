@@ -164,7 +164,7 @@ def load_tokenizer(model: Any, tokenizer: Any, options: dict[str, Any]) -> Any:
     name = tokenizer if tokenizer is not None else model
     if not isinstance(name, str | Path):
         return tokenizer  # any object with a tokenizer's calls, or None
-    if (file := located(name)) is not None:
+    if (file := located(hub.fetched(name, options.get("revision")))) is not None:
         return of_gguf(file)
     try:
         return AutoTokenizer.from_pretrained(str(name), **options, **hub.options(str(name)))

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from draftproof import clock, places
+from draftproof import clock, hub, places
 from draftproof import prompts as prompt_files
 from draftproof.bench.compare import Comparison, Result, Tick, compare, fastest
 from draftproof.bench.inflation import inflate
 from draftproof.bench.predict import predict
 from draftproof.bench.sides import How, assisted, ours, transformers
 from draftproof.bundled import located
+from draftproof.gguf.reader import located as gguf_file
 from draftproof.llm import LLM
 from draftproof.methods import listed, named
 from draftproof.runners import choice, costs, loading
@@ -169,34 +170,38 @@ def _within(progress: Tick, where: str, case: int, cases: int) -> Tick:
 def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None]:
     """The target as peers run it, in a plain engine, and the draft; inflated if asked for.
 
-    What the native runner packs is a copy of the weights that peers compute with.
+    What the native runner packs is a copy of the weights that peers compute with. Of a GGUF file
+    those are its numbers in bfloat16, and our own side's, unless a dtype was asked for, its blocks.
     """
-    int8 = options.dtype == "int8"
-    source, where = located(options.model, "target"), loading.pick_device(options.device)
+    rounded = options.dtype in choice.QUANTISED
+    source = hub.fetched(located(options.model, "target"), options.revision)
+    where = loading.pick_device(options.device)
     common: dict[str, Any] = {
         "device": where,
         "trust_remote_code": options.trust_remote_code,
     }
     named_by = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
-    model = loading.load(
+    model = choice.load(
         source,
-        dtype=torch.bfloat16 if int8 else loading.pick_dtype(options.dtype),
+        dtype=torch.bfloat16 if rounded else loading.pick_dtype(options.dtype),
         revision=options.revision,
         **common,
     )
     assistant: Any = None
     if options.draft is not None:
-        assistant = loading.load(located(options.draft, "draft"), dtype=model.dtype, **common)
+        draft = hub.fetched(located(options.draft, "draft"))
+        assistant = choice.load(draft, dtype=model.dtype, **common)
     if options.inflate is not None:
         model = inflate(model, like=options.inflate)
         if assistant is not None:
             assistant = inflate(assistant, like=options.inflate, share=DRAFT_SHARE)
     natively = options.runner == "auto" and choice.suits(model)
+    lies = natively and options.dtype == "auto" and options.inflate is None
     plain = LLM(
-        model,
+        source if lies and gguf_file(source) is not None else model,
         tokenizer=load_tokenizer(source, None, named_by),
         runner="native" if natively else options.runner,
-        dtype="int8" if int8 else "auto",
+        dtype=options.dtype if rounded else "auto",
         threads=options.threads,
         max_batch=max(options.batches),
         speculate=None,

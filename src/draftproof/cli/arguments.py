@@ -212,6 +212,20 @@ def quality(
     return launch("quality", locals())
 
 
+def convert(
+    model: options.Model,
+    dtype: options.Dtype = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    out: Annotated[
+        Path | None,
+        option(OUTPUT, "The .gguf file; MODEL.DTYPE.gguf unless given.", metavar="FILE"),
+    ] = None,
+) -> int:
+    """Write a model as a GGUF file, which llama.cpp reads too; in int4 unless --dtype."""
+    return launch("convert", locals())
+
+
 def info(
     context: typer.Context,
     model: Annotated[

@@ -16,6 +16,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "bench": arguments.bench,
     "certify": arguments.certify,
     "quality": arguments.quality,
+    "convert": arguments.convert,
     "info": arguments.info,
     "demo": arguments.demo,
 }
@@ -40,7 +41,7 @@ ELSEWHERE = {  # words of other programs, and what to write here
     "verify": "write draftproof certify MODEL",
     "test": "write draftproof certify MODEL",
     "finetune": "write draftproof train draft MODEL, or draftproof train medusa MODEL",
-    "quantize": "weights are quantised at load: add --dtype int8 to any command",
+    "quantize": "write draftproof convert MODEL, or add --dtype int4 to any command",
     "version": "write draftproof --version",
     "help": "write draftproof --help, or draftproof generate --help",
 }

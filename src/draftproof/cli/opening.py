@@ -56,7 +56,7 @@ def load(given: SimpleNamespace, **options: Any) -> LLM:
     """The target as its options say, in an engine; a terminal shows that it is on its way."""
     natural = precision(given.dtype, given.runner, given.device)
     name = target(given)
-    fetching = not Path(name).is_dir()  # which has bars of its own
+    fetching = not Path(name).exists()  # which has bars of its own
     with interrupts.kept(), nullcontext() if fetching else Running() as running:
         if running is not None:
             running(f"loading {given.model}", None)

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from draftproof import LLM, clock, quality
+from draftproof import LLM, clock, hub, quality
 from draftproof import prompts as texts
 from draftproof.bundled import BUNDLED, ENGLISH
 from draftproof.cli import opening
 from draftproof.cli.progress import Running
+from draftproof.gguf.reader import located as gguf_file
 from draftproof.llm import native_runs
 from draftproof.quality import report
-from draftproof.runners import loading
+from draftproof.runners import choice, loading
 from draftproof.runners.choice import INT8, QUANTISED
 
 INTERRUPTED = 130  # the exit code of what an interrupt has ended
@@ -30,9 +31,10 @@ def run(given: SimpleNamespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} must be 1 or more")
     if given.window < 2:
         raise ValueError("--window must be 2 or more: a token is judged behind another one")
-    precisions = _precisions(given)
     target = opening.target(given)
-    config = loading.configuration(target, **opening.hub_options(given))
+    lies = hub.fetched(target, given.revision)
+    precisions = _precisions(given, lies)
+    config = choice.configuration(lies, **opening.hub_options(given))
     limit = loading.length_limit(config.get_text_config(), None)
     if given.max_tokens >= limit:
         raise ValueError(f"--max-tokens {given.max_tokens} does not fit in the model's {limit}")
@@ -93,13 +95,15 @@ def _show(found: quality.Quality, about: dict[str, Any], given: SimpleNamespace)
     console.print("written:", ", ".join(map(str, paths)))
 
 
-def _precisions(given: SimpleNamespace) -> list[str]:
+def _precisions(given: SimpleNamespace, target: str) -> list[str]:
     """Those that are asked for, in order; what the machine has of the usual ones else."""
     listed = [name.strip() for value in given.dtype or () for name in value.split(",")]
     names = list(dict.fromkeys(filter(None, listed)))
     for name in names:
         if name not in QUANTISED:
             loading.pick_dtype(name)  # an unknown one is refused before anything is loaded
+    if not names and gguf_file(target) is not None:
+        return ["auto"]  # as it lies
     return names or (["bfloat16", INT8] if native_runs(given.device) else ["bfloat16"])
 
 

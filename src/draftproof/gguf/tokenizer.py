@@ -64,7 +64,7 @@ def of_gguf(path: Path) -> Any:
     file, beside = read(path), path.parent / "tokenizer.json"
     if not beside.exists():
         made_of = file.fields.get("tokenizer.ggml.model", "no_vocab")
-        return None if made_of == "no_vocab" else _of_fields(file)
+        return None if made_of == "no_vocab" else of_fields(file)
     if (path.parent / "tokenizer_config.json").exists():
         found = AutoTokenizer.from_pretrained(str(path.parent))
     else:
@@ -74,7 +74,7 @@ def of_gguf(path: Path) -> Any:
     return found
 
 
-def _of_fields(file: File) -> PreTrainedTokenizerFast:
+def of_fields(file: File) -> PreTrainedTokenizerFast:
     kind = file.field("tokenizer.ggml.model", str)
     tokens = _listed(file, "tokens", str)
     if len(set(tokens)) != len(tokens):

@@ -23,7 +23,7 @@ from ctypes import (
 )
 from typing import Any
 
-VERSION = 8  # of the interface
+VERSION = 9  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8, INT4, Q4_0, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K = range(9)
 PRECISIONS = {"bfloat16": BF16, "int8": INT8, "int4": INT4}  # that numbers are rounded to
@@ -37,6 +37,8 @@ BLOCKS = {  # of GGUF files, and what they are packed as without rounding
     "Q5_K": Q5_K,
     "Q6_K": Q6_K,
 }
+GROUP = 32  # weights of a block that are rounded together
+BLOCK_BYTES = {INT8: 34, INT4: 20}  # of such a block in a file
 SOURCE_FP32, SOURCE_BF16, SOURCE_BLOCKS = range(3)
 HEAD, EMBEDDINGS, Q, K, V, OUT, GATE, UP, DOWN = range(9)
 OF_LAYER = (Q, K, V, OUT, GATE, UP, DOWN)
@@ -118,6 +120,7 @@ FUNCTIONS = {
     "dp_model_new": (c_void_p, (POINTER(Shape), int32s, c_char_p)),
     "dp_model_free": (None, (c_void_p,)),
     "dp_model_matrix": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, *[c_int32] * 3)),
+    "dp_blocks": (c_int32, (c_int32, c_void_p, c_int64, c_void_p)),
     "dp_model_weights": (c_int32, (c_void_p, *[c_int32] * 3, c_void_p)),
     "dp_model_bias": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, c_int32)),
     "dp_model_vector": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, c_int32)),

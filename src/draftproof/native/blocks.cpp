@@ -107,6 +107,17 @@ void read_q6_k(const uint8_t *from, Block &to) {
   to.scale = half_at(from + 208);
 }
 
+void write_q4_1(const Block &from, uint8_t *to) {
+  std::memcpy(to, &from.scale, 2);
+  std::memcpy(to + 2, &from.minimum, 2);
+  for (int i = 0; i < kNibbles; ++i) to[4 + i] = uint8_t(from.q[i] | from.q[i + kNibbles] << 4);
+}
+
+void write_q8_0(const Block &from, uint8_t *to) {
+  std::memcpy(to, &from.scale, 2);
+  for (int i = 0; i < kGroup; ++i) to[2 + i] = uint8_t(from.q[i] - 128);
+}
+
 namespace {
 
 constexpr int kTop = 15;  // the largest integer of four bits

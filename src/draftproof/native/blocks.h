@@ -17,6 +17,10 @@ void read_q4_k(const uint8_t *from, Block &to);
 void read_q5_k(const uint8_t *from, Block &to);
 void read_q6_k(const uint8_t *from, Block &to);
 
+// The other way round.
+void write_q4_1(const Block &from, uint8_t *to);
+void write_q8_0(const Block &from, uint8_t *to);
+
 // A scale and a minimum for `count` <= 32 weights, and integers of four bits, so that the sum of
 // squared errors, the larger weights counting more, is small. False: a weight is too large.
 bool round_4(const float *weights, int count, Block &to);

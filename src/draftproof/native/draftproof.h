@@ -115,6 +115,9 @@ DP_API int32_t dp_model_matrix(dp_model *model, int32_t which, int32_t layer, co
 // An output's weights as they are multiplied, (inputs).
 DP_API int32_t dp_model_weights(const dp_model *model, int32_t which, int32_t layer, int32_t output,
                                 float *weights);
+// Weights as blocks of a GGUF file, rounded as a model's are: DP_INT8 as Q8_0, DP_INT4 as Q4_1. count
+// is a multiple of 32. DP_NOT_FINITE as above.
+DP_API int32_t dp_blocks(int32_t format, const float *weights, int64_t count, uint8_t *blocks);
 DP_API int32_t dp_model_bias(dp_model *model, int32_t which, int32_t layer, const float *bias,
                              int32_t outputs);
 // A vector of a layer: norms (hidden or head_dim), inverse frequencies (head_dim / 2), or the

@@ -166,16 +166,26 @@ bool round_8(const float *weights, int count, Block &to) {
   return finite_half(to.scale);
 }
 
+template <Round round, void (*write)(const Block &, uint8_t *)>
+bool rounded(const float *weights, uint8_t *to) {
+  Block block;
+  if (!round(weights, kGroup, block)) return false;
+  write(block, to);
+  return true;
+}
+
 template <class F, void (*read)(const uint8_t *, Block &), int kSource>
 constexpr Format of_file() {
   return {F::kInputs, 0, kSource, panel_bytes<F>, groups_bytes, nullptr, repack<F, read, kSource>,
-          unpack<F>};
+          nullptr, unpack<F>};
 }
 
-template <class F, void (*read)(const uint8_t *, Block &), int kSource, Round round>
+template <class F, void (*read)(const uint8_t *, Block &), int kSource, Round round,
+          void (*write)(const Block &, uint8_t *)>
 constexpr Format of_both() {
   Format made = of_file<F, read, kSource>();
   made.pack = pack<F, round>;
+  made.round = rounded<round, write>;
   return made;
 }
 
@@ -183,9 +193,10 @@ constexpr Format of_both() {
 
 // In the order of their numbers.
 const Format kFormats[DP_FORMATS] = {
-    {2, 32, 0, bf16::panel_bytes, bf16::row_bytes, bf16::pack, nullptr, bf16::unpack},
-    of_both<Q8_0, read_q8_0, 34, round_8>(),
-    of_both<Q4_1, read_q4_1, 20, round_4>(),
+    {2, 32, 0, bf16::panel_bytes, bf16::row_bytes, bf16::pack, nullptr, nullptr,
+     bf16::unpack},
+    of_both<Q8_0, read_q8_0, 34, round_8, write_q8_0>(),
+    of_both<Q4_1, read_q4_1, 20, round_4, write_q4_1>(),
     of_file<Q4_0, read_q4_0, 18>(),
     of_file<Q5_0, read_q5_0, 22>(),
     of_file<Q5_1, read_q5_1, 24>(),

@@ -61,6 +61,8 @@ struct Format {
   bool (*pack)(const float *weights, int count, int inputs, int output, char *panel);
   // The same from its blocks in a file, without any rounding.
   bool (*repack)(const uint8_t *blocks, int count, int output, char *panel);
+  // A file's block of 32 weights, rounded as `pack` rounds them; null as that is, and for bf16.
+  bool (*round)(const float *weights, uint8_t *block);
   void (*unpack)(const char *panel, int inputs, int output, int count, float *weights);
 };
 

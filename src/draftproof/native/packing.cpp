@@ -130,6 +130,20 @@ DP_API int32_t dp_model_matrix(dp_model *model, int32_t which, int32_t layer, co
   return DP_NO_MEMORY;
 }
 
+DP_API int32_t dp_blocks(int32_t format, const float *weights, int64_t count, uint8_t *blocks) {
+  if (format < 0 || format >= DP_FORMATS || !kFormats[format].round || count % kGroup) {
+    return DP_BAD_ARGUMENT;
+  }
+  const Format &to = kFormats[format];
+  for (int64_t i = 0; i < count; i += kGroup, blocks += to.source_bytes) {
+    for (int j = 0; j < kGroup; ++j) {
+      if (!std::isfinite(weights[i + j])) return DP_NOT_FINITE;
+    }
+    if (!to.round(weights + i, blocks)) return DP_NOT_FINITE;
+  }
+  return DP_OK;
+}
+
 DP_API int32_t dp_model_weights(const dp_model *model, int32_t which, int32_t layer, int32_t output,
                                 float *weights) {
   const Matrix *m = const_cast<dp_model *>(model)->matrix(which, layer);

@@ -28,15 +28,15 @@ class DraftModel(Growing):
 
     num_draft_tokens: the longest draft; 5 unless given, and under `Auto` what pays. min_confidence:
     a draft ends after the token that brings the draft's own estimate of being accepted so far below
-    it; that token is kept. branch: the
-    best `branch` tokens at every depth become siblings, the first of them grows (a second sibling
-    wins back what the coupled rule loses on a chain, and a pass over a few rows more costs little).
-    quantize: "int8" runs the draft in int8 on the native runner, whatever the target runs in; the
-    target itself, so quantised, is a draft too. tree: instead of a chain with siblings, the paths
-    of ranks to grow, [(0,), (1,), (0, 0)]; or "auto", the tree that pays best by what was accepted
-    so far and by what passes cost, which `bind` measures. For a request that is sampled under
-    another rule than the coupled one "auto" goes by that request and by fixed costs alone: there
-    another tree is another text, and the same seed must give the same one.
+    it; that token is kept. branch: the best `branch` tokens at every depth become siblings, the
+    first of them grows (a second sibling wins back what the coupled rule loses on a chain, and a
+    pass over a few rows more costs little). quantize: "int8" or "int4" runs the draft so on the
+    native runner, whatever the target runs in; the target itself, so quantised, is a draft too.
+    tree: instead of a chain with siblings, the paths of ranks to grow, [(0,), (1,), (0, 0)]; or
+    "auto", the tree that pays best by what was accepted so far and by what passes cost, which
+    `bind` measures. For a request that is sampled under another rule than the coupled one "auto"
+    goes by that request and by fixed costs alone: there another tree is another text, and the same
+    seed must give the same one.
     """
 
     name = "draft"
@@ -53,8 +53,8 @@ class DraftModel(Growing):
         tree: str | Sequence[Sequence[int]] | None = None,
     ) -> None:
         super().__init__(num_draft_tokens, min_confidence, branch, usual=5)
-        if quantize not in (None, "int8"):
-            raise ValueError(f"quantize={quantize!r} is unknown: use 'int8' or None")
+        if quantize not in (None, "int8", "int4"):
+            raise ValueError(f"quantize={quantize!r} is unknown: use 'int8', 'int4' or None")
         self.widths: Counter[Ranks] | None = None  # children by ranks, where they are prescribed
         if isinstance(tree, str):
             if tree != "auto":

@@ -205,7 +205,7 @@ def _cost(
     written, speed = _write(llm, prompts, params, precision, told)
     everything = torch.cat(divergences)
     return Cost(
-        precision=precision,
+        precision=llm.runner.precision if precision == "auto" else precision,
         runner=llm.runner.name,
         perplexity=read.perplexity,
         divergence=float(everything.mean()),

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from draftproof import native
-from draftproof.gguf.reader import located
+from draftproof.gguf.configuration import configuration as gguf_configuration
+from draftproof.gguf.reader import located, read
 from draftproof.runners import checkpoint, costs, gguf_checkpoint, loading, packing, probe
 from draftproof.runners.base import Target
 from draftproof.runners.checkpoint import Checkpoint
@@ -64,10 +65,10 @@ def make(
     }
     options["trust_remote_code"] = trust_remote_code
     if owned and runner != "torch" and where.type == "cpu":
-        found = _checkpoint(model, as_they_lie=dtype == "auto", **source)
+        found = stored(model, as_they_lie=dtype == "auto", **source)
         if found is not None and (must or suits(found.model)):
             return _native(found.model, quantised, threads, weights=found, **options)
-    loaded = _loaded(model, device=where, **source)
+    loaded = load(model, device=where, **source)
     if not owned:
         loading.refuse_to_convert(loaded, device, "auto" if quantised else dtype)
     if must or (runner == "auto" and owned and suits(loaded)):
@@ -100,12 +101,12 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     }
     precision = quantize or target.precision
     if owned and isinstance(target, NativeRunner):
-        found = _checkpoint(model, as_they_lie=quantize is None, **source)
+        found = stored(model, as_they_lie=quantize is None, **source)
         if found is not None and packing.refusal(found.model) is None:
             precision = quantize or found.precision or target.precision
             options |= {"weights": found, "precision": precision, "team": target.team}
             return on_native(found.model, **options)
-    loaded = _loaded(model, device=target.device, **source)
+    loaded = load(model, device=target.device, **source)
     if isinstance(target, TorchRunner):
         return on_torch(loaded, threads=threads, **options)
     if reason := packing.refusal(loading.unwrap(loaded)):
@@ -153,7 +154,7 @@ def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) 
     return Takeover(model).alone(made)
 
 
-def _checkpoint(model: Any, *, as_they_lie: bool, **options: Any) -> Checkpoint | None:
+def stored(model: Any, *, as_they_lie: bool, **options: Any) -> Checkpoint | None:
     """What the native runner, if it is there, can read tensor by tensor."""
     if native.found() is None or not isinstance(model, str | Path):
         return None
@@ -162,7 +163,14 @@ def _checkpoint(model: Any, *, as_they_lie: bool, **options: Any) -> Checkpoint 
     return checkpoint.find(str(model), **options)
 
 
-def _loaded(model: Any, *, device: torch.device, **options: Any) -> Any:
+def configuration(model: str, **options: Any) -> Any:
+    """What describes a model by name, folder or file. Raises `ValueError`, as `make`."""
+    if (file := located(model)) is not None:
+        return gguf_configuration(read(file))
+    return loading.configuration(model, **options)
+
+
+def load(model: Any, *, device: torch.device, **options: Any) -> Any:
     """In memory, by transformers; a GGUF file's blocks as floating-point numbers."""
     if (file := located(model)) is not None:
         return gguf_checkpoint.load(file, dtype=options["dtype"], device=device)

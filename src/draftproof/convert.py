@@ -38,7 +38,8 @@ def convert(
     """Write a model (hub id, folder or file) into `out`, a .gguf file; the path of what is written.
 
     precision: of `writing.KINDS`. int8 and int4 are rounded as `dtype="int8"` and "int4" round them
-    at load, and other programs read them as Q8_0 and Q4_1. The file appears when it is whole.
+    at load, but for embeddings that the head does not share, which become int8 too; other programs
+    read them as Q8_0 and Q4_1. The file appears when it is whole.
     Raises `ValueError`, in one sentence.
     """
     if precision not in writing.KINDS:
@@ -53,6 +54,7 @@ def convert(
     places.check(model, revision)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     source = hub.fetched(located(model, "target"), revision)
+    writing.architecture_of(choice.configuration(source, **options))
     tokenizer = load_tokenizer(source, None, options)
     if tokenizer is None:
         raise ValueError(f"{model} came without a tokenizer, and a GGUF file holds one")

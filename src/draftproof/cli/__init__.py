@@ -1,4 +1,4 @@
-"""The command line: `draftproof generate`, `chat`, `bench`, `certify`, `train`, `info`, `demo`.
+"""The command line: `draftproof generate`, `chat`, `bench`, `certify`, `convert`, `info` and so on.
 
 Arguments become calls of the package, results become text, a table or JSON. Whatever a user can do
 wrong ends in one sentence on standard error and exit code 2; an interrupt in what was written so

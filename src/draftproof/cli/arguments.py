@@ -217,12 +217,12 @@ def convert(
     dtype: options.Dtype = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    out: Annotated[
-        Path | None,
-        option(OUTPUT, "The .gguf file; MODEL.DTYPE.gguf unless given.", metavar="FILE"),
-    ] = None,
+    out: options.Out = Path(),
 ) -> int:
-    """Write a model as a GGUF file, which llama.cpp reads too; in int4 unless --dtype."""
+    """Write a model as a GGUF file, which llama.cpp reads too; in int4 unless --dtype.
+
+    It is named MODEL.DTYPE.gguf, unless --out ends in .gguf itself.
+    """
     return launch("convert", locals())
 
 

@@ -12,7 +12,9 @@ from draftproof.convert import convert
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
     precision = given.dtype or "int4"
-    out: Path = given.out or Path(f"{Path(given.model).name}.{precision}.gguf")
+    out: Path = given.out
+    if out.suffix != ".gguf":
+        out /= f"{Path(given.model).name}.{precision}.gguf"
     if out.exists():
         raise ValueError(f"{out} is there already: give another --out, or remove it")
     with Running() as running:

@@ -78,5 +78,4 @@ def _split(tokenizer: Any, made: dict[str, Any]) -> str:
 
 
 def _ids(tokenizer: Any) -> Sequence[list[int]]:
-    found: Sequence[list[int]] = tokenizer(list(HARD))["input_ids"]
-    return found
+    return [each.ids for each in tokenizer.backend_tokenizer.encode_batch(list(HARD))]

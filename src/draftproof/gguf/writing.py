@@ -48,7 +48,7 @@ def write(
     told: of the tensor that is written, and the share that is done. Raises `ValueError`, in one
     sentence, for a model that such files cannot hold.
     """
-    architecture = _architecture(config)
+    architecture = architecture_of(config)
     writer = gguf.GGUFWriter(None, architecture)
     for name, value in {**_fields(config, architecture, precision), **vocabulary}.items():
         _add(writer, name, value)
@@ -84,7 +84,8 @@ def write(
         writer.close()
 
 
-def _architecture(config: Any) -> str:
+def architecture_of(config: Any) -> str:
+    """What such a file calls it. Raises `ValueError` for one that is not written."""
     known = {name: kind for kind, name in CLASSES.items()} | {"MistralForCausalLM": "llama"}
     for name in config.architectures or [type(config).__name__.replace("Config", "ForCausalLM")]:
         if name in known:

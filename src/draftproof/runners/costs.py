@@ -68,17 +68,13 @@ class PassCosts:
         self._spread[size, size], self._drift[size, size] = 4 * OCTAVE, OCTAVE_DRIFT
         self._widest = self._spread[size - 1, size - 1]
         self.passes, self.keep = 0, False  # keep: for other processes, however few there are
-        # Of the step at hand, without drafts; texts that are read or written for now.
-        self.rows, self.attended, self.texts = 0, 0, 0
+        self.rows, self.attended, self.texts = 0, 0, 0  # see `plan`
         self._held: list[tuple[int, float, float]] = []
         self._table: list[float] | None = None
         self._hopeful: dict[int, list[float]] = {}
 
     def plan(self, rows: int, attended: int, texts: int = 0) -> None:
-        """What the next pass runs whatever is drafted: its rows, and tokens that they attend to.
-
-        texts: that are read or written for now, those included that have no row in it.
-        """
+        """Rows that the next pass runs whatever is drafted, tokens they attend to, requests."""
         self.rows, self.attended, self.texts = rows, attended, texts
 
     def observe(self, rows: int, attended: int, seconds: float) -> None:

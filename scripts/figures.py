@@ -17,7 +17,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from measured import ROOT, benchmarks, load, machine, markdown, peers, speed, spread
+from measured import (
+    ROOT,
+    benchmarks,
+    gguf_files,
+    load,
+    machine,
+    markdown,
+    never_slower,
+    peers,
+    speed,
+    spread,
+)
 
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PAIRS = {
@@ -149,6 +160,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "methods-several-drafts": several_drafts,
     "benchmarks": benchmarks,
     "cpu-peers": peers,
+    "gguf-files": gguf_files,
+    "never-slower": never_slower,
 }
 
 

@@ -40,6 +40,69 @@ def machine(told: str) -> str:
     return re.sub(r", load [\d.]+", "", told)
 
 
+# --- docs/control.md and docs/formats.md ---------------------------------------------------------
+
+
+def never_slower() -> str:
+    """Every cell of benchmarks/never_slower."""
+    run = load("never_slower/cells")
+
+    def told(interval: Sequence[float] | None, least: float) -> str:
+        if interval is None:
+            return "-"
+        middle, low, high = interval
+        text = f"{middle:.3f} ({low:.3f}-{high:.3f})"
+        return f"**{text}**" if high < least else text
+
+    rows = [
+        [
+            name,
+            str(cell["turns"]),
+            told(cell["auto"], 0.98),
+            told(cell.get("off"), 0.99),
+            f"{cell['tokens_per_step']:.2f}",
+        ]
+        for name, cell in run["cells"].items()
+    ]
+    means = [f"{run['means'][side]:.3f}" for side in ("auto", "off")]
+    headings = ("cell", "turns", "plain / auto", "plain / off", "tokens/step")
+    differing = sum(cell["differing"] for cell in run["cells"].values())
+    return (
+        markdown(headings, [*rows, [f"mean of {len(rows)}", "", *means, ""]])
+        + f"\n{', '.join(run['dates'])}, {', '.join(run['processors'])}, 2 threads; seconds of "
+        "plain decoding over those of `auto`, and of `auto` with `speculate=False`, with 95% "
+        f"intervals; bold: wholly below 0.98, and 0.99. Texts that differ: {differing}.\n"
+    )
+
+
+def gguf_files() -> str:
+    """Every file of benchmarks/peers/gguf_files.py."""
+    run, rows = load("cpu_peers/gguf-files"), []
+    names = ("tg64", "pp1", "pp8", "pp16", "pp512")
+    for file in run["files"]:
+        ours, theirs = file["draftproof"], file["llama.cpp"]
+        ratios = [[a[name] / b[name] for a, b in zip(ours, theirs, strict=True)] for name in names]
+        rates = [statistics.median(turn["tg64"] for turn in side) for side in (ours, theirs)]
+        flat = [8 * statistics.median(t["pp1"] / t["pp8"] for t in side) for side in (ours, theirs)]
+        rows.append(
+            [
+                f"{file['file']}, {file['bytes'] / 1e6:.0f} MB",
+                *map(speed, rates),
+                *[f"{each:.1f}" for each in flat],
+                *[spread(each) for each in ratios],
+            ]
+        )
+    headings = (
+        *("file", "ours, tokens/s", "llama.cpp", "8 over 1 token, ours", "llama.cpp"),
+        *("writing", "1 token", "8 tokens", "16 tokens", "prompt of 512"),
+    )
+    return (
+        markdown(headings, rows) + f"\n{run['date'][:10]}, {machine(run['machine'])}; "
+        f"{run['rounds']} rounds, sides in turn. The last five columns are our tokens per second "
+        "over llama.cpp's.\n"
+    )
+
+
 # --- docs/benchmarks.md ------------------------------------------------------------------------
 
 

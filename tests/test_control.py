@@ -10,6 +10,8 @@ import random
 import numpy as np
 import pytest
 
+from draftproof.drafting.text import Text
+from draftproof.drafting.weights import weights
 from draftproof.proposers.auto import Auto
 from draftproof.runners.costs import ROWS, PassCosts
 from simulated import (
@@ -25,6 +27,7 @@ from simulated import (
     Trace,
     best_fixed,
     cost,
+    made,
     texts,
 )
 
@@ -183,3 +186,27 @@ def test_latency_is_no_worse_for_texts_that_nobody_waits_for_together() -> None:
         run = machine.run(auto, truths, table=known(FLAT), arrivals=[0] * 8)
         mean[objective] = sum(run.seconds) / 8
     assert mean["latency"] <= 1.02 * mean["throughput"]
+
+
+def test_a_text_counts_less_while_others_that_end_with_it_are_read() -> None:
+    """It will wait for them; not where others wait for a place, which its end would make free."""
+    requests = [made(number, truth) for number, truth in enumerate(texts(4, 50))]
+    for request in requests:
+        request.together = requests
+    first = Text(requests[0], 1, 1, 0.0)
+    for _ in range(10):  # of 49 are written
+        requests[0].tokens.append(1)
+    first.steps = first.length = 10
+    assert weights([first], "throughput", 4)[0] < 0.2
+    assert weights([first], "throughput", 1) == weights([first], "latency", 4) == [1.0]
+    second = Text(requests[1], 2, 1, 0.0)
+    requests[1].tokens.append(1)
+    second.steps = 1
+    late = weights([first, second], "throughput", 4)
+    assert late[0] < 0.2 < 1 < late[1] < 2
+    assert weights([first, second], "throughput", 2) == [1.0, 1.0]
+    for request in requests[2:]:
+        request.tokens.append(1)  # all write, and these two are asked for
+    assert weights([first, second], "throughput", 4)[1] > 1.5
+    requests[2].together = ()
+    assert weights([Text(requests[2], 2, 1, 0.0)], "throughput", 4) == [1.0]

@@ -84,6 +84,27 @@ def table(found: dict[str, Turns]) -> Table:
     return rows
 
 
+def summary(found: dict[str, Turns]) -> dict[str, Any]:
+    """What the pages show of all turns."""
+    cells = {}
+    for name, turns in found.items():
+        sides = {side: interval(values) for side in ALLOWED if (values := ratios(turns, side))}
+        cells[name] = {
+            "turns": len(turns),
+            **sides,
+            "tokens_per_step": sum(turn["tokens"] for turn in turns)
+            / sum(turn["steps"] for turn in turns),
+            "differing": sum(turn["differing"] for turn in turns),
+        }
+    every = [turn for turns in found.values() for turn in turns]
+    return {
+        "processors": sorted({turn["processor"] for turn in every}),
+        "dates": sorted({turn["date"][:10] for turn in every}),
+        "means": {side: mean(found, side) for side in ALLOWED},
+        "cells": cells,
+    }
+
+
 def mean(found: dict[str, Turns], side: str) -> float:
     """The geometric mean of all cells' middles."""
     middles = [interval(values)[0] for turns in found.values() if (values := ratios(turns, side))]

@@ -47,6 +47,7 @@ def main(
     most: Annotated[int, typer.Option(help="Turns of a cell, at most.")] = MOST,
     minutes: Annotated[float, typer.Option(help="Of a cell, behind its first turns.")] = 3.0,
     picture: Annotated[Path | None, typer.Option(help="PNG of all intervals.")] = None,
+    summary: Annotated[Path | None, typer.Option(help="JSON of all intervals.")] = None,
 ) -> None:
     """Measure, and print a table of all turns in the file."""
     console = Console()
@@ -67,6 +68,8 @@ def main(
             console.print(forest.line(cell.name, done), highlight=False)
     found = forest.read(out)
     console.print(forest.table(found))
+    if summary is not None:
+        summary.write_text(json.dumps(forest.summary(found), indent=1) + "\n")
     if picture is not None:
         forest.draw(found, picture)
         console.print("written:", picture)

@@ -74,7 +74,7 @@ OPTIONS = {  # of other programs, and what to write here
     **dict.fromkeys(
         ("-ngl", "--n-gpu-layers", "--gpu-layers"), "write --device cuda, for the whole model"
     ),
-    **dict.fromkeys(("-hf", "--hf-repo"), "a hub id is MODEL: draftproof generate Qwen/Qwen3-0.6B"),
+    **dict.fromkeys(("-hf", "--hf-repo"), "it is MODEL: draftproof generate owner/name:Q4_K_M"),
     **dict.fromkeys(
         ("--grammar", "--json-schema"), "outputs cannot be bound to a grammar: drop it"
     ),

@@ -150,3 +150,33 @@ def test_it_is_the_default() -> None:
         dp.LLM("bundled", itl_target=0.0)
     with pytest.raises(ValueError, match="one pass of this model takes"):
         dp.LLM("bundled", itl_target=0.01)
+
+
+class Watching(Drafter):
+    """Drafts what is never written, and wants hidden states for it."""
+
+    name, taps = "watching", (-1,)
+
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        return [TokenTree.chain([request.tokens[-1], 3]) for request in requests]
+
+
+def test_states_are_asked_for_where_somebody_may_draft_next(
+    plain: dp.LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in a step that is plain, with more of them to come, nor where a request is written so."""
+    asked: list[bool] = []
+    want = tokens(plain)
+    forward = type(plain.runner).forward
+
+    def watched(runner: Any, work: Any, taps: Any = (), **more: Any) -> Any:
+        asked.append(bool(taps))
+        return forward(runner, work, taps, **more)
+
+    with dp.LLM(plain, speculate=dp.Auto(Watching())) as llm:
+        monkeypatch.setattr(type(llm.runner), "forward", watched)
+        assert tokens(llm) == want
+        assert 0 < sum(asked) < len(asked) / 2
+        asked.clear()
+        tokens(llm, speculate=False)
+        assert asked and not any(asked)

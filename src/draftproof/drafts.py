@@ -56,9 +56,17 @@ class Drafts:
     def __init__(self, proposer: Proposer | None, vocabulary: int | None, costs: PassCosts) -> None:
         self.proposer, self.vocabulary, self.costs = proposer, vocabulary, costs
         self._drafter = adopt(proposer) if proposer is not None else None
-        self.taps = self._drafter.taps if self._drafter is not None else ()
+        self._drafting = False  # anything in this step
         self.wants_best = self._drafter is not None and self._drafter.wants_best
         self.observes = self._drafter is not None and self._drafter.observes
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Target layers whose hidden states the next pass is asked for."""
+        drafter = self._drafter
+        if drafter is None or not (self._drafting or drafter.observes):
+            return ()
+        return drafter.next_taps
 
     def trees(self, turns: Sequence[Turn], running: int) -> list[TokenTree | None]:
         """A tree for every turn that has read its prompt; `running` requests have a place."""
@@ -73,6 +81,7 @@ class Drafts:
             if request.room > 1 and self._drafts_for(request):
                 (drafting if turn.whole else reading).append(request)
         self._for_each(reading, self._read_along)
+        self._drafting = bool(drafting)
         drafted: dict[int, TokenTree] = {}
         self._for_each(drafting, lambda requests: drafted.update(self._propose(requests)))
         trees: list[TokenTree | None] = []

@@ -79,24 +79,24 @@ class Rests:
     def __init__(self) -> None:
         self.bother = BOTHER  # what asking for a text takes of late, whatever is offered
         self.done = 0  # steps at rest since somebody was asked
-        self._ahead = 0
+        self.ahead = 0  # steps at rest that follow
         self._keys: Sequence[int] = ()
 
     def rest(self, keys: Sequence[int]) -> bool:
         """Whether the step of these texts is one at rest; another text ends the rest."""
-        if not self._ahead or keys != self._keys:
+        if not self.ahead or keys != self._keys:
             return False
-        self._ahead -= 1
+        self.ahead -= 1
         self.done += 1
         return True
 
     def end(self) -> int:
         """Steps since somebody was asked, that one included."""
-        steps, self.done, self._ahead = 1 + self.done, 0, 0
+        steps, self.done, self.ahead = 1 + self.done, 0, 0
         return steps
 
     def begin(self, keys: Sequence[int], steps: int) -> None:
-        self._keys, self._ahead = keys, max(0, steps)
+        self._keys, self.ahead = keys, max(0, steps)
 
     def took(self, asking: float) -> None:
         """Asking took so long for a text."""

@@ -86,6 +86,11 @@ class Drafter:
             f"custom_generate=dp.custom_generate(dp.{type(self).__name__}(...))"
         )
 
+    @property
+    def next_taps(self) -> tuple[int, ...]:
+        """What is wanted of the pass behind this step: less than `taps` where it will not draft."""
+        return self.taps
+
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         """See `Proposer`."""
         raise NotImplementedError

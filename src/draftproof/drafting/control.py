@@ -46,7 +46,7 @@ class Control:
         self.objective, self.clock = objective, clock
         self.fixed, self.asking = Fixed(sources), Asking(sources, vocabulary)
         self._texts: WeakKeyDictionary[Writing, Text] = WeakKeyDictionary()
-        self._books, self._rests = Books(), Rests()
+        self._books, self.rests = Books(), Rests()
         self._usual = USUAL  # what asking brings a text of late
 
     def read_along(self, requests: Sequence[Writing]) -> None:
@@ -55,14 +55,14 @@ class Control:
     def release(self, request: Writing) -> None:
         if (text := self._texts.pop(request, None)) is not None:
             self._usual += (text.brings - self._usual) * LATEST
-            self._books.late += text.settle(self.sources, self.costs.one, 1 + self._rests.done)
+            self._books.late += text.settle(self.sources, self.costs.one, 1 + self.rests.done)
         self.fixed.release(request)
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         keys = [request.key for request in requests]
-        if self._rests.rest(keys):
+        if self.rests.rest(keys):
             return [TokenTree.chain(request.tokens[-1:]) for request in requests]
-        began, one, steps_done = self.clock(), self.costs.one, self._rests.end()
+        began, one, steps_done = self.clock(), self.costs.one, self.rests.end()
         texts = [self._text(request) for request in requests]
         won = sum([text.settle(self.sources, one, steps_done) for text in texts])
         self._books.settle(won, steps_done)
@@ -82,19 +82,19 @@ class Control:
         asked = [text for text, steps_more in zip(free, waits, strict=True) if not steps_more]
         if asked:
             drafting, running = self._plan(asked, steps, price, trees, one)
-            self._rests.took(((self.clock() - began) / one - took - drafting) / len(asked))
+            self.rests.took(((self.clock() - began) / one - took - drafting) / len(asked))
             took += drafting + running
         for text in free:
             if text.request.key not in trees:
                 trees[text.request.key] = text.rest(steps[text.request.key])
         self._books.plan(took, price.unit)
         if not bound and all([len(trees[key].tokens) == 1 for key in keys]):
-            self._rests.begin(keys, min(self._waits(free, steps, price)) - 1)
+            self.rests.begin(keys, min(self._waits(free, steps, price)) - 1)
         return [trees[key] for key in keys]
 
     def _waits(self, texts: Sequence[Text], steps: Steps, price: Price) -> list[int]:
         """Plain steps until sources are asked for each text; 0: in this one."""
-        bother = self._rests.bother
+        bother = self.rests.bother
         least = min([0.0 if source.free else source.cost for source in self.sources], default=0.0)
         patience = wait(bother * len(texts) - self._books.left, price.unit)
         if not self.costs.passes:  # the first step tells what a pass takes
@@ -120,7 +120,7 @@ class Control:
         for source in self.sources:
             source.drafter.useful = useful
         for text in texts:
-            text.spent = self._rests.bother
+            text.spent = self.rests.bother
         took = self.asking.ask(texts, offers, steps, price, one)
         lengths = [text.length for text in texts]
         lefts = [text.left for text in texts]
@@ -130,13 +130,13 @@ class Control:
         for text, offer, own, brought in zip(texts, offers, kept, brings, strict=True):
             step = steps[text.request.key]
             step.kept, step.offer = own, offer
-            text.asked(brought - text.spent + self._rests.bother)
+            text.asked(brought - text.spent + self.rests.bother)
             step.extra = text.spent + (len(own) - 1) * (row + price.attention * text.length)
             if len(own) == 1:
                 step.why = reason(text, step)
             trees[text.request.key] = text.plan(step, self.sources)
             tell(text, self.sources, one)
-        return took, row * nodes + self._rests.bother * len(texts)
+        return took, row * nodes + self.rests.bother * len(texts)
 
     def _text(self, request: Writing) -> Text:
         found = self._texts.get(request)

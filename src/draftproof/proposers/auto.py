@@ -57,6 +57,10 @@ class Auto(Drafter):
         self.wants_best = any(drafter.wants_best for drafter in drafters)
         self.observes = any(drafter.observes for drafter in drafters)
 
+    @property
+    def next_taps(self) -> tuple[int, ...]:
+        return self.taps if self.observes or not self.control.rests.ahead else ()
+
     def bind(self, target: Target, load: Load) -> None:
         for part in self.given:
             if isinstance(part, str):  # inside of another proposer, where nobody looks for names

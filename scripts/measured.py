@@ -77,7 +77,7 @@ def never_slower() -> str:
 
 def gguf_files() -> str:
     """Every file of benchmarks/peers/gguf_files.py."""
-    run, rows = load("cpu_peers/gguf-files"), []
+    run, rows = load("formats/gguf-files"), []
     names = ("tg64", "pp1", "pp8", "pp16", "pp512")
     for file in run["files"]:
         ours, theirs = file["draftproof"], file["llama.cpp"]

@@ -111,7 +111,24 @@ def readme() -> str:
     return (
         markdown(headings, rows)
         + f"\n{', '.join(days)}, {machine(bf16['environment']['machine'])}; medians of 3 to 5 "
-        "rounds, sides in turn.\n"
+        f"rounds, sides in turn.\n\n{of_a_file()}"
+    )
+
+
+def of_a_file() -> str:
+    """A published GGUF file, written plainly, beside llama.cpp."""
+    run = load("formats/gguf-files")
+    file, sides = run["files"][0], ("draftproof", "llama.cpp")
+
+    def rates(name: str) -> list[str]:
+        return [speed(statistics.median(turn[name] for turn in file[side])) for side in sides]
+
+    (ours, theirs), (reads, their_reads) = rates("tg64"), rates("pp512")
+    return (
+        f"The published file {file['file']}, as it lies, without drafts: {ours} tokens/s, "
+        f"llama.cpp {theirs}; a prompt of 512 tokens is read at {reads} and {their_reads} tokens/s "
+        f"({run['date'][:10]}, {machine(run['machine']).split(', torch')[0]}; "
+        "[other types](docs/formats.md)).\n"
     )
 
 

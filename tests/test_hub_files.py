@@ -84,7 +84,7 @@ def test_all_parts_are_fetched(fetched: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_was_never_fetched(fetched: Path) -> None:
     for name in ("someone/Other:Q8_0", "someone/Other/x.gguf", "someone/Small-GGUF/none.gguf"):
-        with pytest.raises(ValueError, match=f"cannot fetch '{name}': it was never fetched"):
+        with pytest.raises(ValueError, match=f"cannot fetch '{name}': .*it was never fetched"):
             hub.fetched(name)
 
 

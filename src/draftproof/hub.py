@@ -21,7 +21,7 @@ REASONS = {  # the first that holds
 }
 
 # OWNER/NAME/FILE.gguf, or OWNER/NAME:TYPE, as llama.cpp's users write it.
-GGUF = re.compile(r"([\w.-]+/[\w.-]+)(?:/([^:]+\.gguf)|:([\w.-]+))")
+GGUF = re.compile(r"([\w.-]+/[\w.-]+)(?:/((?:\w[\w.-]*/)*\w[\w.-]*\.gguf)|:(\w[\w.-]*))")
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
@@ -77,7 +77,8 @@ def fetched(model: Any, revision: str | None = None) -> Any:
         parts = [each for each in files if PART.search(each) and PART.sub("", each) == begin]
         paths = [hf_hub_download(repository, each, **known) for each in sorted(parts) or [first]]
     except (errors.HfHubHTTPError, OSError) as error:
-        raise ValueError(f"cannot fetch {model!r}: {reason(error)}") from error
+        here = "there is no such file here, and " if file else ""
+        raise ValueError(f"cannot fetch {model!r}: {here}{reason(error)}") from error
     return paths[0]
 
 

@@ -20,7 +20,7 @@ from sources import MODULES, REPOSITORY, SOURCE, matches
 # Every module is ruled by the first row that names it; "!" excludes. After the bar: what may come
 # from outside besides the standard library (no bar: anything).
 RUN = "runners.base runners.costs"
-STEP = "scheduler drafts turns"
+STEP = "scheduler drafts scoring turns"
 OFFER = "drafting.base drafting.adopting"
 TABLE = f"""
 tree                    <-  | torch
@@ -49,6 +49,7 @@ drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes |
 proposers proposers.*   <- tree sampling writing {RUN} drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
 scheduler               <- request runners.costs
+scoring                 <- tree request scheduler drafts runners.base
 drafts                  <- tree request writing rules sampling {RUN} scheduler {OFFER}
 engine                  <- tree verify writing request rules {RUN} drafting.base {STEP}
 convert                 <- hub native places bundled gguf.* runners.* text | torch numpy

@@ -173,7 +173,7 @@ def test_a_tokenizer_that_panics_ends_its_request_only() -> None:
 
 def test_endings_are_reported_once_by_a_step() -> None:
     class Refusing(Table):
-        def begin(self, key: int, tokens: Sequence[int]) -> None:
+        def begin(self, key: int, tokens: Sequence[int], salt: str) -> None:
             if key == 1:
                 raise RuntimeError("no place")
 

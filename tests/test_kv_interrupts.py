@@ -71,8 +71,8 @@ class Books(Committed):
                 assert held == list(scratch.tree.tokens[: scratch.ran])
             if key in self._tokens:
                 assert list(self._tokens[key][:length]) == TEXT[:length]
-        for row, tokens in self.ledger._parked.items():
-            assert list(tokens) == self.ledger.slots[row][: len(tokens)]
+        for row, held in self.ledger._parked.items():
+            assert list(held.tokens) == self.ledger.slots[row][: len(held.tokens)]
 
     def go_on(self, key: int) -> None:
         """One step of that request: the rest of its text, a tree in two passes, a path of it."""

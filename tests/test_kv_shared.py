@@ -14,7 +14,7 @@ import torch
 
 from draftproof.runners import base, choice, committed
 from draftproof.runners.base import Work
-from draftproof.runners.kv import FIRST_SLOTS, Rows, shared_length
+from draftproof.runners.kv import FIRST_SLOTS, Parked, Rows, shared_length
 from draftproof.runners.torch import TorchRunner
 from draftproof.tree import TokenTree
 from writing_rows import model, some, write
@@ -116,7 +116,7 @@ def test_the_check_finds_what_is_held_too_long_or_twice() -> None:
         runner._cache.rows[1] = runner._cache.rows[0]
 
     def park(runner: TorchRunner) -> None:
-        runner._cache._parked[runner._cache.rows[0]] = array("q", [1])
+        runner._cache._parked[runner._cache.rows[0]] = Parked(array("q", [1]))
 
     def lengthen(runner: TorchRunner) -> None:
         runner._cache.lengths[0] = FIRST_SLOTS + 1

@@ -74,7 +74,7 @@ def test_what_earlier_requests_wrote_is_remembered_within_bounds() -> None:
         other.tokens += [20 + key, 21 + key, 22 + key]
         proposer.propose([other])
         proposer.release(other)
-        assert proposer._new.size + proposer._old.size <= 60 + 4
+        assert proposer._earlier[""].size <= 60 + 4
     (tree,) = proposer.propose([request([5, 10, 11], key=99)])
     assert len(tree) == 1  # forgotten
 
@@ -170,4 +170,4 @@ def test_20000_tokens_stay_bounded_and_acceptance_does_not_decay(method: str) ->
         assert not any(one.warnings for one in done)
     rates = [one.stats.tokens_per_step for one in done]
     assert sum(rates[-4:]) >= 0.95 * sum(rates[:4])
-    assert method != "suffix" or suffix._old.size + suffix._new.size <= 5000 + 4 * 501
+    assert method != "suffix" or suffix._earlier[""].size <= 5000 + 4 * 501

@@ -204,6 +204,7 @@ REFUSED = {
     "ignore_eos": [1, None],
     "seed": [-1, 2**64, 1.0, True, math.nan],
     "logprobs": [-1, 21, 1.0, True],
+    "prompt_logprobs": [-1, 21, 1.0, True],
     "n": [0, -1, 1.0, True],
 }
 

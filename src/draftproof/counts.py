@@ -59,7 +59,11 @@ class Stats:
     accepted_per_position: list[int] = field(default_factory=list)
     # How often the walk came to a depth where there was a draft to accept.
     offered_per_position: list[int] = field(default_factory=list)
-    began: float = 0.0  # monotonic seconds: added, first token, end
+    # Of each pass that emitted: nodes drafted, and of them accepted.
+    by_step: list[tuple[int, int]] = field(default_factory=list)
+    cached: int = 0  # tokens of the prompt that need not be read: other texts had them in the cache
+    began: float = 0.0  # monotonic seconds: made, had a place, first token, end
+    placed: float = 0.0
     first_token: float = 0.0
     ended: float = 0.0
     decisions: Decisions = field(default_factory=Decisions)
@@ -79,6 +83,7 @@ class Stats:
             self.first_token = time.monotonic()
         self.steps += 1
         self.tokens += written
+        self.by_step.append((len(tree.tokens) - 1, accepted))
         if len(tree.tokens) == 1:
             return
         self.drafting_steps += 1

@@ -13,7 +13,7 @@ from collections.abc import Generator, Sequence
 
 import torch
 
-from draftproof import rules
+from draftproof import rules, scoring
 from draftproof.drafting.base import Proposer
 from draftproof.drafts import Drafts
 from draftproof.request import Request
@@ -157,15 +157,20 @@ class Engine:
 
     def _begin(self, request: Request) -> None:
         try:
-            if not self.drafts.observes:  # what is taken over from another key was never shown
-                begin(self.runner, request.key, request.tokens)
+            # What is taken over from another key was never shown, and has no rows.
+            if not (self.drafts.observes or request.scores):
+                begin(self.runner, request.key, request.tokens, request.salt)
+                request.stats.cached = self.runner.cached(request.key)
         except Exception as error:
             request.fail(error)
 
     def _fork(self, request: Request, sibling: Request) -> bool:
         """The prompt as another completion of it has read it."""
         length = len(request.prompt) - 1
-        return not self.drafts.observes and fork(self.runner, request.key, sibling.key, length)
+        if self.drafts.observes or not fork(self.runner, request.key, sibling.key, length):
+            return False
+        request.stats.cached = length
+        return True
 
     def _run(
         self, turns: Sequence[Turn], trees: Sequence[TokenTree | None], moved: list[Request]
@@ -174,10 +179,7 @@ class Engine:
         if not turns:
             return
         reads = self.drafts.observes
-        work = [
-            Work(turn.request.key, turn.new, tree, greedy=turn.request.argmax_is_enough, read=reads)
-            for turn, tree in zip(turns, trees, strict=True)
-        ]
+        work = [scoring.work(*each, reads) for each in zip(turns, trees, strict=True)]
         try:
             began = time.perf_counter()
             outputs = self.runner.forward(work, self.drafts.taps)
@@ -194,7 +196,7 @@ class Engine:
                 moved.append(turns[0].request)
             return
         for turn, tree, output in zip(turns, trees, outputs, strict=True):
-            self.drafts.observe(turn.request, self.runner.cached(turn.request.key), output.read)
+            scoring.done(turn, tree, output, self.runner, self.drafts)
             if tree is not None:
                 self._commit(turn, tree, output)
                 moved.append(turn.request)
@@ -278,6 +280,7 @@ class Engine:
         length = len(request.prompt) - 1
         if self.drafts.observes or not length or self.runner.cached(request.key) < length:
             return False
+        heir.stats.cached = length
         return hand_over(self.runner, request.key, heir.key, length)
 
     def _abort_all(self) -> None:

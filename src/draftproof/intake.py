@@ -38,7 +38,11 @@ class Intake:
         self._keys = itertools.count()  # its next() is atomic
 
     def requests(
-        self, prompt: Any, params: SamplingParams, rule: str | Typical | Rule = "coupled"
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        rule: str | Typical | Rule = "coupled",
+        salt: str = "",
     ) -> list[Request]:
         """One for each completion of a prompt: text, token ids, or a list of messages."""
         ids = self.ids(prompt)
@@ -61,6 +65,7 @@ class Intake:
                 text=self.tokenizer and TextStream(self.tokenizer, ids, params.stop or ()),
                 index=index,
                 siblings=keys if len(keys) > 1 else (),
+                salt=salt,
             )
             for index, key in enumerate(keys)
         ]

@@ -47,6 +47,8 @@ class Completion:
     seed: int
     index: int = 0  # which of the n completions of its prompt
     logprobs: list[dict[int, float]] | None = None
+    # Of each prompt token given those before it; None of the first, which has none.
+    prompt_logprobs: list[dict[int, float] | None] | None = None
     from_draft: list[bool] = field(default_factory=list)  # token by token: drafted and accepted?
     error: str | None = None
     warnings: list[str] = field(default_factory=list)
@@ -76,6 +78,7 @@ class Request(Writing):
         text: Text | None = None,
         index: int = 0,
         siblings: Sequence[int] = (),
+        salt: str = "",
     ) -> None:
         super().__init__(
             key,
@@ -86,6 +89,7 @@ class Request(Writing):
             stop_ids={*params.stop_token_ids, *(() if params.ignore_eos else end_ids)},
             max_length=max_length,
             siblings=siblings,
+            salt=salt,
         )
         self.text, self.index = text, index
         lossy = self.rule.lossy and params.temperature > 0  # what is greedy stays greedy
@@ -103,6 +107,7 @@ class Request(Writing):
             None  # a list here is given the row (V,) of each token
         )
         self.logprobs: list[dict[int, float]] = []
+        self.prompt_logprobs: list[dict[int, float] | None] = [None] if self.scores else []
         self.from_draft: list[bool] = []
         if params.max_tokens == 0:
             self.finish("length")
@@ -110,6 +115,11 @@ class Request(Writing):
     @property
     def greedy(self) -> bool:
         return self.kept_logits is None and super().greedy
+
+    @property
+    def scores(self) -> bool:
+        """Whether rows of its prompt are asked for too, so that it has to read all of it."""
+        return self.params.prompt_logprobs is not None and self.index == 0
 
     @property
     def finished(self) -> bool:
@@ -178,6 +188,15 @@ class Request(Writing):
         ended, self.torn = self._stops(token), False
         return ended
 
+    def score(self, begin: int, logits: Tensor) -> None:
+        """Log-probabilities of the prompt's tokens behind token `begin`, from its rows (N, V)."""
+        count = self.params.prompt_logprobs
+        assert count is not None
+        self.prompt_logprobs[begin + 1 :] = [
+            sampling.logprobs(row, [token], count)
+            for row, token in zip(logits, self.prompt[begin + 1 :], strict=False)
+        ]
+
     def commit(self, tree: TokenTree, path: Sequence[int], written: int) -> None:
         """Count the last `written` tokens, of which those of `path` behind node 0 were drafted."""
         accepted = min(len(path) - 1, written)
@@ -204,6 +223,7 @@ class Request(Writing):
             seed=self.seed,
             index=self.index,
             logprobs=self.logprobs if self.params.logprobs is not None else None,
+            prompt_logprobs=self.prompt_logprobs if self.scores else None,
             from_draft=list(self.from_draft),
             error=self.error,
             warnings=self.warnings + ([LOSSY] if self.stats.lossy and self.stats.drafted else []),

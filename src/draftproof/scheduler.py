@@ -7,6 +7,7 @@ than is wanted. Does not know runners or methods.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from draftproof.request import Request
 from draftproof.runners.costs import PassCosts
 
 PROMPT_BUDGET = 512  # tokens of prompts in one pass, where nobody writes
+SCORED = 128  # of them, where each has a row of logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Scheduler:
 
     def promote(self, request: Request) -> None:
         """Let a waiting request run, before the others that wait."""
+        request.stats.placed = time.monotonic()
         self.running.append(request)
         self.waiting.remove(request)
 
@@ -87,11 +90,15 @@ class Scheduler:
             ready.append(request)
             done.append(cached(request.key))
             unread.append(len(request.tokens) - 1 - done[-1])
-        turns = []
+        turns, scored = [], SCORED
         shares = self._shares(unread, self._budget(done, unread))
         for request, at, left, share in zip(ready, done, unread, shares, strict=True):
+            if request.scores and left:
+                share = min(share, scored)
+                scored -= share
             if share or not left:
-                turns.append(Turn(request, request.tokens[at : at + share], whole=share == left))
+                whole = share == left and not (request.scores and left)
+                turns.append(Turn(request, request.tokens[at : at + share], whole))
         return turns
 
     def _admit(self, begin: Callable[[Request], None]) -> None:
@@ -101,6 +108,7 @@ class Scheduler:
         ):
             request = self.waiting[0]
             if request not in self.running:
+                request.stats.placed = time.monotonic()
                 self.running.append(request)
             self.waiting.popleft()
             if not any(other.key in request.siblings for other in self.running[:-1]):

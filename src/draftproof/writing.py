@@ -98,7 +98,8 @@ class Writing:
     """A prompt, what is written behind it, and what drafting for it needs.
 
     key: of the runner's cache. siblings: keys of all completions of its prompt, its own too; ()
-    for one. stop_ids: tokens that end it.
+    for one. stop_ids: tokens that end it. salt: whose it is; nothing of a text with another salt is
+    reused or looked up for it.
     """
 
     def __init__(
@@ -112,9 +113,10 @@ class Writing:
         stop_ids: Collection[int] = (),
         max_length: int = 1 << 30,
         siblings: Sequence[int] = (),
+        salt: str = "",
     ) -> None:
         self.key, self.params, self.rule, self.siblings = key, params, rule, siblings
-        self.seed = seed
+        self.seed, self.salt = seed, salt
         self.prompt, self.tokens = list(prompt), list(prompt)
         self.max_length = max_length
         self.stop_ids = set(stop_ids)
@@ -181,6 +183,7 @@ class Writing:
             stop_ids=self.stop_ids,
             max_length=self.max_length,
             siblings=self.siblings,
+            salt=self.salt,
         )
         shadow.noise = self.noise
         shadow._followed = self.rewinds, len(self.prompt)

@@ -117,7 +117,7 @@ def as_dict(model: str, prompt: str, done: Sequence[Completion]) -> dict[str, An
 
 def _counts(stats: Stats) -> dict[str, Any]:
     counts = asdict(stats)
-    for clock in ("began", "first_token", "ended"):  # monotonic seconds mean nothing outside
+    for clock in ("began", "placed", "first_token", "ended"):  # monotonic: nothing outside
         del counts[clock]
     seconds, first_s = _seconds(stats)
     return counts | {

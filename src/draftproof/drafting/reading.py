@@ -106,4 +106,4 @@ def start(
     lengths = {key: min(runner.cached(key), shared(key), len(tokens) - 1) for key in others}
     source = max(others, key=lambda key: lengths[key], default=None)
     if source is None or not (n := lengths[source]) or not fork(runner, request.key, source, n):
-        begin(runner, request.key, tokens)
+        begin(runner, request.key, tokens, request.salt)

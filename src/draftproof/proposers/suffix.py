@@ -6,6 +6,7 @@ The continuations of a match form a tree weighted by how often each followed. Ol
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -19,6 +20,7 @@ from draftproof.writing import Writing
 
 LONGEST = 64  # tokens of a context that are matched against earlier outputs
 SEPARATOR = -1  # between two outputs: no token
+OWNERS = 64  # salts whose outputs are remembered
 
 
 @dataclass(slots=True)
@@ -29,15 +31,33 @@ class Own:
     rewinds: int = 0
 
 
+@dataclass(slots=True)
+class Earlier:
+    """Outputs of requests of one salt that have ended, in two generations."""
+
+    old: Automaton | CompiledAutomaton = field(default_factory=automaton)
+    new: Automaton | CompiledAutomaton = field(default_factory=automaton)
+
+    @property
+    def size(self) -> int:
+        return self.old.size + self.new.size
+
+    def add(self, output: Sequence[int], most: int) -> None:
+        self.new.extend([*output, SEPARATOR])
+        if self.new.size >= most // 2:
+            self.old, self.new = self.new, automaton()
+
+
 class SuffixAutomaton(Drafter):
-    """Drafts from the request's own text and from what earlier requests wrote.
+    """Drafts from the request's own text and from what earlier requests of its salt wrote.
 
     A request that is sampled under another rule than the coupled one is drafted for from its own
     text alone: there another draft is another text, and the same seed must give the same one.
 
     num_draft_tokens: nodes of a tree. min_match: tokens that must match. min_share: a continuation
     that followed in a smaller share of all cases is left out. corpus: tokens of earlier outputs
-    that are remembered (the latest; half of them at least), shared by all requests; 0: none.
+    that are remembered (the latest; half of them at least), shared by all requests of a salt; what
+    was used least lately makes way for other salts. 0: none.
     """
 
     name = "suffix"
@@ -64,14 +84,16 @@ class SuffixAutomaton(Drafter):
 
     def close(self) -> None:
         self._own.clear()
-        self._old, self._new = automaton(), automaton()  # of earlier outputs, two generations
+        self._earlier: OrderedDict[str, Earlier] = OrderedDict()  # by salt, used last comes last
 
     def release(self, request: Writing) -> None:
         if self._own.pop(request, None) is None or not self.corpus:
             return
-        self._new.extend([*request.output, SEPARATOR])
-        if self._new.size >= self.corpus // 2:
-            self._old, self._new = self._new, automaton()
+        earlier = self._earlier.setdefault(request.salt, Earlier())
+        earlier.add(request.output, self.corpus)
+        self._earlier.move_to_end(request.salt)
+        while len(self._earlier) > 1 and self._too_much():
+            self._earlier.popitem(last=False)
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]
@@ -79,7 +101,7 @@ class SuffixAutomaton(Drafter):
     def _propose(self, request: Writing) -> TokenTree:
         own = self._follow(request)
         longest, (state, length) = own, own.repeated()
-        for earlier in () if alone(request) else (self._new, self._old):
+        for earlier in () if alone(request) else self._of(request.salt):
             if earlier.size:
                 at, matched = earlier.match(request.tokens[-LONGEST:])
                 if matched > length:
@@ -90,6 +112,17 @@ class SuffixAutomaton(Drafter):
         nodes = min(self.num_draft_tokens, self.useful)
         tokens, parents, shares = longest.likeliest(state, nodes, request.room - 1, self.min_share)
         return TokenTree([root, *tokens], [-1, *parents], scores=[1.0, *shares])
+
+    def _of(self, salt: str) -> Sequence[Automaton | CompiledAutomaton]:
+        """What earlier requests of this salt wrote."""
+        if salt not in self._earlier:
+            return ()
+        self._earlier.move_to_end(salt)
+        return self._earlier[salt].new, self._earlier[salt].old
+
+    def _too_much(self) -> bool:
+        size = sum(earlier.size for earlier in self._earlier.values())
+        return size > self.corpus or len(self._earlier) > OWNERS
 
     def _follow(self, request: Writing) -> Automaton | CompiledAutomaton:
         """The automaton of the request's text, which only grows unless it drafts for a draft."""

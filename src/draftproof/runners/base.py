@@ -57,12 +57,13 @@ class Runner(Protocol):
     """A model with a cache of committed tokens and scratch room for one tree per key.
 
     Some hooks are optional. Three have each a function below that calls it where it is:
-    begin(key, tokens), before the first pass of a key, takes over what was cached for an earlier
-    key; fork(key, source, length) makes a new key begin with a copy of the first `length` committed
-    tokens of `source`; hand_over(key, heir, length) gives what is cached of a key that ends, up to
-    `length` tokens, to `heir`, and forgets the key. A new key is one that ran nothing: what it took
-    over in `begin` makes way. fork raises `MemoryError` where there is no room, and leaves the new
-    key with nothing cached. And check(keys) asserts that nothing is held of any other key.
+    begin(key, tokens, salt), before the first pass of a key, takes over what was cached for an
+    earlier key of that salt; fork(key, source, length) makes a new key begin with a copy of the
+    first `length` committed tokens of `source`; hand_over(key, heir, length) gives what is cached
+    of a key that ends, up to `length` tokens, to `heir`, and forgets the key. A new key is one that
+    ran nothing: what it took over in `begin` makes way. fork raises `MemoryError` where there is no
+    room, and leaves the new key with nothing cached. And check(keys) asserts that nothing is held
+    of any other key.
     """
 
     def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
@@ -86,11 +87,11 @@ class Runner(Protocol):
         ...
 
 
-def begin(runner: Runner, key: int, tokens: Sequence[int]) -> None:
+def begin(runner: Runner, key: int, tokens: Sequence[int], salt: str = "") -> None:
     """Call the hook if there is one."""
     hook = getattr(runner, "begin", None)
     if hook is not None:
-        hook(key, tokens)
+        hook(key, tokens, salt)
 
 
 def fork(runner: Runner, key: int, source: int, length: int) -> bool:

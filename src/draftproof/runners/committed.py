@@ -43,15 +43,17 @@ class Committed:
         self._scratch: dict[int, Scratch] = {}
         # The committed ones, kept for the prefix cache; behind the length anything may stand.
         self._tokens: dict[int, array[int]] = {}
+        self._salts: dict[int, str] = {}  # of those
 
     def cached(self, key: int) -> int:
         return self._rows.lengths.get(key, 0)
 
-    def begin(self, key: int, tokens: Sequence[int]) -> None:
-        """Take over what an earlier key cached of `tokens`; the last one is left to be run."""
+    def begin(self, key: int, tokens: Sequence[int], salt: str = "") -> None:
+        """Take over what an earlier key of this salt cached of `tokens`, but for the last one."""
         known = key in self._tokens or key in self._rows.rows  # a draft that failed begins again
         if self.prefix_cache and not known:
-            shared = self._rows.adopt(key, tokens[:-1])
+            self._salts[key] = salt
+            shared = self._rows.adopt(key, tokens[:-1], salt)
             self._tokens[key] = array("q", tokens[:shared])
 
     def fork(self, key: int, source: int, length: int) -> None:
@@ -61,6 +63,7 @@ class Committed:
         if length:
             self._storage.copy(source, key, length)
         if source in self._tokens:
+            self._salts[key] = self._salts[source]
             self._tokens[key] = self._tokens[source][:length]
         self._rows.lengths[key] = length
 
@@ -71,12 +74,14 @@ class Committed:
         self._scratch.pop(key, None)
         tokens = self._tokens.pop(key, None)
         if tokens is not None:
+            self._salts[heir] = self._salts.pop(key)
             self._tokens[heir] = tokens[:length]
         self._rows.hand_over(key, heir, length)
 
     def free(self, key: int) -> None:
         self._scratch.pop(key, None)
-        self._rows.release(key, self._tokens.pop(key, None))
+        tokens = self._tokens.pop(key, None)
+        self._rows.release(key, tokens, self._salts.pop(key, ""))
 
     def crop(self, key: int, length: int) -> None:
         assert 0 <= length <= self._rows.lengths[key]
@@ -87,7 +92,9 @@ class Committed:
         assert not path or path[-1] < self.ran(key), "a node was kept that never ran"
         scratch = self._scratch.pop(key, None)
         base = self._rows.lengths[key]
-        moved = next((i for i, node in enumerate(path) if node != i), len(path))
+        moved = 0
+        while moved < len(path) and path[moved] == moved:
+            moved += 1
         if moved < len(path):
             sources = [base + node for node in path[moved:]]
             self._storage.move(self._rows.rows[key], sources, base + moved)
@@ -119,11 +126,12 @@ class Committed:
         """Begin again with empty rows."""
         self._scratch.clear()
         self._tokens.clear()
+        self._salts.clear()
         self._rows, self._storage = rows, storage
 
     def check(self, keys: Collection[int]) -> None:
         """Asserts that nothing is held but for `keys`, and that what is held fits together."""
         self._rows.check(keys)
-        for held in (self._scratch, self._tokens):
+        for held in (self._scratch, self._tokens, self._salts):
             assert held.keys() <= set(keys), "something is remembered of a key that has ended"
         assert all(len(tokens) >= self.cached(key) for key, tokens in self._tokens.items())

@@ -50,6 +50,14 @@ def shared_length(held: array[int], tokens: array[int]) -> int:
     return int(differ.byte().argmax()) if differ.any() else both  # the first of the largest
 
 
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """What a row holds for nobody: committed tokens, and the salt of whose they were."""
+
+    tokens: array[int]
+    salt: str = ""
+
+
 class Rows:
     """At most `max_rows` rows, each of one key or parked with what it holds for a later one.
 
@@ -61,7 +69,7 @@ class Rows:
         self.max_rows = max_rows
         self.rows: dict[int, int] = {}  # key -> row
         self.lengths: dict[int, int] = {}  # key -> committed tokens
-        self._parked: dict[int, array[int]] = {}  # row -> what it holds for nobody, oldest first
+        self._parked: dict[int, Parked] = {}  # row -> what it holds for nobody, oldest first
 
     def row_of(self, key: int) -> int:
         """The row of `key`, made if new."""
@@ -89,33 +97,36 @@ class Rows:
             self.vacated(row)
         return row
 
-    def release(self, key: int, tokens: array[int] | None = None) -> None:
-        """Forget `key`; `tokens`, the committed ones, let a later key `adopt` its row."""
+    def release(self, key: int, tokens: array[int] | None = None, salt: str = "") -> None:
+        """Forget `key`; `tokens`, the committed ones, let a later key of `salt` `adopt` its row."""
         length, row = self.lengths.pop(key, 0), self.rows.pop(key, None)
         if row is None:
             return
         if tokens and length:
-            self._parked[row] = tokens[:length]
+            self._parked[row] = Parked(tokens[:length], salt)
         else:
             self.vacated(row)
 
-    def adopt(self, key: int, tokens: Sequence[int]) -> int:
+    def adopt(self, key: int, tokens: Sequence[int], salt: str = "") -> int:
         """Give `key` the parked row that begins most like `tokens`; how many tokens they share.
+
+        Only rows of the same salt are looked at.
 
         A row that would lose most of what it holds is left alone while there is another to take:
         else two conversations with the same first words would take one row from each other.
         """
         assert key not in self.rows
-        if not self._parked:
+        own = {row: held.tokens for row, held in self._parked.items() if held.salt == salt}
+        if not own:
             return 0
         wanted = array("q", tokens)
-        shared = {row: shared_length(held, wanted) for row, held in self._parked.items()}
+        shared = {row: shared_length(held, wanted) for row, held in own.items()}
         row = max(shared, key=lambda row: shared[row])
         if not shared[row]:
             return 0
         oldest = next(iter(self._parked))  # the one that would be taken
         another = row != oldest or bool(self._free())
-        if another and 2 * shared[row] < len(self._parked[row]):
+        if another and 2 * shared[row] < len(own[row]):
             return 0
         self.lengths.pop(key, None)
         del self._parked[row]
@@ -142,7 +153,7 @@ class Rows:
         taken = [*self.rows.values(), *self._parked]
         assert len(taken) == len(set(taken)), "a row is held twice"
         assert set(taken) <= set(range(self.max_rows)), "a row is held that there is not"
-        assert all(len(held) for held in self._parked.values()), "an empty row is parked"
+        assert all(held.tokens for held in self._parked.values()), "an empty row is parked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +237,7 @@ class KVCache(Rows):
     def check(self, keys: Collection[int]) -> None:
         super().check(keys)
         texts = {row: self.lengths.get(key, 0) for key, row in self.rows.items()}
-        texts |= {row: len(held) for row, held in self._parked.items()}
+        texts |= {row: len(held.tokens) for row, held in self._parked.items()}
         for row, length in texts.items():
             held = self._held.get(row, Row())
             assert length <= held.slots <= self.max_slots, "a text is longer than its row"

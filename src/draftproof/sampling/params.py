@@ -24,8 +24,9 @@ class SamplingParams:
 
     `top_k` 0 or -1 is off. `max_tokens` None writes until the context is full. `stop` becomes a
     tuple of strings; None is none. `speculate` False writes plainly, a method's name lets only that
-    one draft; `max_draft_nodes` bounds the tokens drafted in a step. Raises `ValueError` when a
-    value is out of range or of the wrong kind.
+    one draft; `max_draft_nodes` bounds the tokens drafted in a step. `prompt_logprobs` reports the
+    best k of every token of the prompt too. Raises `ValueError` when a value is out of range or of
+    the wrong kind.
     """
 
     temperature: float = 0.0
@@ -45,6 +46,7 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     n: int = 1
+    prompt_logprobs: int | None = None
     speculate: bool | str = True
     max_draft_nodes: int | None = None
 
@@ -56,6 +58,7 @@ class SamplingParams:
                 "max_tokens",
                 "seed",
                 "logprobs",
+                "prompt_logprobs",
                 "max_draft_nodes",
             ):
                 clean[name] = _number(name, value, kind, low, high, allowed)
@@ -63,6 +66,8 @@ class SamplingParams:
             raise ValueError(
                 f"min_tokens is {self.min_tokens}, but must be <= max_tokens, {self.max_tokens}"
             )
+        if "prompt_logprobs" in clean and self.max_tokens == 0:
+            raise ValueError("prompt_logprobs need a step: max_tokens must be 1 or more")
         for name in ("bad_token_ids", "stop_token_ids"):
             clean[name] = _ids(name, getattr(self, name))
         if self.logit_bias is not None:
@@ -137,6 +142,7 @@ _RANGES: dict[str, tuple[type, float, float, str]] = {
     "max_tokens": (int, 0, math.inf, ">= 0, or None for all that fits"),
     "seed": (int, 0, 2**64 - 1, "in [0, 2**64) or None"),
     "logprobs": (int, 0, 20, "in [0, 20] or None"),
+    "prompt_logprobs": (int, 0, 20, "in [0, 20] or None"),
     "n": (int, 1, math.inf, ">= 1"),
     "max_draft_nodes": (int, 0, math.inf, ">= 0 or None"),
 }

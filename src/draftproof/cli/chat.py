@@ -39,7 +39,7 @@ def run(given: SimpleNamespace) -> int:
     names = methods.listed(given.method or [methods.AUTO], sources)
     tokenizer = opening.tokenizer(given)
     if tokenizer is not None:  # before the weights, which may be large
-        _give_template(tokenizer, given.model, given.chat_template, given.system)
+        give_template(tokenizer, given.model, given.chat_template, given.system)
     with opening.load(
         given, tokenizer=tokenizer, speculate=speculate, max_batch=1, prefix_cache=True
     ) as llm:
@@ -81,7 +81,7 @@ def _entries(interactive: bool) -> Source:
     return Lines(prompted=interactive)
 
 
-def _give_template(tokenizer: Any, model: str, file: Path | None, system: str | None) -> None:
+def give_template(tokenizer: Any, model: str, file: Path | None, system: str | None = None) -> None:
     """Take the template from `file` if there is one, and try it on a first message."""
     if file is not None:
         try:

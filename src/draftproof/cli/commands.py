@@ -8,11 +8,12 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from draftproof.cli import arguments, training_arguments
+from draftproof.cli import arguments, serving_arguments, training_arguments
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "generate": arguments.generate,
     "chat": arguments.chat,
+    "serve": serving_arguments.serve,
     "bench": arguments.bench,
     "certify": arguments.certify,
     "quality": arguments.quality,
@@ -28,8 +29,7 @@ USAGE: Any = typer.BadParameter.__bases__[0]  # what typer raises for wrong usag
 CHAT = "draftproof chat MODEL talks with it"
 FETCHED = "a model is fetched when it is first used: try draftproof generate MODEL"
 ELSEWHERE = {  # words of other programs, and what to write here
-    "serve": f"there is no server; {CHAT}, and draftproof.LLM serves any number of threads",
-    "server": f"there is no server; {CHAT}, and draftproof.LLM serves any number of threads",
+    **dict.fromkeys(("server", "api_server", "llama-server"), "write draftproof serve MODEL"),
     "run": f"{CHAT}, draftproof generate MODEL continues a text",
     "pull": FETCHED,
     "download": FETCHED,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
 from rich.console import Console
 
 from draftproof import Completion, SamplingParams, methods
-from draftproof.cli import defaults, opening, output, prompting
+from draftproof.cli import defaults, opening, output, prompting, sampling
 from draftproof.cli.talk import system_messages
 from draftproof.request import Request
 from draftproof.text import chat_ids
@@ -58,13 +57,7 @@ def _params(given: dict[str, Any]) -> SamplingParams:
     """From the command's arguments by name."""
     if given["logprobs"] is not None and not given["as_json"]:
         raise ValueError("logprobs are only in the JSON object: add --json")
-    named = {field.name for field in fields(SamplingParams)}
-    sampling = {name: value for name, value in given.items() if name in named}
-    sampling["logit_bias"] = _biases(given["logit_bias"] or ())
-    sampling["max_tokens"] = defaults.longest(given["max_tokens"])
-    for name in ("bad_token_ids", "stop", "stop_token_ids"):
-        sampling[name] = tuple(given[name] or ())
-    return SamplingParams(**sampling)
+    return SamplingParams(**sampling.named(given))
 
 
 def _tell(*lines: str) -> None:
@@ -87,17 +80,3 @@ def _ends(requests: Sequence[Request], done: Sequence[Completion], template: boo
     if template and requests[0].params.max_tokens and not any(one.text.strip() for one in done):
         lines.append("(nothing was written: the model has a chat template, add --chat)")
     return lines
-
-
-def _biases(pairs: Sequence[str]) -> dict[int, float] | None:
-    biases: dict[int, float] = {}
-    for pair in pairs:
-        token, _, value = pair.partition("=")
-        try:
-            fresh = int(token), float(value)
-        except ValueError:
-            raise ValueError(f"logit bias {pair!r} is not ID=VALUE, for example 11=-2.5") from None
-        if fresh[0] in biases:
-            raise ValueError(f"logit bias of token {fresh[0]} is given twice: drop one")
-        biases[fresh[0]] = fresh[1]
-    return biases or None

@@ -46,7 +46,8 @@ class Control:
         self.objective, self.clock = objective, clock
         self.fixed, self.asking = Fixed(sources), Asking(sources, vocabulary)
         self._texts: WeakKeyDictionary[Writing, Text] = WeakKeyDictionary()
-        self._books, self.rests = Books(), Rests()
+        self.books, self.rests = Books(), Rests()
+        self.price: Price | None = None  # of the last step in which somebody was asked
         self._usual = USUAL  # what asking brings a text of late
 
     def read_along(self, requests: Sequence[Writing]) -> None:
@@ -55,7 +56,7 @@ class Control:
     def release(self, request: Writing) -> None:
         if (text := self._texts.pop(request, None)) is not None:
             self._usual += (text.brings - self._usual) * LATEST
-            self._books.late += text.settle(self.sources, self.costs.one, 1 + self.rests.done)
+            self.books.late += text.settle(self.sources, self.costs.one, 1 + self.rests.done)
         self.fixed.release(request)
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
@@ -65,8 +66,8 @@ class Control:
         began, one, steps_done = self.clock(), self.costs.one, self.rests.end()
         texts = [self._text(request) for request in requests]
         won = sum([text.settle(self.sources, one, steps_done) for text in texts])
-        self._books.settle(won, steps_done)
-        price = now(texts, self.costs, self._books.left)
+        self.books.settle(won, steps_done)
+        price = self.price = now(texts, self.costs, self.books.left)
         steps = {
             text.request.key: Step(
                 unit=price.unit, weight=each, texts=len(texts), worth=each * price.token
@@ -87,7 +88,7 @@ class Control:
         for text in free:
             if text.request.key not in trees:
                 trees[text.request.key] = text.rest(steps[text.request.key])
-        self._books.plan(took, price.unit)
+        self.books.plan(took, price.unit)
         if not bound and all([len(trees[key].tokens) == 1 for key in keys]):
             self.rests.begin(keys, min(self._waits(free, steps, price)) - 1)
         return [trees[key] for key in keys]
@@ -96,7 +97,7 @@ class Control:
         """Plain steps until sources are asked for each text; 0: in this one."""
         bother = self.rests.bother
         least = min([0.0 if source.free else source.cost for source in self.sources], default=0.0)
-        patience = wait(bother * len(texts) - self._books.left, price.unit)
+        patience = wait(bother * len(texts) - self.books.left, price.unit)
         if not self.costs.passes:  # the first step tells what a pass takes
             patience = max(patience, 1)
         return [

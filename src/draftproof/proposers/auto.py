@@ -61,6 +61,15 @@ class Auto(Drafter):
     def next_taps(self) -> tuple[int, ...]:
         return self.taps if self.observes or not self.control.rests.ahead else ()
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """What whoever runs it may watch: tokens that a plain pass is worth, passes lost so far."""
+        price = self.control.price
+        return {
+            "price": price.rate if price is not None else 0.0,
+            "debt": self.control.books.account.debt,
+        }
+
     def bind(self, target: Target, load: Load) -> None:
         for part in self.given:
             if isinstance(part, str):  # inside of another proposer, where nobody looks for names

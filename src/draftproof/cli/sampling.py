@@ -1,0 +1,35 @@
+"""From options to the names and values of `SamplingParams`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from draftproof import SamplingParams
+from draftproof.cli import defaults
+
+
+def named(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a command's arguments, those that are parameters of sampling."""
+    known = {field.name for field in fields(SamplingParams)}
+    sampling = {name: value for name, value in given.items() if name in known}
+    sampling["logit_bias"] = _biases(given["logit_bias"] or ())
+    sampling["max_tokens"] = defaults.longest(given["max_tokens"])
+    for name in ("bad_token_ids", "stop", "stop_token_ids"):
+        sampling[name] = tuple(given[name] or ())
+    return sampling
+
+
+def _biases(pairs: Sequence[str]) -> dict[int, float] | None:
+    biases: dict[int, float] = {}
+    for pair in pairs:
+        token, _, value = pair.partition("=")
+        try:
+            fresh = int(token), float(value)
+        except ValueError:
+            raise ValueError(f"logit bias {pair!r} is not ID=VALUE, for example 11=-2.5") from None
+        if fresh[0] in biases:
+            raise ValueError(f"logit bias of token {fresh[0]} is given twice: drop one")
+        biases[fresh[0]] = fresh[1]
+    return biases or None

@@ -1,0 +1,98 @@
+"""`draftproof serve`: from arguments to a server that runs until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from draftproof import LLM, SamplingParams, methods
+from draftproof.cli import defaults, opening, sampling
+from draftproof.cli.chat import give_template
+
+logger = logging.getLogger("draftproof.server")
+
+
+def run(given: SimpleNamespace) -> int:
+    """The command, with its arguments by name; the exit code."""
+    try:
+        from draftproof.server import running, settings
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"serve needs {error.name}, which is not installed: pip install 'draftproof[serve]'"
+        ) from error
+    if given.chunk not in ("step", "token"):
+        raise ValueError(f"chunk {given.chunk!r} is unknown: use step or token")
+    opening.target(given)
+    sources = opening.sources(given)
+    speculate = methods.merged(given.method or [], sources, **opening.tuning(given))
+    tokenizer = opening.tokenizer(given)
+    if given.chat_template is not None:
+        give_template(tokenizer, given.model, given.chat_template)
+    made = settings.Settings(
+        names=tuple(given.served_names or [given.model]),
+        keys=tuple(map(settings.digest, given.keys or ())),
+        cors=tuple(given.cors or ()),
+        chunk=given.chunk,
+        share=given.share,
+        defaults=_defaults(given),
+        as_model=given.model_defaults,
+        log=not given.quiet,
+        limits=settings.Limits(
+            queued=given.max_queue,
+            queued_tokens=given.max_queue_tokens,
+            seconds=given.timeout,
+            drain=given.drain,
+        ),
+    )
+
+    def open() -> LLM:
+        return opening.load(
+            given,
+            tokenizer=tokenizer,
+            speculate=speculate,
+            max_batch=given.max_batch,
+            prefix_cache=not given.no_prefix_cache,
+            itl_target=given.itl_target,
+        )
+
+    _log_to_stderr()
+    bound = running.listen(given.host, given.port)
+    where = "http://{}:{}".format(*bound.getsockname()[:2])
+    logger.info("listening on %s; the model is being loaded", where)
+
+    def ready(llm: LLM) -> None:
+        drafts = "+".join(llm.engine.drafts.names) or "nothing"
+        logger.info(
+            "%s is served on %s/v1: %s, %s, %d places, %d tokens of context, drafts: %s",
+            *(made.names[0], where, llm.runner.name, llm.runner.precision),
+            *(given.max_batch, llm.max_length, drafts),
+        )
+
+    ended = asyncio.Runner(loop_factory=running.loop_factory())
+    with ended as runner:
+        clean = runner.run(running.serve(made, bound, open, ready=ready))
+    if not clean:  # a thread is still in the model, and would be in its way when Python ends
+        sys.stderr.flush()
+        os._exit(130)
+    return 0
+
+
+def _defaults(given: SimpleNamespace) -> dict[str, Any]:
+    """What clients need not say: the temperature, and options that were given."""
+    named = sampling.named(vars(given))
+    own = defaults.given(given.context)
+    params = SamplingParams(**named)  # what is wrong is told before anything is loaded
+    kept = own if given.model_defaults else own | {"temperature"}
+    return {name: getattr(params, name) for name in kept & named.keys()}
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

@@ -1,0 +1,129 @@
+"""What is written as an answer, and a whole one.
+
+Knows a job and how its client wants it; not how requests are let in or run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from draftproof.request import LOSSY, Request
+from draftproof.server import counted, pieces
+from draftproof.server.bodies import Written
+from draftproof.server.job import Job
+from draftproof.server.pieces import Pieces
+from draftproof.server.progress import Fresh
+from draftproof.server.refusals import of_failure
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a call wants its answer.
+
+    echoes: what each prompt's choices begin with; () for nothing. silent: what is written is not
+    shown, as only the prompt is asked about. drafter: who drafts, where nothing chooses.
+    """
+
+    body: Written
+    chat: bool
+    model: str
+    pieces: Pieces
+    drafter: str
+    echoes: Sequence[str] = ()
+    silent: bool = False
+    by_token: bool = False
+    keep_alive: float = 15.0
+
+    @property
+    def scored(self) -> bool:
+        """Whether the prompt's tokens have log-probabilities in the answer."""
+        return bool(self.echoes)
+
+    def logprobs(
+        self, request: Request, fresh: Fresh, offset: int, head: Request
+    ) -> dict[str, Any] | None:
+        """Of a piece of a choice; offset: characters of tokens before it. head: the first
+        completion of its prompt, which has the prompt's."""
+        top, prompt = request.params.logprobs, len(request.prompt)
+        if top is None:
+            return None
+        tokens = request.tokens[prompt + fresh.begin : prompt + fresh.end]
+        known: list[Any] = [*request.logprobs[fresh.begin : fresh.end]]
+        as_ids = self.body.return_tokens_as_token_ids
+        if self.chat:
+            return pieces.chat(self.pieces, tokens, known, top, as_ids)
+        if self.silent:
+            tokens, known = [], []
+        if self.scored and not fresh.begin:
+            tokens, known = [*request.prompt, *tokens], [*head.prompt_logprobs, *known]
+        return pieces.text(self.pieces, tokens, known, offset, as_ids)
+
+    def extra(self, requests: Sequence[Request]) -> dict[str, Any]:
+        """Fields of an answer that were asked for, or that a reader has to know."""
+        more: dict[str, Any] = {}
+        if self.body.metrics or self.body.speculative_details:
+            more["metrics"] = {"speculative_decoding": counted.acceptance(requests)}
+        if (self.body.timings or self.body.timings_per_token) and len(requests) == 1:
+            more["timings"] = counted.timings(requests[0], time.monotonic())
+        told = dict.fromkeys(line for request in requests for line in warnings(request))
+        if told:
+            more["warnings"] = list(told)
+        return more
+
+    def choice(self, request: Request) -> dict[str, Any]:
+        """Fields of a choice that were asked for."""
+        if not self.body.speculative_details:
+            return {}
+        details = counted.details(request, self.drafter) | {"seed": request.seed}
+        return {"speculative_details": details}
+
+    def usage(self, job: Job) -> dict[str, Any]:
+        return counted.usage(job.requests, self.silent)
+
+
+def warnings(request: Request) -> list[str]:
+    """What a reader should know of how a text was written."""
+    lossy = [LOSSY] if request.stats.lossy and request.stats.drafted else []
+    return request.warnings + lossy
+
+
+def whole(job: Job, wanted: Wanted) -> dict[str, Any]:
+    """The answer of a job that is done. Raises `Refused` if one of its texts failed."""
+    choices = []
+    for index, request in enumerate(job.requests):
+        if request.finish_reason == "error":
+            raise of_failure(request)
+        count = len(request.tokens) - len(request.prompt)
+        text = request.text.text if request.text is not None else ""
+        text = "" if wanted.silent else text
+        shown: dict[str, Any] = {"message": {"role": "assistant", "content": text}}
+        if not wanted.chat:
+            shown = {"text": echoed(wanted, job, index) + text}
+        choices.append(
+            {"index": index}
+            | shown
+            | {
+                "logprobs": wanted.logprobs(request, Fresh(text, 0, count), 0, job.head(index)),
+                "finish_reason": request.finish_reason,
+            }
+            | wanted.choice(request)
+        )
+    return {
+        "id": job.id,
+        "object": "chat.completion" if wanted.chat else "text_completion",
+        "created": job.created,
+        "model": wanted.model,
+        "choices": choices,
+        "usage": wanted.usage(job),
+        **wanted.extra(job.requests),
+    }
+
+
+def echoed(wanted: Wanted, job: Job, index: int) -> str:
+    """What a choice begins with."""
+    if not wanted.echoes:
+        return ""
+    return wanted.echoes[index * len(wanted.echoes) // len(job.requests)]

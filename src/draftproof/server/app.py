@@ -1,0 +1,48 @@
+"""The application: endpoints, what stands before them, and how errors are told."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request as Call
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from draftproof.server import telling, tokens, writing
+from draftproof.server.front import Front
+from draftproof.server.guards import Guards
+from draftproof.server.refusals import Refused
+
+logger = logging.getLogger("draftproof.server")
+
+
+def make(front: Front) -> ASGIApp:
+    """All of it, in front of one model."""
+    app = FastAPI(title="draftproof", redoc_url=None)
+    app.include_router(writing.routes(front))
+    app.include_router(telling.routes(front))
+    app.include_router(tokens.routes(front))
+
+    @app.exception_handler(Refused)
+    async def refused(call: Call, error: Refused) -> Response:
+        return error.response()
+
+    @app.exception_handler(HTTPException)
+    async def unknown(call: Call, error: HTTPException) -> Response:
+        where = f"{call.method[:20]} {call.url.path[:100]}"
+        sentences = {404: f"there is no {where} here", 405: f"{where} is not allowed"}
+        said = sentences.get(error.status_code, str(error.detail))
+        return Refused(error.status_code, said).response(error.headers)
+
+    @app.exception_handler(Exception)
+    async def defect(call: Call, error: Exception) -> Response:
+        logger.error("%s failed", call.url.path, exc_info=error)
+        return Refused(500, "a defect of the server: its log has more").response()
+
+    inner: ASGIApp = app
+    if origins := front.settings.cors:
+        inner = CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+    return Guards(inner, front.settings)

@@ -1,0 +1,210 @@
+"""The bodies of calls, as clients of OpenAI, vLLM and llama.cpp write them; types and names only.
+
+What cannot be followed is refused by its name, unless its value asks for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from draftproof.server.refusals import Refused, bad
+
+Ids = list[int]
+
+
+class Body(BaseModel):
+    """Types are JSON's own, and no name is unknown."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class MaxNodes(Body):
+    """Tokens that may be drafted in a step."""
+
+    max_nodes: int = Field(ge=0)
+
+
+class Written(Body):
+    """What both endpoints take; what is not given is the server's default."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    bad_token_ids: Ids | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: Ids | None = None
+    ignore_eos: bool | None = None
+    seed: int | None = None
+    n: int | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    speculative: bool | str | MaxNodes | None = None
+    speculative_details: bool = False
+    rule: str | None = None
+    cache_salt: str | None = None
+    metrics: bool = False
+    timings: bool = False
+    timings_per_token: bool = False
+    return_tokens_as_token_ids: bool = False
+    prompt_logprobs: int | None = None
+
+
+class Part(Body):
+    type: str
+    text: str
+
+
+class Message(BaseModel):
+    """A message; what a template may know besides is passed on as it is."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    role: str
+    content: str | list[Any] | None = None
+
+
+class ChatBody(Written):
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class TextBody(Written):
+    prompt: str | list[str] | Ids | list[Ids] | None = None
+    echo: bool = False
+    logprobs: int | None = None
+
+
+class TokenizeBody(Body):
+    model: str | None = None
+    prompt: str | None = None
+    content: str | None = None  # llama.cpp's name of it
+    messages: list[Message] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+
+
+class DetokenizeBody(Body):
+    model: str | None = None
+    tokens: Ids
+
+
+ANY: Any = object()  # changes nothing that is written, whatever it says
+IDLE: dict[str, tuple[Any, ...]] = {  # values that ask for nothing; null always does
+    **dict.fromkeys(
+        (
+            "user",
+            "metadata",
+            "store",
+            "service_tier",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "request_id",
+            "priority",
+            "parallel_tool_calls",
+            "cache_prompt",
+        ),
+        (ANY,),
+    ),
+    "best_of": (1,),
+    "suffix": ("",),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "use_beam_search": (False,),
+    "length_penalty": (1.0,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "add_special_tokens": (True,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "documents": ([],),
+    "chat_template_kwargs": ({},),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "verbosity": ("medium",),
+    "echo": (False,),
+    "typical_p": (1.0,),
+    "mirostat": (0,),
+}
+INSTEAD = {  # what to write, or why there is nothing to write
+    "best_of": "ask for several with n, and choose among them",
+    "tools": "tools are not supported yet: drop it",
+    "functions": "tools are not supported yet: drop it",
+    "tool_choice": "tools are not supported yet: drop it",
+    "response_format": "outputs cannot be bound to a schema yet: drop it",
+    **dict.fromkeys(
+        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+        "outputs cannot be bound to a grammar yet: drop it",
+    ),
+    **dict.fromkeys(
+        ("grammar", "json_schema"), "outputs cannot be bound to a grammar yet: drop it"
+    ),
+    "prediction": "predicted outputs are not supported yet: drop it",
+    "suffix": "text between a prompt and a suffix cannot be written: drop it",
+    "use_beam_search": "beam search is not supported: ask for several with n",
+    "repeat_penalty": "write repetition_penalty",
+    "n_predict": "write max_tokens",
+    "bad_words": "write bad_token_ids",
+}
+
+EITHER = {  # of several kinds
+    "prompt": "text, token ids, or a list of either",
+    "stop": "text or a list of texts",
+    "speculative": 'false, a method\'s name or {"max_nodes": n}',
+}
+
+B = TypeVar("B", bound=Body)
+
+
+def read(kind: type[B], raw: bytes) -> B:
+    """The body, or a `Refused` of status 400 that names what is wrong with it."""
+    try:
+        given = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise bad(f"the body is no JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise bad("the body is no JSON object")
+    fields = {name: value for name, value in given.items() if value is not None}
+    for name in fields.keys() - kind.model_fields.keys():
+        known = IDLE.get(name, ())
+        if ANY not in known and fields[name] not in known:
+            how = INSTEAD.get(name, "it is unknown: drop it")
+            raise bad(f"{name[:80]} cannot be followed ({how})", name[:80])
+        del fields[name]
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise _named(error) from error
+
+
+def _named(error: ValidationError) -> Refused:
+    """One sentence of the first of its complaints."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = [str(part) for part in first["loc"]]
+    name = path[0] if path else None
+    if name in EITHER:
+        return bad(f"{name} must be {EITHER[name]}", name)
+    where = ".".join(path)[:120] or "the body"
+    return bad(f"{where}: {first['msg'][:200]}", name)

@@ -1,0 +1,60 @@
+"""A connection that does not wait for ever: headers have to come in time, and to be short.
+
+uvicorn's own has no limit for headers that are never complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_SECONDS = 20.0  # for the headers of a request
+HEAD_BYTES = 128 << 10  # of headers that are not complete
+
+
+class Connection(HttpToolsProtocol):
+    """Closes itself where the next request's headers take too long, or too much."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _in_head = True  # the next bytes are headers
+    _heads = 0  # that are complete
+    _size = 0  # bytes of headers that are not
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        heads = self._heads
+        super().data_received(data)
+        if self._heads > heads or not self._in_head or self.transport.is_closing():
+            return
+        if self._timer is None:  # the first bytes behind an answer
+            self._await()
+        self._size += len(data)
+        if self._size > HEAD_BYTES:
+            self.send_400_response("Headers too long.")
+
+    def on_headers_complete(self) -> None:
+        self._stop()
+        self._heads, self._size, self._in_head = self._heads + 1, 0, False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True
+
+    def _await(self) -> None:
+        self._stop()
+        self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

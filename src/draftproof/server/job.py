@@ -1,0 +1,82 @@
+"""One call: the texts that it asks for, and the news of them.
+
+Lives on the event loop; the engine's thread writes the requests, and `Front` hands over what moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from draftproof.request import Request
+
+
+class Job:
+    """The requests of one call, in the order of its answer's choices.
+
+    id: of the answer. abort: ends requests that run. prompts: how many there are; each has equally
+    many completions.
+    """
+
+    def __init__(
+        self, id: str, requests: Sequence[Request], abort: Callable[[Sequence[Request]], None]
+    ) -> None:
+        self.id, self.requests = id, requests
+        self.created = int(time.time())
+        self._abort = abort
+        self._left = {request.key for request in requests}
+        self._moved: deque[Request] = deque()
+        self._bell = asyncio.Event()
+        self.told: dict[int, tuple[float, int]] = {}  # key -> when it wrote last, and tokens then
+        self.then: Callable[[], object] = lambda: None  # called when all have ended
+        self.about: dict[str, str] = {}  # of the call, for the log
+
+    @property
+    def prompts(self) -> list[Request]:
+        """The first completion of each prompt."""
+        return [request for request in self.requests if request.index == 0]
+
+    def head(self, index: int) -> Request:
+        """The first completion of the prompt of request `index`."""
+        return self.requests[index - self.requests[index].index]
+
+    @property
+    def done(self) -> bool:
+        return not self._left
+
+    def ended(self, request: Request) -> bool:
+        """Whether all that becomes of it is known."""
+        return request.key not in self._left
+
+    def tell(self, request: Request, ended: bool) -> None:
+        """The request wrote or ended."""
+        if ended:
+            self._left.discard(request.key)
+        self._moved.append(request)
+        self._bell.set()
+
+    async def news(self, patience: float | None = None) -> AsyncIterator[Request | None]:
+        """Requests that moved, until all have ended; None where `patience` seconds brought none."""
+        while True:
+            while self._moved:
+                yield self._moved.popleft()
+            if self.done:
+                return
+            self._bell.clear()
+            try:
+                async with asyncio.timeout(patience):
+                    await self._bell.wait()
+            except TimeoutError:
+                yield None
+
+    async def finish(self) -> None:
+        """Until all have ended."""
+        async for _ in self.news():
+            pass
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more: what still runs ends with the current step."""
+        if not self.done:
+            self._abort([each for each in self.requests if not self.ended(each)])

@@ -1,0 +1,77 @@
+"""A body's parameters become `SamplingParams`; limits of the server are kept here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from draftproof.sampling import SamplingParams
+from draftproof.server.bodies import ChatBody, MaxNodes, TextBody, Written
+from draftproof.server.refusals import bad, of_value
+from draftproof.server.settings import Limits
+
+NAMES = {each.name for each in fields(SamplingParams)} & Written.model_fields.keys()
+SHORT = 16  # tokens of a completion that nobody gave a length, as OpenAI's
+
+
+def of_chat(body: ChatBody, defaults: Mapping[str, Any], limits: Limits) -> SamplingParams:
+    """Raises `Refused`."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad("top_logprobs needs logprobs: true", "top_logprobs")
+    given: dict[str, Any] = {"max_tokens": None, **defaults}
+    if body.max_completion_tokens is not None:
+        given["max_tokens"] = body.max_completion_tokens
+    given["logprobs"] = (body.top_logprobs or 0) if body.logprobs else None
+    return _made(body, given, limits)
+
+
+def of_text(body: TextBody, defaults: Mapping[str, Any], limits: Limits) -> SamplingParams:
+    """Raises `Refused`. With echo and logprobs the prompt's are asked for too."""
+    given: dict[str, Any] = {"max_tokens": SHORT, **defaults}
+    given["logprobs"] = body.logprobs
+    if body.echo and body.logprobs is not None:
+        given["prompt_logprobs"] = body.logprobs
+    return _made(body, given, limits, least=1 if "prompt_logprobs" in given else 0)
+
+
+def _made(body: Written, given: dict[str, Any], limits: Limits, least: int = 0) -> SamplingParams:
+    own = {name: value for name in NAMES if (value := getattr(body, name)) is not None}
+    bias = own.pop("logit_bias", None)
+    given |= own
+    _check(body, limits)
+    if given["max_tokens"] is not None:  # what is scored has to run
+        given["max_tokens"] = max(given["max_tokens"], least)
+    if bias is not None:
+        given["logit_bias"] = _biases(bias)
+    drafting = body.speculative
+    if isinstance(drafting, MaxNodes):
+        given["max_draft_nodes"] = drafting.max_nodes
+    elif drafting is not None:
+        given["speculate"] = drafting
+    try:
+        return SamplingParams(**given)
+    except ValueError as error:
+        raise of_value(error) from error
+
+
+def _check(body: Written, limits: Limits) -> None:
+    """Sizes, before anything is made of them."""
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    if len(stops) > limits.stops or any(len(each) > limits.stop_characters for each in stops):
+        most = f"{limits.stops} texts of at most {limits.stop_characters:,} characters"
+        raise bad(f"stop may hold {most}", "stop")
+    if body.n is not None and body.n > limits.n:
+        raise bad(f"n is {body.n}, and at most {limits.n} are written at once", "n")
+    for name in ("logit_bias", "bad_token_ids", "stop_token_ids"):
+        if len(getattr(body, name) or ()) > limits.bad_words:
+            raise bad(f"{name} may hold {limits.bad_words:,} entries", name)
+    if body.stream_options is not None and not body.stream:
+        raise bad("stream_options needs stream: true", "stream_options")
+
+
+def _biases(given: Mapping[str, float]) -> dict[int, float]:
+    try:
+        return {int(token): bias for token, bias in given.items()}
+    except ValueError:
+        raise bad("logit_bias must map token ids to numbers", "logit_bias") from None

@@ -48,11 +48,13 @@ drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch
 proposers proposers.*   <- tree sampling writing {RUN} drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
-scheduler               <- request runners.costs
+memory prefixes         <- request runners.kv
+scheduler               <- request memory prefixes runners.costs
 scoring                 <- tree request scheduler drafts runners.base
 drafts                  <- tree request writing rules sampling {RUN} scheduler {OFFER}
 engine                  <- tree verify writing request rules {RUN} drafting.base {STEP}
 convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
+chunks                  <- engine request text
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods counts request sampling hf_options foreign_names
 hf_options              <-  | transformers

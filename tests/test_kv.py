@@ -158,7 +158,7 @@ def test_layers_may_differ_in_heads_sizes_and_types() -> None:
                     torch.cat([old, new[:, at:]], 1) for old, new in zip(before, pair, strict=True)
                 ]
             held.lengths[key] = count
-        held.copy(1, 2, 650)
+        held.copy(held.rows[1], 2, 650)
         held.lengths[2] = 650
         for layer in shapes:
             wanted[2, layer] = [part[:, :650] for part in wanted[1, layer]]

@@ -13,7 +13,7 @@ from draftproof.runners.kv import Rows
 from draftproof.tree import TokenTree
 from interrupting import places
 
-TEXT = list(range(1000, 1040))
+TEXT = list(range(1000, 1060))
 
 
 class Ledger(Rows):
@@ -21,19 +21,19 @@ class Ledger(Rows):
 
     def __init__(self) -> None:
         super().__init__(4)
-        self.slots = {row: [0] * 64 for row in range(4)}
+        self.slots = {row: [0] * 128 for row in range(4)}
 
     def vacated(self, row: int) -> None:
-        self.slots[row] = [0] * 64
+        self.slots[row] = [0] * 128
 
     def move(self, row: int, sources: Sequence[int], to: int) -> None:
         for at, token in enumerate([self.slots[row][slot] for slot in sources]):
             self.slots[row][to + at] = token
 
-    def copy(self, source: int, key: int, slots: int) -> None:
-        row = self.row_of(key)
+    def copy(self, row: int, key: int, slots: int) -> None:
+        own = self.row_of(key)
         for slot in range(slots):
-            self.slots[row][slot] = self.slots[self.rows[source]][slot]
+            self.slots[own][slot] = self.slots[row][slot]
 
 
 class Books(Committed):

@@ -156,7 +156,7 @@ def test_a_copy_that_finds_no_memory(packed: packing.Packed) -> None:
 
     def attempt(made: NativeRunner) -> bool:
         try:
-            made._cache.copy(2, 1, 20)
+            made._cache.copy(made._cache.rows[2], 1, 20)
         except MemoryError:
             assert 1 not in made._cache.rows
             return False

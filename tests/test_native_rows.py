@@ -88,7 +88,7 @@ def test_a_copy_goes_on_as_if_it_had_read_everything(
     made, tree = runner(name, precision), TokenTree([9, 4, 5, 6], [-1, 0, 0, 2])
     want = logits(made, 0, TEXT[:length], tree)
     rest = logits(made, 1, TEXT, tree)  # a source that goes further
-    made._cache.copy(1, 2, length)
+    made._cache.copy(made._cache.rows[1], 2, length)
     made._cache.lengths[2] = length
     assert torch.equal(logits(made, 2, [], tree), want)
     made.keep(2, [0, 2, 3])
@@ -104,7 +104,7 @@ def test_a_copy_into_a_row_that_was_another_s(monkeypatch: pytest.MonkeyPatch) -
     for other in ([7] * 3, [7] * 60):
         logits(made, 1, other, tree)
         made.free(1)
-        made._cache.copy(0, 2, 40)
+        made._cache.copy(made._cache.rows[0], 2, 40)
         made._cache.lengths[2] = 40
         assert torch.equal(logits(made, 2, [], tree), want)
         made.free(2)

@@ -32,11 +32,11 @@ def test_conversations_with_the_same_first_words_keep_their_rows() -> None:
     with llm() as plain, llm(prefix_cache=True, max_batch=2) as cached:
         read = reading(cached)
         for turn in range(3):
-            for talk in talks:
+            for number, talk in enumerate(talks):  # the second copies the first words
                 del read[:]
                 written = tokens_of(cached, talk)
                 assert written == tokens_of(plain, talk)
-                assert sum(read) == (57 if turn == 0 else 4)
+                assert sum(read) == ((57, 49)[number] if turn == 0 else 4)
                 talk += [*written, *some(rng, 3)]
         # A third one takes the oldest row, which it would get anyway, and what it holds.
         third = [*first, *some(rng, 50)]

@@ -59,6 +59,7 @@ class Drafts:
         self._drafting = False  # anything in this step
         self.wants_best = self._drafter is not None and self._drafter.wants_best
         self.observes = self._drafter is not None and self._drafter.observes
+        self.shares = not self.observes  # what is taken over from another key was never shown
 
     @property
     def taps(self) -> tuple[int, ...]:

@@ -50,6 +50,7 @@ class Engine:
     def use(self, proposer: Proposer | None) -> None:
         """Draft with `proposer`, which is bound already, from the next step on."""
         self.drafts = Drafts(proposer, self.vocabulary, costs.of(self.runner))
+        self.scheduler.shares = getattr(self.runner, "prefix_cache", False) and self.drafts.shares
 
     @property
     def proposer(self) -> Proposer | None:
@@ -268,7 +269,7 @@ class Engine:
             self.runner.free(request.key)
         self.drafts.release(request)
         if heir is not None and inherits:
-            self.scheduler.promote(heir)
+            self.scheduler.promote(heir, request)
         if request.listener is not None:
             request.listener(request)
         else:

@@ -6,8 +6,6 @@ Loads a model, resolves `speculate`, runs what `intake` made of prompts, returns
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,12 +13,14 @@ import torch
 
 from draftproof import hub, native, places
 from draftproof.bundled import located
+from draftproof.chunks import Chunk, chunks
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Proposer
 from draftproof.engine import Engine
 from draftproof.foreign_names import Explained, explaining, explains, no_attribute, no_copy
 from draftproof.intake import Intake, Message, Prompt, conversations_of, params_of, prompts_of
 from draftproof.kinds import numbers_checked
+from draftproof.memory import Memory
 from draftproof.methods import resolve
 from draftproof.request import Completion, Request
 from draftproof.runners import choice, costs, loading, measuring
@@ -29,19 +29,10 @@ from draftproof.runners.native import NativeRunner
 from draftproof.runners.torch import TorchRunner
 from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Scheduler
-from draftproof.text import TextStream, end_ids, load_tokenizer
+from draftproof.text import end_ids, load_tokenizer
 from draftproof.verify import Typical
 
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of a streamed answer: new text and new tokens; the last one has a reason."""
-
-    text: str
-    token_ids: list[int]
-    finish_reason: str | None
-    logprobs: list[dict[int, float]] | None = None  # of the tokens, if they were asked for
-    error: str | None = None  # the cause, if the reason is "error"
+PARKED = 3  # rows that the prefix cache may keep for each that runs, as far as `kv_memory` goes
 
 
 @explaining
@@ -59,8 +50,10 @@ class LLM(metaclass=Explained):
     and output together.
     Any number of threads may use one LLM, and any number of LLMs one model: requests of all threads
     share steps, and nobody's output depends on who else writes. A forked child may not.
-    prefix_cache: a prompt that begins like an earlier request is read from there on; off, because
-    what is kept outlives a change of the model's weights or adapters. itl_target: milliseconds that
+    prefix_cache: a prompt that begins like another request is read from there on; off, because what
+    is kept outlives a change of the model's weights or adapters. kv_memory: bytes that keys and
+    values may take, of the model and its drafts: a request waits until all that it may need is
+    free; None: what there is, row by row. itl_target: milliseconds that
     a request that writes may wait while prompts of others are read; None: four of its passes.
 
     Raises `ValueError`, in one sentence, for whatever cannot run.
@@ -88,9 +81,12 @@ class LLM(metaclass=Explained):
         revision: str | None = None,
         prefix_cache: bool = False,
         itl_target: float | None = None,
+        kv_memory: int | None = None,
     ) -> None:
         if max_batch < 1 or (itl_target is not None and not itl_target > 0):
             raise ValueError("max_batch must be 1 or more, and itl_target above 0 ms")
+        if kv_memory is not None and kv_memory < 1:
+            raise ValueError("kv_memory must be 1 byte or more")
         loading.check_length(max_length)
         places.check(model, revision)
         places.check_tokenizer(tokenizer)
@@ -99,6 +95,7 @@ class LLM(metaclass=Explained):
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         room: dict[str, Any] = {"max_batch": max_batch, "max_length": max_length}
         room["prefix_cache"] = prefix_cache
+        room["parked"] = PARKED * max_batch if prefix_cache and kv_memory is not None else 0
         if isinstance(model, LLM):
             model.engine.check_usable()
             if (runner, device, dtype, threads, revision) != ("auto", "auto", "auto", None, None):
@@ -115,10 +112,13 @@ class LLM(metaclass=Explained):
             measuring.check_gap(self.runner, itl_target)
         vocabulary = self.runner.vocabulary
         self.intake = Intake(self.tokenizer, vocabulary, self.max_length, self.end_ids)
+        self.memory = None if kv_memory is None else Memory(kv_memory)
         self.engine = Engine(
             self.runner,
             rule=rule,
-            scheduler=Scheduler(max_batch, costs=costs.of(self.runner), gap=itl_target),
+            scheduler=Scheduler(
+                max_batch, costs=costs.of(self.runner), gap=itl_target, memory=self.memory
+            ),
             vocabulary=vocabulary,
         )
         self._draft_with(proposer)
@@ -151,8 +151,17 @@ class LLM(metaclass=Explained):
         self.engine.turns.alone(change)
 
     def _draft_with(self, proposer: Proposer | None) -> None:
+        stores: list[Any] = [self.runner]
+
+        def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
+            made = _beside(target, model, quantize)
+            stores.append(made)
+            return made
+
         if proposer is not None:
-            adopt(proposer).bind(self.runner, _beside)
+            adopt(proposer).bind(self.runner, beside)
+        if self.memory is not None:
+            self.memory.stores = stores
         former = self.engine.proposer
         self.engine.use(proposer)
         if former is not None and former is not proposer:
@@ -220,7 +229,7 @@ class LLM(metaclass=Explained):
         if params is not None and params.n != 1:
             raise ValueError(f"stream writes one completion, not n={params.n}: use generate")
         (request,) = self.prepare(prompt, params or SamplingParams())
-        return self._stream(request)
+        return chunks(self.engine, request)
 
     @explains("LLM.submit")
     def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> list[Request]:
@@ -230,22 +239,6 @@ class LLM(metaclass=Explained):
             self.engine.add(request)
         return requests
 
-    def _stream(self, request: Request) -> Iterator[Chunk]:
-        sent = len(request.prompt)
-        with closing(self.engine.run([request])) as news:
-            while True:
-                done = next(news, None) is None or request.finished
-                tokens, known = request.tokens[sent:], request.logprobs
-                text = request.text.take() if isinstance(request.text, TextStream) else ""
-                if tokens or done:
-                    begin, sent = sent - len(request.prompt), sent + len(tokens)
-                    asked = request.params.logprobs is not None
-                    logprobs = known[begin:][: len(tokens)] if asked else None
-                    reason = request.finish_reason if done else None
-                    yield Chunk(text, tokens, reason, logprobs, request.error if done else None)
-                if done:
-                    return
-
     @explains("LLM.prepare")
     def prepare(self, prompt: Any, params: SamplingParams) -> list[Request]:
         """Requests that do not run yet, one for each completion; `engine.run` takes them.
@@ -254,7 +247,10 @@ class LLM(metaclass=Explained):
         """
         self.engine.check_usable()
         self.engine.drafts.check(params)
-        return self.intake.requests(prompt, params, self.engine.rule)
+        requests = self.intake.requests(prompt, params, self.engine.rule)
+        if self.memory is not None:
+            self.memory.check(requests[0])
+        return requests
 
     def __repr__(self) -> str:
         named = getattr(self.runner.model, "name_or_path", "") or type(self.runner.model).__name__

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from draftproof.memory import Memory
+from draftproof.prefixes import Prefixes
 from draftproof.request import Request
 from draftproof.runners.costs import PassCosts
 
@@ -32,7 +34,8 @@ class Scheduler:
     """At most `max_batch` running requests; the others wait in order.
 
     costs: of passes, by which prompts are sliced beside requests that write. gap: milliseconds that
-    such a pass may take; None: some times as long as without the slice.
+    such a pass may take; None: some times as long as without the slice. memory: what may be taken
+    of it; None: whatever there is.
     """
 
     def __init__(
@@ -42,9 +45,12 @@ class Scheduler:
         *,
         costs: PassCosts | None = None,
         gap: float | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.max_batch, self.prompt_budget = max_batch, prompt_budget
-        self.costs, self.gap = costs, gap
+        self.costs, self.gap, self.memory = costs, gap, memory
+        self.shares = False  # whether what was read for one request another may copy
+        self._prefixes = Prefixes()
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
 
@@ -53,6 +59,9 @@ class Scheduler:
         self.waiting.append(request)
 
     def remove(self, request: Request) -> None:
+        if self.memory is not None:
+            self.memory.release(request)
+        self._prefixes.forget(request)
         if request in self.running:
             self.running.remove(request)
         elif request in self.waiting:
@@ -65,9 +74,11 @@ class Scheduler:
         first = self.waiting[0]
         return first if first.key in request.siblings else None
 
-    def promote(self, request: Request) -> None:
-        """Let a waiting request run, before the others that wait."""
+    def promote(self, request: Request, ended: Request) -> None:
+        """Let a waiting request run, before the others that wait, with the row of one that ends."""
         request.stats.placed = time.monotonic()
+        if self.memory is not None:
+            self.memory.inherit(ended, request)
         self.running.append(request)
         self.waiting.remove(request)
 
@@ -82,9 +93,12 @@ class Scheduler:
         cached: tokens of a key that need not be read; begin: told of a request that gets a place;
         fork: lets a request begin with the prompt that another completion of it has read.
         """
-        self._admit(begin)
+        self._admit(cached, begin)
         ready, done, unread = [], [], []
         for request in self.running:
+            if self.memory is not None:
+                self.memory.extend(request)
+            self._catch_up(request, cached, begin)
             if request.finished or self._waits(request, cached, fork):  # it may fail in `begin`
                 continue
             ready.append(request)
@@ -101,18 +115,33 @@ class Scheduler:
                 turns.append(Turn(request, request.tokens[at : at + share], whole))
         return turns
 
-    def _admit(self, begin: Callable[[Request], None]) -> None:
-        """Fill free places; what an interrupt leaves between two lines is not lost."""
+    def _admit(self, cached: Callable[[int], int], begin: Callable[[Request], None]) -> None:
+        """Fill free places, in order; what an interrupt leaves between two lines is not lost."""
         while self.waiting and (
             len(self.running) < self.max_batch or self.waiting[0] in self.running
         ):
             request = self.waiting[0]
             if request not in self.running:
+                if self.memory is not None and not self.memory.admit(request):
+                    return
                 request.stats.placed = time.monotonic()
                 self.running.append(request)
             self.waiting.popleft()
-            if not any(other.key in request.siblings for other in self.running[:-1]):
-                begin(request)  # else it is given what they have read
+            before = self.running[:-1]
+            if any(other.key in request.siblings for other in before):
+                continue  # it is given what they have read
+            if not self.shares or not self._prefixes.follows(request, before, cached):
+                begin(request)
+
+    def _catch_up(
+        self,
+        request: Request,
+        cached: Callable[[int], int],
+        begin: Callable[[Request], None],
+    ) -> None:
+        """Let it begin as soon as the one that it waited for has read what they share."""
+        if not self._prefixes.waits(request, cached) and self._prefixes.forget(request):
+            begin(request)
 
     def _waits(
         self,
@@ -121,6 +150,8 @@ class Scheduler:
         fork: Callable[[Request, Request], bool],
     ) -> bool:
         """Whether another completion is reading the prompt for it; takes over what was read."""
+        if self._prefixes.waits(request, cached):
+            return True
         length = len(request.prompt) - 1
         if not request.siblings or cached(request.key) >= length:
             return False

@@ -89,6 +89,7 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
         "max_batch": target.max_batch,
         "trust_remote_code": target.trust_remote_code,
         "prefix_cache": target.prefix_cache,
+        "parked": target.parked,
     }
     threads = target.team.threads if isinstance(target, NativeRunner) else target.threads
     if quantize is not None and isinstance(target, TorchRunner):

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from draftproof.runners.base import Work
-from draftproof.runners.kv import Rows
+from draftproof.runners.kv import Rows, shared_length
 from draftproof.tree import TokenTree
 
 
 class Movable(Protocol):
-    """Storage whose slots can be copied, within a row and into another key's."""
+    """Storage whose slots can be copied, within a row and into that of another key."""
 
     def move(self, row: int, sources: Sequence[int], to: int) -> None: ...
-    def copy(self, source: int, key: int, slots: int) -> None: ...
+    def copy(self, row: int, key: int, slots: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -45,23 +45,60 @@ class Committed:
         self._tokens: dict[int, array[int]] = {}
         self._salts: dict[int, str] = {}  # of those
 
+    @property
+    def held(self) -> Rows:
+        """Whose row is which, and what they take."""
+        return self._rows
+
     def cached(self, key: int) -> int:
         return self._rows.lengths.get(key, 0)
 
     def begin(self, key: int, tokens: Sequence[int], salt: str = "") -> None:
-        """Take over what an earlier key of this salt cached of `tokens`, but for the last one."""
+        """Begin with what a key of this salt, earlier or running, has of `tokens` but the last."""
         known = key in self._tokens or key in self._rows.rows  # a draft that failed begins again
-        if self.prefix_cache and not known:
-            self._salts[key] = salt
-            shared = self._rows.adopt(key, tokens[:-1], salt)
-            self._tokens[key] = array("q", tokens[:shared])
+        if not self.prefix_cache or known:
+            return
+        wanted = array("q", tokens[:-1])
+        (parked, held), (running, read) = (
+            self._rows.likest(wanted, salt),
+            self._likest(wanted, salt),
+        )
+        shared = max(held, read)
+        if read > held or (held and self._rows.spares(parked, held)):
+            self._rows.use(parked)
+            if not self._copied(key, running if read > held else parked, shared):
+                shared = 0
+        elif held:
+            self._rows.adopt(key, parked, held)
+        self._salts[key] = salt
+        self._tokens[key] = wanted[:shared]
+
+    def _likest(self, tokens: array[int], salt: str) -> tuple[int, int]:
+        """The row of a running key that begins most like `tokens`, and how many they share."""
+        best = -1, 0
+        for key, own in self._tokens.items():
+            if self._salts.get(key) == salt and key in self._rows.rows:
+                shared = shared_length(own[: self.cached(key)], tokens)
+                if shared > best[1]:
+                    best = self._rows.rows[key], shared
+        return best
+
+    def _copied(self, key: int, row: int, length: int) -> bool:
+        """Whether a new `key` has a copy of the first slots of a row: there may be no room."""
+        try:
+            self._storage.copy(row, key, length)
+        except MemoryError:
+            self._rows.release(key)
+            return False
+        self._rows.lengths[key] = length
+        return True
 
     def fork(self, key: int, source: int, length: int) -> None:
         """`key` begins with a copy of the first `length` committed tokens of `source`."""
         assert key != source and 0 <= length <= self.cached(source)
         self.free(key)
         if length:
-            self._storage.copy(source, key, length)
+            self._storage.copy(self._rows.rows[source], key, length)
         if source in self._tokens:
             self._salts[key] = self._salts[source]
             self._tokens[key] = self._tokens[source][:length]

@@ -69,6 +69,7 @@ class Rows:
         self.max_rows = max_rows
         self.rows: dict[int, int] = {}  # key -> row
         self.lengths: dict[int, int] = {}  # key -> committed tokens
+        self.limits: dict[int, int] = {}  # key -> slots that its row is made with, once for all
         self._parked: dict[int, Parked] = {}  # row -> what it holds for nobody, oldest first
 
     def row_of(self, key: int) -> int:
@@ -99,6 +100,7 @@ class Rows:
 
     def release(self, key: int, tokens: array[int] | None = None, salt: str = "") -> None:
         """Forget `key`; `tokens`, the committed ones, let a later key of `salt` `adopt` its row."""
+        self.limits.pop(key, None)
         length, row = self.lengths.pop(key, 0), self.rows.pop(key, None)
         if row is None:
             return
@@ -107,32 +109,38 @@ class Rows:
         else:
             self.vacated(row)
 
-    def adopt(self, key: int, tokens: Sequence[int], salt: str = "") -> int:
-        """Give `key` the parked row that begins most like `tokens`; how many tokens they share.
-
-        Only rows of the same salt are looked at.
-
-        A row that would lose most of what it holds is left alone while there is another to take:
-        else two conversations with the same first words would take one row from each other.
-        """
-        assert key not in self.rows
+    def likest(self, tokens: array[int], salt: str = "") -> tuple[int, int]:
+        """The parked row of this salt that begins most like `tokens`, and how many they share."""
         own = {row: held.tokens for row, held in self._parked.items() if held.salt == salt}
-        if not own:
-            return 0
-        wanted = array("q", tokens)
-        shared = {row: shared_length(held, wanted) for row, held in own.items()}
-        row = max(shared, key=lambda row: shared[row])
-        if not shared[row]:
-            return 0
-        oldest = next(iter(self._parked))  # the one that would be taken
+        shared = {row: shared_length(held, tokens) for row, held in own.items()}
+        return max(shared.items(), key=lambda each: each[1], default=(-1, 0))
+
+    def spares(self, row: int, shared: int) -> bool:
+        """Whether a parked row had better be copied, because it would lose most of what it holds.
+
+        Else two conversations with the same first words would take one row from each other. Where
+        it is the one that another key would get anyway, it may as well be taken.
+        """
+        oldest = next(iter(self._parked))
         another = row != oldest or bool(self._free())
-        if another and 2 * shared[row] < len(own[row]):
-            return 0
+        return another and 2 * shared < len(self._parked[row].tokens)
+
+    def adopt(self, key: int, row: int, shared: int) -> None:
+        """Give a new `key` a parked row, of which the first `shared` tokens are its own."""
+        assert key not in self.rows
         self.lengths.pop(key, None)
         del self._parked[row]
         self.rows[key] = row
-        self.lengths[key] = shared[row]
-        return shared[row]
+        self.lengths[key] = shared
+
+    def use(self, row: int) -> None:
+        """A parked row was of use: the others are forgotten before it."""
+        if row in self._parked:
+            self._parked[row] = self._parked.pop(row)
+
+    def holds(self, row: int) -> bool:
+        """Whether a row is still parked, or some key's."""
+        return row in self._parked or row in self.rows.values()
 
     def hand_over(self, key: int, heir: int, length: int) -> None:
         """The row of `key` becomes that of `heir`, who is new, up to `length` tokens."""
@@ -141,10 +149,51 @@ class Rows:
         self.lengths.pop(heir, None)
         row = self.rows.pop(key)
         self.rows[heir] = row
+        self.limits.pop(key, None)
         self.lengths[heir] = length
 
     def vacated(self, row: int) -> None:
         """A row is nobody's any more: storage may let go of what it took for it."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """What the keys and values of one token take."""
+        return 0
+
+    def sizes(self) -> dict[int, int]:
+        """Slots that each row has room for, whoever has it."""
+        return {}
+
+    def drop(self, row: int) -> None:
+        """Let go of what was taken for a row that nobody has."""
+
+    def slots_of(self, key: int) -> int:
+        """Slots that the row of a key has room for."""
+        return self.sizes().get(self.rows.get(key, -1), 0)
+
+    def idle_bytes(self) -> int:
+        """What rows take that are no key's."""
+        taken = {*self.rows.values()}
+        return self.slot_bytes * sum(n for row, n in self.sizes().items() if row not in taken)
+
+    def shed(self) -> bool:
+        """Let go of the row that was parked first, or of a free one; whether there was any."""
+        row = self._forget_oldest()
+        if row is None:
+            taken = {*self.rows.values()}
+            row = next((row for row in self.sizes() if row not in taken), None)
+        if row is None:
+            return False
+        self.drop(row)
+        return True
+
+    def size(self, key: int, have: int, wanted: int, most: int) -> int:
+        """Slots that the row of `key` is to have when `wanted` are needed: its limit, if any.
+
+        A tree may need more than the limit, as its nodes lie side by side.
+        """
+        limit = self.limits.get(key)
+        return grown(have, wanted, most) if limit is None else max(wanted, min(limit, most))
 
     def check(self, keys: Collection[int]) -> None:
         """Every row is one key's, or parked, or free; no key is known but `keys`."""
@@ -186,7 +235,8 @@ class KVCache(Rows):
         held = self._held.get(row, Row())
         if slots > held.slots or len(held.layers) < len(self.layers):
             whole = -(-slots // FIRST_SLOTS) * FIRST_SLOTS  # a few tokens more need nothing new
-            wanted = grown(held.slots, max(slots, min(whole, self.max_slots)), self.max_slots)
+            wanted = max(slots, min(whole, self.max_slots))
+            wanted = self.size(key, held.slots, wanted, self.max_slots)
             layers = {layer: held.layers.get(layer, empty) for layer, empty in self.layers.items()}
             self._held[row] = Row(wanted, self._room(layers, wanted))
         return row
@@ -221,13 +271,29 @@ class KVCache(Rows):
                 with torch.inference_mode():
                     tensor[:, to : to + len(sources)] = tensor.index_select(1, at)
 
-    def copy(self, source: int, key: int, slots: int) -> None:
-        """Give `key` a row of its own, whose first `slots` are those of key `source`."""
+    def copy(self, row: int, key: int, slots: int) -> None:
+        """Give a new `key` a row of its own, whose first `slots` are those of `row`.
+
+        Raises `MemoryError`, also where `row` was parked and had to make way.
+        """
         made = self._held[self.reserve(key, slots)]
-        for layer, pair in self._held[self.rows[source]].layers.items():
+        if not self.holds(row):
+            raise MemoryError
+        for layer, pair in self._held[row].layers.items():
             for old, new in zip(pair, made.layers[layer], strict=True):
                 with torch.inference_mode():
                     new[:, :slots] = old[:, :slots]
+
+    @property
+    def slot_bytes(self) -> int:
+        parts = [part for pair in self.layers.values() for part in pair]
+        return sum(part.element_size() * part.shape[0] * part.shape[2] for part in parts)
+
+    def sizes(self) -> dict[int, int]:
+        return {row: held.slots for row, held in self._held.items()}
+
+    def drop(self, row: int) -> None:
+        self._held.pop(row, None)
 
     def vacated(self, row: int) -> None:
         """Long texts are rare: their room is let go with them."""

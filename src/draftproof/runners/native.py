@@ -41,7 +41,7 @@ class NativeRunner(Committed):
 
     precision: bfloat16, int8, int4, or what the blocks of a file are called. release: the model is
     ours, its tensors go when they are packed. weights: of a model that is not loaded. packed: what
-    another runner packed from this model.
+    another runner packed from this model. parked: rows that the prefix cache may keep besides.
     Raises `ValueError` at construction, naming the cause, when the model cannot be packed; whether
     its logits are right, `probe` finds.
     """
@@ -56,6 +56,7 @@ class NativeRunner(Committed):
         team: Team | None = None,
         trust_remote_code: bool = False,
         prefix_cache: bool = False,
+        parked: int = 0,
         release: bool = False,
         kernels: str = "",
         weights: Weights | None = None,
@@ -63,7 +64,7 @@ class NativeRunner(Committed):
     ) -> None:
         model = loading.unwrap(model)
         self.model, self.config = model, model.config.get_text_config()
-        self.precision, self.max_batch = precision, max_batch
+        self.precision, self.max_batch, self.parked = precision, max_batch, parked
         self.trust_remote_code = trust_remote_code
         self.max_length = loading.length_limit(self.config, max_length)
         self.team = Team(torch.get_num_threads()) if team is None else team
@@ -74,7 +75,7 @@ class NativeRunner(Committed):
         self._logits = torch.empty(0)
         self._turn = threading.RLock()  # a pass is whole before another thread frees what it uses
         weakref.finalize(self, _stop, self._turn, os.getpid())
-        self._cache = NativeRows(self.packed, max_batch, self.max_length)
+        self._cache = NativeRows(self.packed, max_batch + parked, self.max_length)
         super().__init__(self._cache, self._cache, prefix_cache)
 
     @property
@@ -105,7 +106,8 @@ class NativeRunner(Committed):
     def close(self) -> None:
         """Let go of all keys and values; waits for a pass that runs in another thread."""
         with self._turn:
-            self._cache = NativeRows(self.packed, self.max_batch, self.max_length)
+            rows = self.max_batch + self.parked
+            self._cache = NativeRows(self.packed, rows, self.max_length)
             self.forget(self._cache, self._cache)
 
     def keep(self, key: int, path: Sequence[int]) -> None:

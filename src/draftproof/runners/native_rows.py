@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from draftproof import native
-from draftproof.runners.kv import FIRST_SLOTS, Rows, available_bytes, grown
+from draftproof.runners.kv import FIRST_SLOTS, Rows, available_bytes
 from draftproof.runners.packing import Packed
 
 
@@ -37,22 +37,22 @@ class NativeRows(Rows):
         try:
             row = self.row_of(key)
             if slots > self._slots.get(row, -1):  # a new one is made even for none
-                self._grow(row, slots)
+                have = self._slots.get(row, 0)
+                self._grow(row, slots, self.size(key, have, slots, self.max_slots))
             return self._handles[row]
         except BaseException:
             if new:
                 self.release(key)
             raise
 
-    def _grow(self, row: int, slots: int) -> None:
-        """Room for many more than `slots`, or for just as many where so much is not free."""
+    def _grow(self, row: int, slots: int, more: int) -> None:
+        """Room for `more` than `slots`, or for just as many where so much is not free."""
         if row not in self._handles:
             handle = self.packed.library.dp_row_new(self.packed.handle)
             if not handle:
                 raise MemoryError("no memory for another request: lower max_batch")
             self._frees[row] = native.owned(self, self.packed.library.dp_row_free, handle)
             self._handles[row] = handle
-        more = grown(self._slots.get(row, 0), slots, self.max_slots)
         have = next((count for count in (more, slots) if self._reserved(row, count)), None)
         if have is None:
             raise MemoryError(
@@ -71,6 +71,17 @@ class NativeRows(Rows):
     def vacated(self, row: int) -> None:
         """Long texts are rare: their room is let go with them."""
         if self._slots.get(row, 0) > FIRST_SLOTS:
+            self.drop(row)
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.bytes(FIRST_SLOTS) // FIRST_SLOTS
+
+    def sizes(self) -> dict[int, int]:
+        return dict(self._slots)
+
+    def drop(self, row: int) -> None:
+        if row in self._slots:
             del self._handles[row], self._slots[row]
             self._frees.pop(row)()
 
@@ -84,12 +95,15 @@ class NativeRows(Rows):
         code = self.packed.library.dp_row_move(self._handles[row], ids, len(sources), to)
         assert code == native.OK, "slots were moved that a row does not have"
 
-    def copy(self, source_key: int, key: int, slots: int) -> None:
-        """Copy the first slots of one key's row to another's, made if new.
+    def copy(self, row: int, key: int, slots: int) -> None:
+        """Copy the first slots of a row to that of another key, made if new.
 
-        Raises `MemoryError`; a key that had no row has none then. The lengths stay as they are.
+        Raises `MemoryError`, also where `row` was parked and had to make way; a key that had no row
+        has none then. The lengths stay as they are.
         """
         to = self.reserve(key, slots)
-        source = self._handles[self.rows[source_key]]
-        code = self.packed.library.dp_row_copy(to, source, slots)
+        if not self.holds(row):
+            self.release(key)
+            raise MemoryError
+        code = self.packed.library.dp_row_copy(to, self._handles[row], slots)
         assert code == native.OK, "slots were copied that a row does not have"

@@ -39,12 +39,14 @@ class TorchRunner(Committed):
         max_length: int | None = None,
         trust_remote_code: bool = False,
         prefix_cache: bool = False,
+        parked: int = 0,
         threads: int | None = None,
     ) -> None:
         self.model = loading.unwrap(model)
         loading.refuse_unsupported(self.model)
         self.config = self.model.config.get_text_config()
-        self.max_batch, self.trust_remote_code = max_batch, trust_remote_code
+        self.max_batch, self.parked = max_batch, parked
+        self.trust_remote_code = trust_remote_code
         self.threads = threads
         self.max_length = loading.length_limit(self.config, max_length)
         self._accepts = inspect.signature(self.model.forward).parameters
@@ -52,7 +54,7 @@ class TorchRunner(Committed):
         # Read alone: there are fewer while another runner's pass ends early.
         self._depth = self.takeover.alone(lambda: int(self.config.num_hidden_layers))
         self._pairs: Mapping[int, Pair] = {}
-        self._cache = KVCache(max_batch, self.max_length)
+        self._cache = KVCache(max_batch + parked, self.max_length)
         super().__init__(self._cache, self._cache, prefix_cache)
 
     @property
@@ -118,7 +120,7 @@ class TorchRunner(Committed):
 
     def close(self) -> None:
         """Let go of all keys and values."""
-        self._cache = KVCache(self.max_batch, self.max_length, self._pairs)
+        self._cache = KVCache(self.max_batch + self.parked, self.max_length, self._pairs)
         self.forget(self._cache, self._cache)
 
     def forward(

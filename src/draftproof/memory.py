@@ -1,0 +1,141 @@
+"""Bytes of keys and values: who may run, where all that run have so much together.
+
+A request gets a place when the longest row that it may need is free. So nothing that was let in is
+ever taken back, and none waits for memory in the middle. Does not know what is in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from draftproof.request import Request
+from draftproof.runners.kv import FIRST_SLOTS, Rows
+
+OPEN = 1024  # tokens that a text without `max_tokens` has room for at first, and then gets more of
+NODES = 64  # slots behind a text, for drafted nodes
+
+
+class Store(Protocol):
+    """A runner, with the rows that it has now."""
+
+    @property
+    def held(self) -> Rows: ...
+
+
+class Memory:
+    """At most `total` bytes. stores: the target first, and models that draft beside it.
+
+    A text without `max_tokens` gets room for `OPEN` tokens, and for as many more whenever it comes
+    to their end, as long as there are bytes; else it ends there, with a warning.
+    """
+
+    def __init__(self, total: int, stores: Sequence[Store] = ()) -> None:
+        self.total = total
+        self.stores = stores
+        self._claims: dict[int, int] = {}  # key -> slots
+        self._lengths: dict[int, int] = {}  # key of a text that may get more -> its longest
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of one token, in all models."""
+        return sum(store.held.slot_bytes for store in self.stores)
+
+    @property
+    def taken(self) -> int:
+        """Bytes that requests that run have or may need."""
+        return sum(
+            held.slot_bytes * max(slots, held.slots_of(key))
+            for held in self._rows()
+            for key, slots in self._claims.items()
+        )
+
+    def check(self, request: Request) -> None:
+        """Raises `ValueError` for a request that never fits."""
+        slots = self._slots(request)
+        if slots * self.slot_bytes > self.total:  # which is 0 where no size is known
+            tokens = self.total // self.slot_bytes // FIRST_SLOTS * FIRST_SLOTS - NODES
+            more = self._longest(request) - len(request.prompt)
+            raise ValueError(
+                f"keys and values of {len(request.prompt)} prompt tokens and {more} more take "
+                f"{slots * self.slot_bytes:,} bytes, and kv_memory is {self.total:,}: "
+                f"at most {max(0, tokens)} tokens fit"
+            )
+
+    def admit(self, request: Request) -> bool:
+        """Whether there is room for all that the request may write, which is then kept for it."""
+        slots = self._slots(request)
+        if not self._claim(request.key, slots):
+            return False
+        if request.params.max_tokens is None and slots - NODES < request.max_length:
+            self._lengths[request.key] = request.max_length
+            request.max_length = slots - NODES
+        return True
+
+    def extend(self, request: Request) -> None:
+        """More room for a text that comes to the end of what it has, if it may get any."""
+        longest = self._lengths.get(request.key)
+        if longest is None or request.max_length - len(request.tokens) > NODES:
+            return
+        slots = _whole(min(request.max_length + OPEN, longest) + NODES)
+        warning = f"no memory for keys and values of more than {request.max_length} tokens"
+        if not self._claim(request.key, slots):
+            if warning not in request.warnings:
+                request.warnings.append(warning)
+            return
+        if warning in request.warnings:
+            request.warnings.remove(warning)
+        request.max_length = min(slots - NODES, longest)
+        if request.max_length == longest:
+            del self._lengths[request.key]
+
+    def inherit(self, request: Request, heir: Request) -> None:
+        """`heir` has the row of `request`, of the same prompt, and may need as much."""
+        slots = self._claims.pop(request.key, self._slots(heir))
+        self._lengths.pop(request.key, None)
+        self._limit(heir.key, slots)
+        if heir.params.max_tokens is None and slots - NODES < heir.max_length:
+            self._lengths[heir.key] = heir.max_length
+            heir.max_length = slots - NODES
+
+    def release(self, request: Request) -> None:
+        self._claims.pop(request.key, None)
+        self._lengths.pop(request.key, None)
+        for held in self._rows():
+            held.limits.pop(request.key, None)
+
+    def _rows(self) -> list[Rows]:
+        return [store.held for store in self.stores]
+
+    def _longest(self, request: Request) -> int:
+        more = OPEN if request.params.max_tokens is None else request.params.max_tokens
+        return min(len(request.prompt) + more, request.max_length)
+
+    def _slots(self, request: Request) -> int:
+        return _whole(self._longest(request) + NODES)
+
+    def _claim(self, key: int, slots: int) -> bool:
+        """Rows that nobody has make way, the oldest first."""
+        before = self._claims.pop(key, None)
+        taken = self.taken
+        # While a row grows it lies there twice.
+        taken += sum(held.slot_bytes * held.slots_of(key) for held in self._rows())
+        left = self.total - taken - slots * self.slot_bytes
+        for held in self._rows() if left >= 0 else ():
+            while sum(rows.idle_bytes() for rows in self._rows()) > left and held.shed():
+                pass
+        if left < 0:
+            if before is not None:
+                self._claims[key] = before
+            return False
+        self._limit(key, slots)
+        return True
+
+    def _limit(self, key: int, slots: int) -> None:
+        self._claims[key] = slots
+        for held in self._rows():
+            held.limits[key] = slots
+
+
+def _whole(slots: int) -> int:
+    return -(-slots // FIRST_SLOTS) * FIRST_SLOTS

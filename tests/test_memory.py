@@ -1,0 +1,190 @@
+"""Bytes of keys and values are known: who waits for them, who is refused, what makes way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+import draftproof as dp
+from draftproof.memory import NODES, OPEN
+from draftproof.request import Request
+from draftproof.runners.kv import FIRST_SLOTS
+from remembering import DEEPEST, draft, llm, some, tokens_of
+
+SLOT = llm().runner.held.slot_bytes  # of the model of these tests
+
+
+def bytes_of(llm: dp.LLM) -> int:
+    """What its rows take, of all models."""
+    assert llm.memory is not None
+    helds = [store.held for store in llm.memory.stores]
+    return sum(held.slot_bytes * sum(held.sizes().values()) for held in helds)
+
+
+def finish(made: dp.LLM, requests: Sequence[Request], most: int) -> int:
+    """Steps until all have ended; how many ran at once, at most. The bytes are looked at."""
+    at_once = 0
+    while not all(each.finished for each in requests):
+        made.engine.step()
+        made.engine.check()
+        at_once = max(at_once, len(made.engine.scheduler.running))
+        assert bytes_of(made) <= most
+    return at_once
+
+
+@pytest.mark.parametrize("speculate", [None, "draft"])
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_requests_wait_for_bytes_and_write_the_same(
+    prefix_cache: bool, speculate: str | None
+) -> None:
+    rng = Random(1)
+    prompts = [some(rng, rng.randrange(5, 400)) for _ in range(12)]
+    params = [
+        dp.SamplingParams(temperature=0.8, seed=seed, max_tokens=rng.randrange(1, 200))
+        for seed in range(12)
+    ]
+    slot = SLOT if speculate is None else SLOT + dp.LLM(draft()).runner.held.slot_bytes
+    most = 5 * FIRST_SLOTS * slot
+    with llm() as plain:
+        wanted = [out.token_ids for out in plain.generate(prompts, params)]
+    drafting = None if speculate is None else dp.DraftModel(draft(), 3)
+    with llm(speculate=drafting, kv_memory=most, prefix_cache=prefix_cache, max_batch=8) as made:
+        requests = [made.submit(*each)[0] for each in zip(prompts, params, strict=True)]
+        assert 1 < finish(made, requests, most) < 6
+        assert [each.output for each in requests] == wanted
+        assert made.memory is not None and made.memory.taken == 0
+
+
+def test_who_came_first_is_let_in_first() -> None:
+    most = 3 * FIRST_SLOTS * SLOT
+    with llm(kv_memory=most, max_batch=4) as made:
+        big = dp.SamplingParams(max_tokens=600)
+        small = dp.SamplingParams(max_tokens=20)
+        first = made.submit([5] * 20, small)[0]
+        second = made.submit([5] * 20, big)[0]  # has to wait, and the third behind it
+        third = made.submit([5] * 20, small)[0]
+        made.engine.step()
+        assert made.engine.scheduler.running == [first]
+        finish(made, [first, second, third], most)
+        assert not any(each.error for each in (first, second, third))
+
+
+def test_what_never_fits_is_refused_with_both_numbers() -> None:
+    most = 3 * FIRST_SLOTS * SLOT
+    with llm(kv_memory=most) as made:
+        with pytest.raises(ValueError, match=f"400 prompt tokens and 500 more.*{most:,}.*704"):
+            made.generate([7] * 400, dp.SamplingParams(max_tokens=500))
+        made.generate([7] * 400, dp.SamplingParams(max_tokens=300, ignore_eos=True))
+    with pytest.raises(ValueError, match="kv_memory"):
+        llm(kv_memory=0)
+
+
+def test_an_open_text_gets_more_while_there_is_any() -> None:
+    prompt, slots = some(Random(3), 10), OPEN + 2 * FIRST_SLOTS
+    params = dp.SamplingParams(max_tokens=None, ignore_eos=True, temperature=1.0, seed=1)
+    with llm() as plain:  # the model's length is 2,048
+        wanted = tokens_of(plain, prompt, max_tokens=None, ignore_eos=True, temperature=1.0, seed=1)
+    for total, length in ((8 * slots, 2048), (slots + FIRST_SLOTS, 0)):
+        with llm(kv_memory=total * SLOT) as made:
+            (request,) = made.submit(prompt, params)
+            finish(made, [request], total * SLOT)
+            assert request.finish_reason == "length"
+            assert request.output == wanted[: len(request.output)]
+            short = [note for note in request.warnings if "no memory" in note]
+            if length:
+                assert len(request.tokens) == length and not short
+            else:
+                assert OPEN < len(request.output) < 2 * OPEN and len(short) == 1
+
+
+def test_idle_rows_make_way_the_oldest_first() -> None:
+    rng, most = Random(4), 6 * FIRST_SLOTS * SLOT
+    with llm(kv_memory=most, prefix_cache=True, max_batch=2) as made:
+        talks = [some(rng, 150) for _ in range(4)]
+        for talk in talks:
+            finish(made, made.submit(talk, dp.SamplingParams(max_tokens=3)), most)
+        held = made.runner.held
+        assert len(held._parked) == 4  # more than run at once
+        finish(made, made.submit(some(rng, 900), dp.SamplingParams(max_tokens=3)), most)
+        assert [parked.tokens[0] for parked in held._parked.values()][0] != talks[0][0]
+        assert held.idle_bytes() <= most
+
+
+# --- prompts that begin alike ---
+
+
+def reads(made: dp.LLM) -> dict[int, int]:
+    """Grows by what each key is given to read."""
+    read: dict[int, int] = {}
+    forward = made.runner.forward
+
+    def spy(work, taps=()):  # type: ignore[no-untyped-def]
+        for item in work:
+            read[item.key] = read.get(item.key, 0) + len(item.new)
+        return forward(work, taps)
+
+    made.runner.forward = spy  # type: ignore[method-assign]
+    return read
+
+
+@pytest.mark.parametrize("speculate", [None, "ngram", "draft"])
+def test_who_comes_later_copies_what_they_share(speculate: str | None) -> None:
+    """At once, while the first one reads, and while it writes."""
+    rng = Random(5)
+    shared = some(rng, 900)
+    prompts = [[*shared, *some(rng, 20)] for _ in range(4)]
+    params = dp.SamplingParams(temperature=1.0, seed=2, max_tokens=40, ignore_eos=True)
+    with llm() as plain:
+        wanted = [plain.generate(each, params)[0].token_ids for each in prompts]
+    drafting = {"draft": dp.DraftModel(draft(), 3), "ngram": dp.NGram(DEEPEST, min_ngram=1)}
+    how = None if speculate is None else drafting[speculate]
+    with llm(prefix_cache=True, speculate=how) as made:
+        read = reads(made)
+        requests = [made.submit(each, params)[0] for each in prompts[:2]]
+        made.engine.step()
+        requests += made.submit(prompts[2], params)  # the first one reads
+        while not requests[0].begun:
+            made.engine.step()
+            made.engine.check()
+        requests += made.submit(prompts[3], params)  # it writes
+        while not all(each.finished for each in requests):
+            made.engine.step()
+            made.engine.check()
+        assert [each.output for each in requests] == wanted
+        extra = DEEPEST * 40  # accepted tokens are cached without being read
+        assert 919 <= read[0] <= 919 + extra
+        assert all(19 <= read[key] <= 19 + extra for key in (1, 2, 3))
+        assert [each.stats.cached for each in requests] == [0, 900, 900, 900]
+
+
+def test_a_leader_that_goes_away_leaves_the_others_to_read() -> None:
+    rng = Random(6)
+    shared = some(rng, 1500)
+    params = dp.SamplingParams(max_tokens=4, ignore_eos=True)
+    with llm(prefix_cache=True) as made:
+        first, second = (made.submit([*shared, n], params)[0] for n in (5, 6))
+        made.engine.step()
+        assert made.runner.cached(second.key) == 0
+        made.engine.abort(first)
+        while not second.finished:
+            made.engine.step()
+            made.engine.check()
+        with llm() as plain:
+            assert second.output == plain.generate([*shared, 6], params)[0].token_ids
+
+
+def test_nothing_is_shared_between_salts() -> None:
+    rng = Random(7)
+    prompt, params = some(rng, 300), dp.SamplingParams(max_tokens=3)
+    with llm(prefix_cache=True) as made:
+        read = reads(made)
+        requests = [
+            each
+            for salt in ("a", "b", "a")
+            for each in made.intake.requests(prompt, params, made.engine.rule, salt=salt)
+        ]
+        for _ in made.engine.run(requests):
+            pass
+        assert [read[key] for key in sorted(read)] == [299, 299, 0]

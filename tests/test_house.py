@@ -48,7 +48,8 @@ drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch
 proposers proposers.*   <- tree sampling writing {RUN} drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
-memory prefixes         <- request runners.kv
+memory                  <- request runners.kv runners.rows | torch
+prefixes                <- request runners.rows
 scheduler               <- request memory prefixes runners.costs
 scoring                 <- tree request scheduler drafts runners.base
 drafts                  <- tree request writing rules sampling {RUN} scheduler {OFFER}

@@ -11,7 +11,8 @@ import torch
 import tiny
 from draftproof.runners import choice, kv
 from draftproof.runners.base import Work
-from draftproof.runners.kv import FIRST_SLOTS, KVCache
+from draftproof.runners.kv import KVCache
+from draftproof.runners.rows import FIRST_SLOTS
 from writing_rows import model, slots, some, write
 
 

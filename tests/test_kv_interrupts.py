@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from draftproof.runners import committed, kv
+from draftproof.runners import committed, rows
 from draftproof.runners.base import Output, Work
 from draftproof.runners.committed import Committed
-from draftproof.runners.kv import Rows
+from draftproof.runners.rows import Rows
 from draftproof.tree import TokenTree
 from interrupting import places
 
@@ -108,7 +108,7 @@ def life(books: Books) -> None:
         books.free(key)
 
 
-FILES = (kv.__file__, committed.__file__)
+FILES = (rows.__file__, committed.__file__)
 
 
 def check_interrupts(step: int) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from draftproof.runners import base, choice, committed
 from draftproof.runners.base import Work
-from draftproof.runners.kv import FIRST_SLOTS, Parked, Rows, shared_length
+from draftproof.runners.rows import FIRST_SLOTS, Parked, Rows, shared_length
 from draftproof.runners.torch import TorchRunner
 from draftproof.tree import TokenTree
 from writing_rows import model, some, write

@@ -8,16 +8,16 @@ from random import Random
 import pytest
 
 import draftproof as dp
-from draftproof.memory import NODES, OPEN
+from draftproof.memory import OPEN, bytes_of
 from draftproof.request import Request
-from draftproof.runners.kv import FIRST_SLOTS
+from draftproof.runners.rows import FIRST_SLOTS
 from remembering import DEEPEST, draft, llm, some, tokens_of
 
 SLOT = llm().runner.held.slot_bytes  # of the model of these tests
 
 
-def bytes_of(llm: dp.LLM) -> int:
-    """What its rows take, of all models."""
+def taken(llm: dp.LLM) -> int:
+    """Bytes of its rows, of all models."""
     assert llm.memory is not None
     helds = [store.held for store in llm.memory.stores]
     return sum(held.slot_bytes * sum(held.sizes().values()) for held in helds)
@@ -30,7 +30,7 @@ def finish(made: dp.LLM, requests: Sequence[Request], most: int) -> int:
         made.engine.step()
         made.engine.check()
         at_once = max(at_once, len(made.engine.scheduler.running))
-        assert bytes_of(made) <= most
+        assert taken(made) <= most
     return at_once
 
 
@@ -77,8 +77,28 @@ def test_what_never_fits_is_refused_with_both_numbers() -> None:
         with pytest.raises(ValueError, match=f"400 prompt tokens and 500 more.*{most:,}.*704"):
             made.generate([7] * 400, dp.SamplingParams(max_tokens=500))
         made.generate([7] * 400, dp.SamplingParams(max_tokens=300, ignore_eos=True))
-    with pytest.raises(ValueError, match="kv_memory"):
-        llm(kv_memory=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [(5, 5), ("5", 5), ("2GB", 2 * 10**9), ("1.5 GiB", 3 << 29), ("7m", 7 * 10**6), ("auto", None)],
+)
+def test_sizes_are_read(given: int | str, count: int | None) -> None:
+    assert bytes_of(given) == count
+
+
+@pytest.mark.parametrize("given", [0, -1, "", "much", "5 TB", "1e9", 0.5, True])
+def test_what_is_no_size_is_refused(given: object) -> None:
+    with pytest.raises(ValueError, match="kv_memory is"):
+        llm(kv_memory=given)
+
+
+def test_the_plan_is_told() -> None:
+    with llm(kv_memory="auto") as made:
+        assert made.memory is not None and made.memory.total > 1 << 20
+    with llm(kv_memory=1000 * SLOT, speculate=dp.DraftModel(draft())) as made:
+        each = f"{1000 * SLOT // made.memory.slot_bytes:,} tokens of {made.memory.slot_bytes:,}"  # type: ignore[union-attr]
+        assert each in str(made.memory) and "a draft's" in str(made.memory)
 
 
 def test_an_open_text_gets_more_while_there_is_any() -> None:

@@ -113,7 +113,7 @@ def test_a_cache_that_grows_keeps_what_it_holds(monkeypatch: pytest.MonkeyPatch)
     ids = tokens(5, 100)
     (output,) = runner("qwen3").forward([Work(0, [], TokenTree.chain(ids))])
     want = output.logits.clone()
-    monkeypatch.setattr("draftproof.runners.kv.FIRST_SLOTS", 16)
+    monkeypatch.setattr("draftproof.runners.rows.FIRST_SLOTS", 16)
     made = runner("qwen3")
     for at in range(0, 96, 12):
         made.forward([Work(0, ids[at : at + 12], None)])

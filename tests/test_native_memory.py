@@ -57,7 +57,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> Iterator[packing.Packed]:
 
     monkeypatch.setattr(native, "library", library)
     monkeypatch.setattr(torch, "empty", empty)
-    monkeypatch.setattr("draftproof.runners.kv.FIRST_SLOTS", 16)
+    monkeypatch.setattr("draftproof.runners.rows.FIRST_SLOTS", 16)
     yield packing.Packed(LoadedWeights(model()), "bfloat16", kernels="portable")
     library().dp_refuse(0, 0)
 
@@ -202,7 +202,7 @@ def interrupted(made: NativeRunner, at: int) -> bool:
 
 
 def test_a_step_that_is_interrupted_at_any_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.runners.kv.FIRST_SLOTS", 16)
+    monkeypatch.setattr("draftproof.runners.rows.FIRST_SLOTS", 16)
     packed = packing.Packed(LoadedWeights(model()), "bfloat16")
     want, at = step(runner(packed), [0, 1, 2]), 0
     while True:

@@ -98,7 +98,7 @@ def test_a_copy_goes_on_as_if_it_had_read_everything(
 
 def test_a_copy_into_a_row_that_was_another_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short rows grow for it, long ones hold something else behind it."""
-    monkeypatch.setattr("draftproof.runners.kv.FIRST_SLOTS", 16)
+    monkeypatch.setattr("draftproof.runners.rows.FIRST_SLOTS", 16)
     made, tree = runner(max_batch=3), TokenTree.chain([9, 4])
     want = logits(made, 0, TEXT[:40], tree)
     for other in ([7] * 3, [7] * 60):
@@ -206,7 +206,7 @@ def test_closing_waits_for_the_pass() -> None:
 def test_a_long_row_lets_its_memory_go_and_a_short_one_keeps_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("kv", "native_rows"):
+    for module in ("rows", "native_rows"):
         monkeypatch.setattr(f"draftproof.runners.{module}.FIRST_SLOTS", 16)
     made = runner()
     cache = made._cache

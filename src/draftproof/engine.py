@@ -168,10 +168,9 @@ class Engine:
     def _fork(self, request: Request, sibling: Request) -> bool:
         """The prompt as another completion of it has read it."""
         length = len(request.prompt) - 1
-        if self.drafts.observes or not fork(self.runner, request.key, sibling.key, length):
-            return False
-        request.stats.cached = length
-        return True
+        took = self.drafts.shares and fork(self.runner, request.key, sibling.key, length)
+        request.stats.cached = length if took else 0
+        return took
 
     def _run(
         self, turns: Sequence[Turn], trees: Sequence[TokenTree | None], moved: list[Request]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from draftproof import hub, native, places
+from draftproof import hub, memory, native, places
 from draftproof.bundled import located
 from draftproof.chunks import Chunk, chunks
 from draftproof.drafting.adopting import adopt
@@ -52,8 +52,8 @@ class LLM(metaclass=Explained):
     share steps, and nobody's output depends on who else writes. A forked child may not.
     prefix_cache: a prompt that begins like another request is read from there on; off, because what
     is kept outlives a change of the model's weights or adapters. kv_memory: bytes that keys and
-    values may take, of the model and its drafts: a request waits until all that it may need is
-    free; None: what there is, row by row. itl_target: milliseconds that
+    values may take, of the model and its drafts, also as "8GB" or "auto", most of what is free: a
+    request waits until all that it may need is there. None: no bound. itl_target: milliseconds that
     a request that writes may wait while prompts of others are read; None: four of its passes.
 
     Raises `ValueError`, in one sentence, for whatever cannot run.
@@ -81,12 +81,11 @@ class LLM(metaclass=Explained):
         revision: str | None = None,
         prefix_cache: bool = False,
         itl_target: float | None = None,
-        kv_memory: int | None = None,
+        kv_memory: int | str | None = None,
     ) -> None:
         if max_batch < 1 or (itl_target is not None and not itl_target > 0):
             raise ValueError("max_batch must be 1 or more, and itl_target above 0 ms")
-        if kv_memory is not None and kv_memory < 1:
-            raise ValueError("kv_memory must be 1 byte or more")
+        most = None if kv_memory is None else memory.bytes_of(kv_memory)
         loading.check_length(max_length)
         places.check(model, revision)
         places.check_tokenizer(tokenizer)
@@ -112,7 +111,7 @@ class LLM(metaclass=Explained):
             measuring.check_gap(self.runner, itl_target)
         vocabulary = self.runner.vocabulary
         self.intake = Intake(self.tokenizer, vocabulary, self.max_length, self.end_ids)
-        self.memory = None if kv_memory is None else Memory(kv_memory)
+        self.memory = None if kv_memory is None else Memory(most or 0)
         self.engine = Engine(
             self.runner,
             rule=rule,
@@ -122,6 +121,8 @@ class LLM(metaclass=Explained):
             vocabulary=vocabulary,
         )
         self._draft_with(proposer)
+        if self.memory is not None and most is None:
+            self.memory.total = memory.free(self.runner.device)
         self._released = False
 
     def __enter__(self) -> LLM:

@@ -6,14 +6,20 @@ ever taken back, and none waits for memory in the middle. Does not know what is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
+
 from draftproof.request import Request
-from draftproof.runners.kv import FIRST_SLOTS, Rows
+from draftproof.runners.kv import available_bytes
+from draftproof.runners.rows import FIRST_SLOTS, Rows
 
 OPEN = 1024  # tokens that a text without `max_tokens` has room for at first, and then gets more of
 NODES = 64  # slots behind a text, for drafted nodes
+MARGIN = 0.1  # of what is free, for passes and whatever else runs
+UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
 class Store(Protocol):
@@ -35,6 +41,13 @@ class Memory:
         self.stores = stores
         self._claims: dict[int, int] = {}  # key -> slots
         self._lengths: dict[int, int] = {}  # key of a text that may get more -> its longest
+
+    def __str__(self) -> str:
+        of_model, of_all = self.stores[0].held.slot_bytes, self.slot_bytes
+        drafts = f", {of_all - of_model:,} of them a draft's" if of_all > of_model else ""
+        tokens = self.total // max(of_all, 1)
+        each = f"{tokens:,} tokens of {of_all:,} bytes each{drafts}" if of_all else "any length"
+        return f"{self.total / 1e9:.2f} GB for keys and values: {each}"
 
     @property
     def slot_bytes(self) -> int:
@@ -139,3 +152,25 @@ class Memory:
 
 def _whole(slots: int) -> int:
     return -(-slots // FIRST_SLOTS) * FIRST_SLOTS
+
+
+def bytes_of(given: int | str) -> int | None:
+    """A number of bytes, also as "8GB" or "8GiB"; None for "auto".
+
+    Raises `ValueError` for what is none.
+    """
+    if given == "auto":
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)b?", str(given).strip().lower())
+    number = float(found[1]) * UNITS.get(found[2], 0) if found else 0
+    if number < 1:
+        raise ValueError(f'kv_memory is {given!r}: give bytes, "8GB", "8GiB" or "auto"')
+    return int(number)
+
+
+def free(device: torch.device) -> int:
+    """Bytes on `device` that keys and values may have, now that all weights are there."""
+    known = available_bytes(device)
+    if known is None:
+        raise ValueError("the system does not tell how much memory is free: give kv_memory a size")
+    return int(known * (1 - MARGIN))

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from draftproof.request import Request
-from draftproof.runners.kv import shared_length
+from draftproof.runners.rows import shared_length
 
 WORTH = 32  # tokens to read for which nobody waits
 

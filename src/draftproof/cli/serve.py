@@ -9,7 +9,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from draftproof import LLM, SamplingParams, methods
+from draftproof import LLM, SamplingParams, memory, methods
 from draftproof.cli import defaults, opening, sampling
 from draftproof.cli.chat import give_template
 
@@ -26,6 +26,7 @@ def run(given: SimpleNamespace) -> int:
         ) from error
     if given.chunk not in ("step", "token"):
         raise ValueError(f"chunk {given.chunk!r} is unknown: use step or token")
+    memory.bytes_of(given.kv_memory)
     opening.target(given)
     sources = opening.sources(given)
     speculate = methods.merged(given.method or [], sources, **opening.tuning(given))
@@ -57,6 +58,7 @@ def run(given: SimpleNamespace) -> int:
             max_batch=given.max_batch,
             prefix_cache=not given.no_prefix_cache,
             itl_target=given.itl_target,
+            kv_memory=given.kv_memory,
         )
 
     _log_to_stderr()
@@ -71,6 +73,7 @@ def run(given: SimpleNamespace) -> int:
             *(made.names[0], where, llm.runner.name, llm.runner.precision),
             *(given.max_batch, llm.max_length, drafts),
         )
+        logger.info("%s", llm.memory)
 
     ended = asyncio.Runner(loop_factory=running.loop_factory())
     with ended as runner:

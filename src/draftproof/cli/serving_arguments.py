@@ -59,6 +59,9 @@ def serve(
     itl_target: Annotated[
         float | None, option(SERVING, "Milliseconds that prompts of others may hold a text up.")
     ] = None,
+    kv_memory: Annotated[
+        str, option(SERVING, "Of keys and values: 8GB, or most of what is free.", metavar="BYTES")
+    ] = "auto",
     no_prefix_cache: Annotated[
         bool, option(SERVING, "Read every prompt from its beginning.", "--no-prefix-cache")
     ] = False,

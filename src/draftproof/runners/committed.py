@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from draftproof.runners.base import Work
-from draftproof.runners.kv import Rows, shared_length
+from draftproof.runners.rows import Rows, shared_length
 from draftproof.tree import TokenTree
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from draftproof import native
-from draftproof.runners.kv import FIRST_SLOTS, Rows, available_bytes
+from draftproof.runners.kv import available_bytes
 from draftproof.runners.packing import Packed
+from draftproof.runners.rows import FIRST_SLOTS, Rows
 
 
 class NativeRows(Rows):

@@ -121,6 +121,6 @@ def test_errors(client: openai.OpenAI, changes: Any, error: type[openai.APIStatu
 
 
 def test_a_wrong_key(server: Server) -> None:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as stranger:
-        with pytest.raises(openai.AuthenticationError):
-            stranger.models.list()
+    stranger = openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0)
+    with stranger, pytest.raises(openai.AuthenticationError):
+        stranger.models.list()

@@ -19,19 +19,20 @@ from transformers import PreTrainedModel
 import draftproof as dp
 import spelling
 import tiny
-from draftproof.server import running
+from draftproof.server import bodies, running
 from draftproof.server.front import Front
 from draftproof.server.settings import Limits, Settings
 
 CONTEXT = 400
 NAME = "tiny"
+__all__ = ["CONTEXT", "NAME", "Server", "bodies", "dumps", "events", "llm", "model"]
 
 
 @cache
 def model() -> PreTrainedModel:
     size = len(spelling.tokenizer())
-    kinds = {"dtype": torch.float64, "vocab_size": size, "max_position_embeddings": CONTEXT}
-    return tiny.model("llama", **kinds)
+    kinds = {"vocab_size": size, "max_position_embeddings": CONTEXT, "num_hidden_layers": 2}
+    return tiny.model("llama", dtype=torch.float64, **kinds)
 
 
 def llm(**options: Any) -> dp.LLM:
@@ -129,6 +130,11 @@ class Server:
             self.error = error
         finally:
             bound.close()
+
+
+def dumps(body: dict[str, Any]) -> bytes:
+    """As a client writes it that lets NaN and infinity pass."""
+    return json.dumps(body).encode()
 
 
 def events(text: str) -> Iterator[dict[str, Any]]:

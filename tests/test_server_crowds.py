@@ -16,11 +16,11 @@ import pytest
 
 import draftproof as dp
 import serving
-from fakes import request as make_request
 from draftproof.request import Request
 from draftproof.server.job import Job
 from draftproof.server.settings import Limits, digest
 from draftproof.server.stream import Stream
+from fakes import request as make_request
 from serving import Server, events
 
 LONG = {"prompt": "abc", "max_tokens": 380, "ignore_eos": True, "temperature": 0}

@@ -135,3 +135,17 @@ def test_each_choice_has_the_prompts(server: Server) -> None:
     choices = server.completion(["abc", "de"], **body)["choices"]
     sizes = [len(choice["logprobs"]["token_logprobs"]) for choice in choices]
     assert sizes == [5, 5, 5, 4, 4, 4]
+
+
+def test_vllms_prompt_logprobs(server: Server, plain: dp.LLM) -> None:
+    (own,) = plain.generate("abc", dp.SamplingParams(max_tokens=2, prompt_logprobs=1))
+    assert own.prompt_logprobs is not None
+    for stream in (False, True):
+        body = {"prompt": "abc", "max_tokens": 2, "temperature": 0, "prompt_logprobs": 1}
+        answer = server.post("/v1/completions", **body, stream=stream)
+        last = [*events(answer.text)][-1] if stream else answer.json()
+        found = last["choices"][0]["prompt_logprobs"]
+        assert found[0] is None and len(found) == 3
+        for known, row in zip(own.prompt_logprobs[1:], found[1:], strict=True):
+            values = {int(token): entry["logprob"] for token, entry in row.items()}
+            assert known is not None and values == pytest.approx(known, abs=1e-9)

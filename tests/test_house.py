@@ -22,6 +22,7 @@ from sources import MODULES, REPOSITORY, SOURCE, matches
 RUN = "runners.base runners.costs"
 STEP = "scheduler drafts scoring turns"
 OFFER = "drafting.base drafting.adopting"
+WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_core"
 TABLE = f"""
 tree                    <-  | torch
 foreign_names kinds     <-
@@ -69,7 +70,8 @@ prompts                 <- bundled bundled.* text
 training.data training.data.sources training.data.entries training.data.rows <- training.data.*
 training.jobs training.jobs.* <- * !server !server.* !cli !cli.* !demo.* !bench.* !certify.*
 training training.*     <- runners runners.* heads.* analysis bundled training.*
-server server.* cli cli.* draftproof __main__ <- *
+server server.*         <- llm request intake counts text sampling sampling.* server.* {WEB}
+cli cli.* draftproof __main__ <- *
 native native.*         <- native native.*
 text                    <- detokenizer hub gguf.*
 detokenizer             <-
@@ -198,6 +200,9 @@ KNOWN |= {"demo.show", "proposers.medusa", "drafting.base", "runners.base", "tra
         ("training.recipes.draft", "from draftproof.engine import Engine", True),
         ("training.jobs.draft", "from draftproof.demo import show", True),
         ("cli", "import draftproof.training.heads, draftproof", False),
+        ("server.app", "import fastapi\nfrom draftproof.llm import LLM", False),
+        ("server.app", "from draftproof import verify", True),
+        ("server.app", "import torch", True),
         ("novelty", "import math", True),  # no row of the table
     ],
 )

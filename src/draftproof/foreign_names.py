@@ -91,7 +91,6 @@ SAMPLING = {
     "num_beams": NO_BEAMS,
     "num_return_sequences": "use n=",
     "pad_token_id": "outputs are lists without padding: drop it",
-    "prompt_logprobs": "only logprobs= of the output are told: drop it",
     "repeat_penalty": "use repetition_penalty=",
     "response_format": "outputs cannot be bound to a format here: drop it",
     "skip_special_tokens": "the text is always without special tokens; all are in token_ids",
@@ -110,7 +109,7 @@ SAMPLING = {
 _OURS = (
     "temperature top_k top_p min_p repetition_penalty presence_penalty frequency_penalty "
     "logit_bias bad_token_ids min_tokens max_tokens stop stop_token_ids ignore_eos seed logprobs n "
-    "speculate max_draft_nodes"
+    "prompt_logprobs speculate max_draft_nodes"
 )
 CALLS = {  # of `LLM.generate` and its like
     **{n: f"give dp.SamplingParams({n}=...) as the second argument" for n in _OURS.split()},
@@ -165,7 +164,6 @@ ATTRIBUTES = {
         "generated_text": "use .text",
         "outputs": "generate returns one Completion for each: use its .text and .token_ids",
         "prompt": "use .prompt_token_ids",
-        "prompt_logprobs": "only .logprobs of the output are told",
         "sequences": "use .prompt_token_ids and .token_ids",
         "stop_reason": "use .finish_reason",
         "usage": "use .prompt_token_ids, .token_ids and .stats",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from draftproof.request import Request
-from draftproof.server.refusals import Refused
+from draftproof.server.refusals import Refused, bad
 from draftproof.server.settings import DEAD, DRAINING, LOADING, Limits
 
 LATELY = 0.2  # share of the newest in the mean
@@ -51,10 +51,8 @@ class Admission:
         if self.state == DEAD:
             raise Refused(503, "the engine has failed: the server has to be started again")
         most = self.limits.queued + self.places
-        if count > min(self.limits.texts, most):
-            raise Refused(
-                400, f"{count} completions are asked for, and at most {most} are written at once"
-            )
+        if count > (texts := min(self.limits.texts, most)):
+            raise bad(f"{count} completions are asked for, and one call has at most {texts}", "n")
         waiting = self.waiting
         if self.load + count > most:
             self._full("max_num_queued_reqs", f"{len(waiting)} completions wait already")

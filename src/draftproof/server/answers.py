@@ -73,12 +73,15 @@ class Wanted:
             more["warnings"] = list(told)
         return more
 
-    def choice(self, request: Request) -> dict[str, Any]:
-        """Fields of a choice that were asked for."""
-        if not self.body.speculative_details:
-            return {}
-        details = counted.details(request, self.drafter) | {"seed": request.seed}
-        return {"speculative_details": details}
+    def choice(self, request: Request, head: Request) -> dict[str, Any]:
+        """Fields of a choice that were asked for; head: see `logprobs`."""
+        more: dict[str, Any] = {}
+        if self.body.speculative_details:
+            details = counted.details(request, self.drafter) | {"seed": request.seed}
+            more["speculative_details"] = details
+        if self.body.prompt_logprobs is not None:
+            more["prompt_logprobs"] = pieces.prompt(self.pieces, head.prompt_logprobs)
+        return more
 
     def usage(self, job: Job) -> dict[str, Any]:
         return counted.usage(job.requests, self.silent)
@@ -109,7 +112,7 @@ def whole(job: Job, wanted: Wanted) -> dict[str, Any]:
                 "logprobs": wanted.logprobs(request, Fresh(text, 0, count), 0, job.head(index)),
                 "finish_reason": request.finish_reason,
             }
-            | wanted.choice(request)
+            | wanted.choice(request, job.head(index))
         )
     return {
         "id": job.id,

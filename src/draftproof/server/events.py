@@ -56,7 +56,7 @@ class Choice:
             text,
             logprobs=logprobs,
             reason=request.finish_reason if last else None,
-            choice=wanted.choice(request) if last else None,
+            choice=wanted.choice(request, self.head) if last else None,
             usage=usage,
             more=more,
         )

@@ -114,10 +114,11 @@ class Front:
         except ValueError as error:
             raise of_value(error) from error
 
-    def begin(self, requests: Sequence[Request], chat: bool) -> Job:
-        """Let them run."""
+    def begin(self, requests: Sequence[Request], chat: bool, about: dict[str, str]) -> Job:
+        """Let them run. about: the call, for the log."""
         id = ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex
         job = Job(id, requests, self._writer.abort)
+        job.about = about
         self._jobs |= {request.key: job for request in requests}
         self.admission.enter(requests)
         running = [request for request in requests if not request.finished]

@@ -112,5 +112,18 @@ def text(
     }
 
 
+def prompt(pieces: Pieces, known: Sequence[Logprobs | None]) -> list[dict[str, Any] | None]:
+    """vLLM's `prompt_logprobs`: of each token of a prompt, the best ids and its own."""
+    return [
+        None
+        if of is None
+        else {
+            str(token): {"logprob": _finite(value), "decoded_token": pieces.of(token)[0]}
+            for token, value in of.items()
+        }
+        for of in known
+    ]
+
+
 def _finite(value: float) -> float:
     return value if math.isfinite(value) else LEAST

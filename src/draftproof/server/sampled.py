@@ -20,28 +20,31 @@ def of_chat(body: ChatBody, defaults: Mapping[str, Any], limits: Limits) -> Samp
     if body.top_logprobs is not None and not body.logprobs:
         raise bad("top_logprobs needs logprobs: true", "top_logprobs")
     given: dict[str, Any] = {"max_tokens": None, **defaults}
-    if body.max_completion_tokens is not None:
-        given["max_tokens"] = body.max_completion_tokens
-    given["logprobs"] = (body.top_logprobs or 0) if body.logprobs else None
-    return _made(body, given, limits)
+    over = {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
+    if body.max_completion_tokens is not None:  # the newer name of the same
+        over["max_tokens"] = body.max_completion_tokens
+    return _made(body, given, over, limits)
 
 
 def of_text(body: TextBody, defaults: Mapping[str, Any], limits: Limits) -> SamplingParams:
     """Raises `Refused`. With echo and logprobs the prompt's are asked for too."""
     given: dict[str, Any] = {"max_tokens": SHORT, **defaults}
-    given["logprobs"] = body.logprobs
+    over = {"logprobs": body.logprobs}
     if body.echo and body.logprobs is not None:
-        given["prompt_logprobs"] = body.logprobs
-    return _made(body, given, limits, least=1 if "prompt_logprobs" in given else 0)
+        over["prompt_logprobs"] = body.logprobs
+        if body.max_tokens == 0:  # what is scored has to run
+            over["max_tokens"] = 1
+    return _made(body, given, over, limits)
 
 
-def _made(body: Written, given: dict[str, Any], limits: Limits, least: int = 0) -> SamplingParams:
+def _made(
+    body: Written, given: dict[str, Any], over: Mapping[str, Any], limits: Limits
+) -> SamplingParams:
+    """given: what the body's own fields replace; over: what replaces these."""
     own = {name: value for name in NAMES if (value := getattr(body, name)) is not None}
     bias = own.pop("logit_bias", None)
-    given |= own
+    given = {**given, **own, **over}
     _check(body, limits)
-    if given["max_tokens"] is not None:  # what is scored has to run
-        given["max_tokens"] = max(given["max_tokens"], least)
     if bias is not None:
         given["logit_bias"] = _biases(bias)
     drafting = body.speculative

@@ -131,8 +131,7 @@ async def answer(
         by_token=front.settings.chunk == "token",
         keep_alive=front.settings.keep_alive,
     )
-    job = front.begin(requests, chat)
-    job.about = {"id": about["id"], "path": call.url.path}
+    job = front.begin(requests, chat, {"id": about["id"], "path": call.url.path})
     about["logged"] = True  # when it ends, with what it took
     if body.stream:
         return Stream(job, events(job, wanted), front.settings.limits.stall)

@@ -1,0 +1,78 @@
+"""`draftproof serve` as a process: it serves, drains on a signal, and refuses in one sentence."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from draftproof.server import running
+
+
+def free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        port: int = made.getsockname()[1]
+    return port
+
+
+def test_from_start_to_signal(pair: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    words = ["serve", str(pair / "target"), "--port", str(port), "--dtype", "float64"]
+    words += ["--served-name", "small", "--draft", str(pair / "draft"), "--max-tokens", "5"]
+    words += ["--temperature", "0", "--drain", "5"]
+    command = [sys.executable, "-m", "draftproof", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 120
+        while time.monotonic() < end and process.poll() is None:
+            try:
+                if httpx.get(f"{url}/health").status_code == 200:
+                    break
+            except httpx.TransportError:
+                pass
+            time.sleep(0.05)
+        body = {"model": "small", "prompt": "def f(x):"}
+        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
+        assert answer["usage"]["completion_tokens"] == 5
+        again = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
+        assert again["choices"] == answer["choices"]
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(30) == 0, said
+    assert "small is served on" in said and "tokens=5" in said and "ending" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--chunk", "letter"), "chunk 'letter' is unknown"),
+        (("--temperature", "-1"), "temperature is -1.0"),
+        (("--port", "70000"), "70000"),
+        (("--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
+    ],
+)
+def test_refusals(run: Any, words: tuple[str, ...], said: str) -> None:
+    result = run("serve", "T", *words)
+    assert result.code == 2 and said in result.err and "Traceback" not in result.err
+
+
+def test_a_port_that_is_taken() -> None:
+    with running.listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match=f"cannot listen on 127.0.0.1:{port}: .*--port"):
+            running.listen("127.0.0.1", port)
+
+
+def test_a_model_that_is_none(run: Any, tmp_path: Path) -> None:
+    result = run("serve", str(tmp_path), "--port", "0")
+    assert result.code == 2 and "Traceback" not in result.err, result.err

@@ -1,0 +1,188 @@
+"""Bad input: the right status, OpenAI's error body in one sentence, and the next call works."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from draftproof.server.connection import HEAD_BYTES
+from draftproof.server.settings import Limits
+from serving import CONTEXT, NAME, Server
+
+LIMITS = Limits(body_bytes=200_000, header_bytes=8_000, n=4, stops=3, drain=2.0, arrival=1.0)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(limits=LIMITS) as made:
+        yield made
+
+
+def check(answer: Any, status: int, *words: str) -> None:
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    message = error["message"]
+    for word in words:
+        assert word.lower() in message.lower(), message
+    assert "\n" not in message and 5 < len(message) < 400
+
+
+BAD: list[tuple[dict[str, Any], int, tuple[str, ...]]] = [
+    ({}, 400, ("prompt",)),
+    ({"prompt": ""}, 400, ("empty",)),
+    ({"prompt": []}, 400, ("empty",)),
+    ({"prompt": [[]]}, 400, ("empty",)),
+    ({"prompt": 5}, 400, ("prompt", "token ids")),
+    ({"prompt": ["a", 5]}, 400, ("prompt",)),
+    ({"prompt": [1.5]}, 400, ("prompt",)),
+    ({"prompt": [True]}, 400, ("prompt",)),
+    ({"prompt": [10**6]}, 400, ("vocabulary",)),
+    ({"prompt": [-1]}, 400, ("vocabulary",)),
+    ({"prompt": [10**30]}, 400, ()),
+    ({"prompt": "a", "messages": []}, 400, ("messages",)),
+    ({"prompt": "a", "model": "gpt-9"}, 404, ("gpt-9",)),
+    ({"prompt": "a" * 300, "max_tokens": 200}, 400, ("300", "200", str(CONTEXT))),
+    ({"prompt": "a" * 500}, 400, ("500",)),
+    ({"prompt": "a", "top_p": 0}, 400, ("top_p",)),
+    ({"prompt": "a", "temperature": -1}, 400, ("temperature",)),
+    ({"prompt": "a", "temperature": "hot"}, 400, ("temperature",)),
+    ({"prompt": "a", "max_tokens": -1}, 400, ("max_tokens",)),
+    ({"prompt": "a", "max_tokens": 1.5}, 400, ("max_tokens",)),
+    ({"prompt": "a", "n": 0}, 400, ("n is",)),
+    ({"prompt": "a", "n": 5}, 400, ("n is 5", "4")),
+    ({"prompt": ["a"] * 200}, 400, ("200",)),
+    ({"prompt": "a", "stop": ["a"] * 4}, 400, ("stop",)),
+    ({"prompt": "a", "stop": [""]}, 400, ("stop",)),
+    ({"prompt": "a", "stop": "a" * 2000}, 400, ("stop",)),
+    ({"prompt": "a", "stop": 5}, 400, ("stop",)),
+    ({"prompt": "a", "logprobs": 21}, 400, ("logprobs",)),
+    ({"prompt": "a", "logit_bias": {"999999": 1}}, 400, ("logit_bias",)),
+    ({"prompt": "a", "logit_bias": {"x": 1}}, 400, ("logit_bias",)),
+    ({"prompt": "a", "logit_bias": [1]}, 400, ("logit_bias",)),
+    ({"prompt": "a", "seed": 2**64}, 400, ("seed",)),
+    ({"prompt": "a", "best_of": 2}, 400, ("best_of",)),
+    ({"prompt": "a", "suffix": "b"}, 400, ("suffix",)),
+    ({"prompt": "a", "frobnicate": 1}, 400, ("frobnicate",)),
+    ({"prompt": "a", "stream_options": {"include_usage": True}}, 400, ("stream",)),
+    ({"prompt": "a", "speculative": "psychic"}, 400, ("psychic",)),
+    ({"prompt": "a", "speculative": {"max_nodes": -1}}, 400, ("speculative",)),
+    ({"prompt": "a", "rule": "guess"}, 400, ("guess",)),
+    ({"prompt": "a", "response_format": {"type": "json_object"}}, 400, ("response_format",)),
+    ({"prompt": "a", "bad_token_ids": list(range(259)), "min_tokens": 1}, 400, ()),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "words"), BAD)
+def test_completions(server: Server, body: Any, status: int, words: tuple[str, ...]) -> None:
+    check(server.post("/v1/completions", **body), status, *words)
+    assert server.completion("ab", max_tokens=1)["choices"]
+
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, ("messages",)),
+        ({"messages": []}, ("messages",)),
+        ({"messages": "hi"}, ("messages",)),
+        ({"messages": [{"content": "hi"}]}, ("role",)),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, ("image_url",)),
+        ({"messages": [{"role": "user", "content": [5]}]}, ("text",)),
+        ({"messages": HI, "tools": [{"type": "function"}]}, ("tools",)),
+        ({"messages": HI, "top_logprobs": 2}, ("logprobs",)),
+        ({"messages": HI, "logprobs": True, "top_logprobs": 50}, ("logprobs",)),
+        ({"messages": HI, "prompt": "a"}, ("prompt",)),
+    ],
+)
+def test_chats(server: Server, body: Any, words: tuple[str, ...]) -> None:
+    check(server.post("/v1/chat/completions", **body), 400, *words)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b"null", b'"x"', b'{"prompt": "\xff"}', b'{"prompt": "\\ud800"}',
+     b'{"prompt": "a", "temperature": NaN}', b'{"prompt": "a", "temperature": 1e999}',
+     b"[" * 5000, b'{"prompt": ' + b"[" * 3000 + b"]" * 3000 + b"}"],
+)  # fmt: skip
+def test_what_is_no_json(server: Server, raw: bytes) -> None:
+    check(server.client.post("/v1/completions", content=raw), 400)
+    assert server.client.get("/health").status_code == 200
+
+
+def test_what_must_be_accepted(server: Server) -> None:
+    """As the clients of others send it."""
+    body = {"model": NAME, "stop": None, "logprobs": None, "repetition_penalty": 1.0, "user": "me"}
+    body |= {"ignore_eos": True, "best_of": 1, "max_tokens": 2, "use_beam_search": False}
+    sent = json.dumps({"prompt": "a", **body}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(sent)}\r\nConnection: close\r\n"
+    head += "Authorization: Bearer \r\nX-Request-Id: mine\r\n\r\n"
+    answered = raw(server, head.encode() + sent)
+    assert answered.startswith(b"HTTP/1.1 200") and b"x-request-id: mine" in answered.lower()
+    messages: list[Any] = [{"role": "system", "content": ""}]
+    messages += [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    chat = {"max_tokens": 2, "max_completion_tokens": 3, "stream": True, "tools": [], "n": 1}
+    chat |= {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    chat |= {"response_format": {"type": "text"}, "ignore_eos": True, "temperature": 0}
+    answer = server.post("/v1/chat/completions", messages=messages, **chat)
+    assert answer.status_code == 200 and '"completion_tokens":3' in answer.text
+
+
+def test_large_bodies_and_headers(server: Server) -> None:
+    check(server.client.post("/v1/completions", content=b"a" * 300_000), 413, "200,000")
+    chunked = iter([b"a" * 50_000] * 8)
+    check(server.client.post("/v1/completions", content=chunked), 413)
+    check(server.client.get("/v1/models", headers={"X-Long": "a" * 9000}), 431, "8,000")
+    assert server.completion("ab", max_tokens=1)["choices"]
+
+
+def test_methods_and_paths(server: Server) -> None:
+    assert server.client.head("/health").status_code == 200
+    check(server.client.get("/v1/completions"), 405)
+    check(server.client.options("/v1/completions"), 405)
+    check(server.client.post("/v1/nothing"), 404, "/v1/nothing")
+
+
+def raw(server: Server, sent: bytes, wait: float = 5.0) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=wait) as made:
+        made.sendall(sent)
+        got = b""
+        while part := made.recv(65536):
+            got += part
+    return got
+
+
+def test_http_1_0(server: Server) -> None:
+    assert raw(server, b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200")
+    body = json.dumps({"prompt": "a", "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    answer = raw(server, head + body)
+    assert answer.startswith(b"HTTP/1.1 400") and b"HTTP/1.1" in answer.partition(b"\r\n\r\n")[2]
+
+
+def test_headers_that_never_end(server: Server) -> None:
+    answer = raw(server, b"GET /health HTTP/1.1\r\nX: " + b"a" * HEAD_BYTES)
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+def test_a_body_that_never_comes(server: Server) -> None:
+    began = time.monotonic()
+    head = b"POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\nConnection: close\r\n\r\n{"
+    assert raw(server, head, 20).startswith(b"HTTP/1.1 408")
+    assert time.monotonic() - began > 0.9
+
+
+def test_hundreds_of_connections(server: Server) -> None:
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
+    try:
+        assert server.completion("ab", max_tokens=1)["choices"]
+    finally:
+        for each in idle:
+            each.close()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 
+import gguf
 import pytest
 import torch
 from torch import Tensor
 
 import emulated
 from draftproof import native
-from draftproof.gguf import blocks
 from draftproof.runners import matrix
 from draftproof.runners.matrix import product
 from draftproof.runners.team import Team
@@ -21,20 +21,28 @@ from native_models import SETS, sets
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 
 OUTPUTS, INPUTS = 70, 512
-HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+FP4 = "MXFP4"  # whose scale is a power of two, in one byte
+HALVES: dict[str, tuple[int, ...]] = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
 
 
 def random_blocks(kind: str, seed: int = 0) -> Tensor:
     """(outputs, bytes of a row) Any bytes, but for scales, which are numbers of usual size."""
     generator = torch.Generator().manual_seed(seed)
-    size = blocks.KINDS[kind][0]
-    elements = 256 if kind.endswith("K") else 32
+    elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     shape = OUTPUTS * INPUTS // elements, size
     data = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    if kind == FP4:
+        data[:, 0] = torch.randint(115, 125, (len(data),), generator=generator)
+        return data.view(OUTPUTS, -1)
     for at in HALVES.get(kind, (0,)):
         scales = torch.randn(len(data), 1, generator=generator).half() / 50
         data[:, at : at + 2] = scales.view(torch.uint8)
     return data.view(OUTPUTS, -1)
+
+
+def numbers(kind: str, data: Tensor) -> Tensor:
+    """(outputs, inputs) What the library of the format's makers says."""
+    return torch.from_numpy(gguf.dequantize(data.numpy(), gguf.GGMLQuantizationType[kind]))
 
 
 class Head:
@@ -67,7 +75,20 @@ def test_no_weight_changes(kind: str) -> None:
     data = random_blocks(kind)
     head = Head(kind, data)
     assert head.pack() == native.OK
-    assert torch.equal(head.weights(), blocks.numbers(kind, data.flatten()).view(OUTPUTS, INPUTS))
+    assert torch.equal(head.weights(), numbers(kind, data))
+
+
+def test_every_power_of_two_that_fp4_may_have() -> None:
+    """Also those that are no normal float; three are more than a float can be, or no number."""
+    data = random_blocks(FP4)
+    blocks = data.view(-1, 17)
+    blocks[:253, 0] = torch.arange(253)
+    head = Head(FP4, data)
+    assert head.pack() == native.OK
+    assert torch.equal(head.weights(), numbers(FP4, data))
+    for wrong in (253, 254, 255):
+        blocks[41, 0] = wrong
+        assert Head(FP4, data).pack() == native.NOT_FINITE
 
 
 @pytest.mark.parametrize("kernels", SETS)
@@ -111,11 +132,11 @@ def test_all_kernels_with_fused_sums_give_the_same_bits(
 
 
 @pytest.mark.parametrize("wrong", [0x7C00, 0xFC00, 0x7E01])
-@pytest.mark.parametrize("kind", native.BLOCKS)
+@pytest.mark.parametrize("kind", sorted(native.BLOCKS.keys() - {FP4}))
 def test_a_scale_that_is_not_finite_is_refused(kind: str, wrong: int) -> None:
     for at in HALVES.get(kind, (0,)):
         data = random_blocks(kind)
-        size = blocks.KINDS[kind][0]
+        size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]
         data[41, size + at], data[41, size + at + 1] = wrong & 255, wrong >> 8
         assert Head(kind, data).pack() == native.NOT_FINITE
 

@@ -52,7 +52,7 @@ def random_blocks(kind: str, seed: int = 0) -> Tensor:
         scales = torch.randn(len(data), 1, generator=generator).half() / 50
         data[:, at : at + 2] = scales.view(torch.uint8)
     if kind in FOURS and FOURS[kind][2] == 4:
-        zeros = torch.randint(0, 17, (len(data), 1), generator=generator).half()
+        zeros = torch.randint(0, 17, (len(data), 1), generator=generator).short()
         data[:, 2:4] = zeros.view(torch.uint8)
     return data.view(OUTPUTS, -1)
 
@@ -63,8 +63,8 @@ def numbers(kind: str, data: Tensor) -> Tensor:
         _, elements, head = FOURS[kind]
         made = []
         for block in data.reshape(-1, head + elements // 2):
-            halves = block[:head].view(torch.float16).double().tolist()
-            scale, zero = halves if len(halves) == 2 else (*halves, 8)
+            scale = block[:2].view(torch.float16).item()
+            zero = block[2:4].view(torch.int16).item() if head == 4 else 8
             for group in block[head:].view(-1, 16).tolist():
                 integers = [byte & 15 for byte in group] + [byte >> 4 for byte in group]
                 made += [scale * (integer - zero) for integer in integers]

@@ -128,7 +128,7 @@ namespace {
 
 void zero_and_nibbles(const uint8_t *from, int groups, Block &to) {
   to.scale = half_at(from);
-  to.minimum = half_at(from + 2) ^ 0x8000;
+  to.minimum = half_at(from + 2);
   for (int g = 0; g < groups; ++g) nibbles(from + 4 + g * kNibbles, to.q + g * kGroup);
 }
 

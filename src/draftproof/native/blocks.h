@@ -3,7 +3,7 @@
 #include <cstdint>
 
 struct Block {
-  uint16_t scale, minimum;  // fp16; the minimum is added
+  uint16_t scale, minimum;  // fp16; the minimum is added, or it is a zero of 16 bits
   uint8_t q[256];
   uint8_t fine[16], fine_minimum[8];
 };

@@ -181,7 +181,11 @@ struct Whole {
       const int at = 8 * (first + o);
       __m256 scale = scales_at<F>(block + 2 * at), minimum = _mm256_setzero_ps();
       if constexpr (F::kMinimum) minimum = halves_at(block + 2 * (kPanel + at));
-      if constexpr (F::kZeros) minimum = _mm256_mul_ps(minimum, scale);
+      __m256i zero = _mm256_setzero_si256();
+      if constexpr (F::kZeros) {
+        zero = _mm256_cvtepu16_epi32(
+            _mm_loadu_si128(reinterpret_cast<const __m128i *>(block + 2 * (kPanel + at))));
+      }
       if constexpr (F::kFine) {
         scale = _mm256_mul_ps(scale, factors_at(fine + part * kPanel + at));
         if constexpr (F::kMinimum) {
@@ -191,7 +195,12 @@ struct Whole {
 #pragma GCC unroll 4
       for (int r = 0; r < kCount; ++r) {
         const char *row = x + r * stride;
-        const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[r][o]), scale);
+        __m256i whole = sum[r][o];
+        if constexpr (F::kZeros) {  // products of 16 bits, which is what both have
+          const __m256i less = _mm256_srai_epi32(four_bytes(row + offsetof(Group, shift)), 7);
+          whole = _mm256_add_epi32(whole, _mm256_madd_epi16(zero, less));
+        }
+        const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), scale);
         const __m256 of_row = four_as_float(row + offsetof(Group, scale));
         acc[r][o] = _mm256_fmadd_ps(scaled, of_row, acc[r][o]);
         if constexpr (F::kMinimum) {

@@ -145,7 +145,11 @@ struct Whole {
       const int at = 16 * (kFirst + h);
       __m512 scale = scales_at<F>(block + 2 * at), minimum = _mm512_setzero_ps();
       if constexpr (F::kMinimum) minimum = halves_at(block + 2 * (kPanel + at));
-      if constexpr (F::kZeros) minimum = _mm512_mul_ps(minimum, scale);
+      __m512i zero = _mm512_setzero_si512();
+      if constexpr (F::kZeros) {
+        zero = _mm512_cvtepu16_epi32(
+            _mm256_loadu_si256(reinterpret_cast<const __m256i *>(block + 2 * (kPanel + at))));
+      }
       if constexpr (F::kFine) {
         scale = _mm512_mul_ps(scale, factors_at(fine + part * kPanel + at));
         if constexpr (F::kMinimum) {
@@ -156,7 +160,12 @@ struct Whole {
       for (int r = 0; r < kCount; ++r) {
         const char *row = x + r * stride;
         const __m512 of_row = _mm512_castsi512_ps(four_bytes(row + offsetof(Group, scale)));
-        const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][h]), scale);
+        __m512i whole = sum[r][h];
+        if constexpr (F::kZeros) {  // products of 16 bits, which is what both have
+          const __m512i less = _mm512_srai_epi32(four_bytes(row + offsetof(Group, shift)), 7);
+          whole = _mm512_add_epi32(whole, _mm512_madd_epi16(zero, less));
+        }
+        const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), scale);
         acc[r][h] = _mm512_fmadd_ps(scaled, of_row, acc[r][h]);
         if constexpr (F::kMinimum) {
           const __m512 total = _mm512_castsi512_ps(four_bytes(row + offsetof(Group, total)));

@@ -49,7 +49,7 @@ enum {
   DP_FORMATS
 };
 // What a matrix is packed from: numbers, or the blocks of a GGUF file in the matrix's own format.
-// Those that no such file has: a scale in fp16, of DP_Z4_* a zero in fp16, then 32 or 128 integers of
+// Those that no such file has: a scale in fp16, of DP_Z4_* a zero of 16 bits, then 32 or 128 integers of
 // four bits as Q4_0 has them; a weight is scale * (integer - zero), the zero of DP_S4_128 is 8.
 enum { DP_SOURCE_FP32, DP_SOURCE_BF16, DP_SOURCE_BLOCKS };
 

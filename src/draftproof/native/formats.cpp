@@ -58,7 +58,7 @@ template <class F>
 void put(char *block, const Block &from, int output) {
   uint16_t *header = reinterpret_cast<uint16_t *>(block);
   header[output] = from.scale;
-  if (F::kMinimum) header[kPanel + output] = from.minimum;
+  if (F::kMinimum || F::kZeros) header[kPanel + output] = from.minimum;
   for (int g = 0; g < F::kGroups; ++g) {
     char *half = integers_of<F>(block, g, output);
     for (int i = 0; i < kGroup; ++i) {
@@ -88,7 +88,7 @@ void get(const char *panel, int block_number, int output, Block &to) {
   char *block = const_cast<char *>(panel) + int64_t(block_number) * F::kBytes;
   const uint16_t *header = reinterpret_cast<const uint16_t *>(block);
   to.scale = header[output];
-  to.minimum = F::kMinimum ? header[kPanel + output] : 0;
+  to.minimum = F::kMinimum || F::kZeros ? header[kPanel + output] : 0;
   for (int g = 0; g < F::kGroups; ++g) {
     const char *half = integers_of<F>(block, g, output);
     for (int i = 0; i < kGroup; ++i) {
@@ -113,14 +113,15 @@ void unpack(const char *panel, int, int output, int count, float *weights) {
   for (int first = 0; first < count; first += F::kInputs) {
     get<F>(panel, first / F::kInputs, output, block);
     const float d = scale_of<F>(block.scale);
-    const float m = from_half(block.minimum) * (F::kZeros ? d : 1.0f);
+    const float m = from_half(block.minimum);
+    const int zero = F::kZeros ? int16_t(block.minimum) : F::kZero;
     for (int i = 0; i < std::min(F::kInputs, count - first); ++i) {
       const int group = i / kGroup, part = i / (kGroup / F::kParts);
       // Q6_K's and IQ4_XS's factors have a sign, the others' have six bits.
       const float scale = F::kFine ? d * float(int8_t(block.fine[part])) : d;
       const float added = F::kFine ? m * float(block.fine_minimum[group]) : m;
       const int integer = F::kTable ? F::table().of[block.q[i]] : block.q[i];
-      const float weight = scale * float(integer - F::kZero);
+      const float weight = scale * float(integer - zero);
       weights[first + i] = F::kMinimum ? weight + added : weight;
     }
   }

@@ -21,7 +21,7 @@ struct Group {
 // What differs from the usual meaning of a block's numbers.
 struct Usual {
   static constexpr bool kTable = false;  // stored integers are places in `kValues`
-  static constexpr bool kZeros = false;  // the minimum counts scales
+  static constexpr bool kZeros = false;  // behind the scales lie zeros, of 16 bits, not one for all
   static constexpr bool kBf16 = false;   // the scale is in bf16
 };
 
@@ -64,12 +64,12 @@ struct Blocks : Meaning {
   static constexpr bool kMinimum = minimum, kFine = fine;
   static constexpr int kInputs = groups * kGroup;
 
-  // Of a block: scales (32), minima (32), then its groups. Of a group: per 16 outputs the integers,
+  // Of a block: scales (32), minima or zeros (32), then its groups. Of a group: per 16 outputs the integers,
   // then their fine scales (parts, 32) and minima (32).
   static constexpr int kHigh = bits == 8 ? 0 : (bits - 4) * kRegister;
   static constexpr int kLow = (bits == 8 ? 8 : 4) * kRegister;
   static constexpr int kHalf = kLow + kHigh;  // bytes of the integers of 16 outputs
-  static constexpr int kHeader = (minimum ? 2 : 1) * kPanel * 2;
+  static constexpr int kHeader = (minimum || Meaning::kZeros ? 2 : 1) * kPanel * 2;
   static constexpr int kFines = fine ? (parts + (minimum ? 1 : 0)) * kPanel : 0;
   static constexpr int kGroupBytes = 2 * kHalf + kFines;
   static constexpr int kBytes = kHeader + groups * kGroupBytes;
@@ -101,8 +101,8 @@ using IQ4_XS = Blocks<4, 128, 8, 1, false, true, Iq4>;
 using MXFP4 = Blocks<4, 16, 1, 1, false, false, Fp4>;
 // Of AWQ, GPTQ and compressed-tensors: less 8, or less a zero of each block; by the block's inputs.
 using S4_128 = Blocks<4, 8, 4, 1, false, false>;
-using Z4_32 = Blocks<4, 0, 1, 1, true, false, Zeros>;
-using Z4_128 = Blocks<4, 0, 4, 1, true, false, Zeros>;
+using Z4_32 = Blocks<4, 0, 1, 1, false, false, Zeros>;
+using Z4_128 = Blocks<4, 0, 4, 1, false, false, Zeros>;
 
 struct Format {
   int multiple;      // inputs are padded with zeros to it

@@ -62,7 +62,6 @@ void tile_half(const char *panel, int half, const char *x, int64_t stride, int i
       for (int n = 0; n < 16; ++n) {
         scale[n] = scale_of<F>(header[n]);
         minimum[n] = F::kMinimum ? from_half(header[kPanel + n]) : 0.0f;
-        if (F::kZeros) minimum[n] *= scale[n];
         if (!F::kFine) continue;
         scale[n] *= float(int8_t(fine[part * kPanel + n]));
         if (F::kMinimum) minimum[n] *= float(int8_t(fine[F::kParts * kPanel + n]));
@@ -81,6 +80,7 @@ void tile_half(const char *panel, int half, const char *x, int64_t stride, int i
           }
         }
         for (int n = 0; n < 16; ++n) {
+          if (F::kZeros) sum[n] += shift / 128 * int16_t(header[kPanel + n]);
           acc[r][n] = madd(float(sum[n]) * scale[n], row.scale, acc[r][n]);
           if (F::kMinimum) acc[r][n] = madd(minimum[n], row.total, acc[r][n]);
         }

@@ -24,6 +24,7 @@ BLOCKS = {  # inputs that a block of a panel may have: less 8, less a zero
     128: (native.S4_128, native.Z4_128),
     native.GROUP: (native.Q4_0, native.Z4_32),
 }
+MOST = 1 << 20  # inputs of a group
 SCALES = ("F16", "BF16", "F32")
 
 
@@ -70,7 +71,7 @@ class Groups:
         width = next(each for each, kinds in BLOCKS.items() if kind in kinds)
         halves = integers.view(outputs, inputs // native.GROUP, 2, native.GROUP // 2)
         packed = (halves[:, :, 0] | halves[:, :, 1] << 4).view(outputs, inputs // width, width // 2)
-        heads = [self.scales.half(), *([self.zeros.half()] if kind in WITH_ZEROS else [])]
+        heads = [self.scales.half(), *([self.zeros.short()] if kind in WITH_ZEROS else [])]
         each = [head[:, of[::width]].unsqueeze(-1).view(torch.uint8) for head in heads]
         return Blocks(kind, torch.cat([*each, packed], -1).flatten(1), (outputs, inputs), order)
 
@@ -204,6 +205,8 @@ def _awq(said: Mapping[str, Any]) -> Scheme:
     version = str(said.get("version", "gemm")).lower()
     if version != "gemm":
         raise Unreadable(f"weights in AWQ's layout {version}, and only gemm is read")
+    if said.get("zero_point", True) is not True:
+        raise Unreadable("weights without zeros (zero_point), and only those with zeros are read")
     return Awq("awq", _sizes(said.get("bits"), said.get("group_size")))
 
 
@@ -224,13 +227,17 @@ def _compressed(said: Mapping[str, Any]) -> Scheme:
     listed = [*groups.values()] if isinstance(groups, Mapping) else []
     if said.get("format") != "pack-quantized" or not listed:
         raise Unreadable(f"the format {said.get('format')}, and only pack-quantized is read")
-    for name in ("kv_cache_scheme", "transform_config"):
-        if said.get(name):
+    if (status := said.get("quantization_status", "compressed")) != "compressed":
+        raise Unreadable(f"weights that are {status}, and only compressed ones are read")
+    for name in ("kv_cache_scheme", "transform_config", "sparsity_config"):
+        if said.get(name) and said[name] != {"format": "dense"}:
             raise Unreadable(f"a {name}, which is not read")
     sizes, symmetric = set[int](), set[bool]()
     for each in listed:
         weights = each.get("weights") if isinstance(each, Mapping) else None
-        if not isinstance(weights, Mapping) or each.get("input_activations"):
+        if not isinstance(weights, Mapping):
+            raise Unreadable("config_groups without weights, which are not read")
+        if each.get("input_activations") or each.get("output_activations"):
             raise Unreadable("activations that are quantised too, and only weights are read")
         if weights.get("type", "int") != "int":
             raise Unreadable(f"weights of type {weights['type']}, and only int is read")
@@ -247,7 +254,8 @@ def _compressed(said: Mapping[str, Any]) -> Scheme:
 def _sizes(bits: Any, group: Any) -> frozenset[int]:
     if bits != 4:
         raise Unreadable(f"weights of {bits} bits, and only 4 are read")
-    if not isinstance(group, int) or isinstance(group, bool) or (group < 1 and group != -1):
+    whole = isinstance(group, int) and not isinstance(group, bool)
+    if not whole or not (group == -1 or 1 <= group <= MOST):
         raise Unreadable(f"groups of {group} inputs, which cannot be")
     return frozenset({max(group, 0)})
 
@@ -275,6 +283,7 @@ def _indices(get: Get, name: str, groups: int) -> Tensor | None:
     of = get(name).long()
     if not len(of) or bool((of == -1).all()):
         return None
-    if int(of.min()) < 0 or int(of.max()) >= groups:
-        raise Unreadable(f"a {name} with group {int(of.max())} of {groups}")
+    strange = of[(of < 0) | (of >= groups)]
+    if len(strange):
+        raise Unreadable(f"a {name} with group {int(strange[0])} of {groups}")
     return of

@@ -91,6 +91,7 @@ class QuantisedCheckpoint(Checkpoint):
 
     def loaded(self, device: torch.device) -> PreTrainedModel:
         """The model in memory, of numbers, for torch."""
+        loading.refuse_what_has_no_room(loading.parameters(self.config), self.dtype)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(self.config, dtype=self.dtype)
         with torch.no_grad():
             for name, parameter in model.named_parameters():

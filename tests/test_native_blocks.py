@@ -28,7 +28,13 @@ FOURS = {  # that no GGUF file has: format, inputs of a block, bytes before its 
 }
 KINDS = [*native.BLOCKS, *FOURS]
 FP4 = "MXFP4"  # whose scale is a power of two, in one byte
-HALVES: dict[str, tuple[int, ...]] = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+HALVES: dict[str, tuple[int, ...]] = {
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+}
 
 
 def sizes(kind: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +59,9 @@ def method(whole: Path) -> str:
 
 
 def main(held: Held) -> str:
-    return next(each for each in held if each.startswith(PATH) and each.endswith(("qweight", "packed")))
+    return next(
+        each for each in held if each.startswith(PATH) and each.endswith(("qweight", "packed"))
+    )
 
 
 def scales(held: Held) -> str:
@@ -89,8 +92,6 @@ TENSORS: dict[str, tuple[Callable[[Held, Held], object], str]] = {
 
 @pytest.mark.parametrize("case", TENSORS)
 def test_tensors_that_are_not_as_they_should_be(whole: Path, tmp_path: Path, case: str) -> None:
-    import re
-
     change, words = TENSORS[case]
     assert re.search(words, refused(whole, tmp_path, change))
 
@@ -129,38 +130,41 @@ def test_layouts_that_are_not_read(whole: Path, tmp_path: Path, case: str) -> No
     assert words in refused(whole, tmp_path, lambda _, config: config.update(said))
 
 
-def test_what_compressed_tensors_says_of_weights(whole: Path, tmp_path: Path) -> None:
+def of_group(held: Held, config: Held) -> Held:
+    group: Held = config["config_groups"]["group_0"]
+    return group
+
+
+PACKED: dict[str, tuple[Callable[[Held, Held], object], str]] = {
+    "8 bits": (
+        lambda held, config: of_group(held, config)["weights"].update(num_bits=8),
+        "weights of 8 bits",
+    ),
+    "floats": (
+        lambda held, config: of_group(held, config)["weights"].update(type="float"),
+        "weights of type float",
+    ),
+    "one scale": (
+        lambda held, config: of_group(held, config)["weights"].update(strategy="tensor"),
+        "scales by tensor",
+    ),
+    "activations": (
+        lambda held, config: of_group(held, config).update(input_activations={"num_bits": 8}),
+        "activations that are quantised too",
+    ),
+    "another shape": (
+        lambda held, _: held.update({f"{PATH}.weight_shape": torch.tensor([9, 9])}),
+        f"{PATH} has a weight_shape of [9, 9]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PACKED)
+def test_what_compressed_tensors_says_of_weights(whole: Path, tmp_path: Path, case: str) -> None:
     if method(whole) != "compressed-tensors":
         pytest.skip("of compressed-tensors")
-    for number, (name, value, words) in enumerate(
-        [
-            ("num_bits", 8, "weights of 8 bits"),
-            ("type", "float", "weights of type float"),
-            ("strategy", "tensor", "scales by tensor"),
-            ("symmetric", True, "has the shape|zeros"),
-        ][:3]
-    ):
-        text = refused(
-            whole,
-            tmp_path / str(number),
-            lambda _, config, name=name, value=value: config["config_groups"]["group_0"][
-                "weights"
-            ].update({name: value}),
-        )
-        assert words in text
-    quantised = {"num_bits": 8, "type": "int"}
-    text = refused(
-        whole,
-        tmp_path / "activations",
-        lambda _, config: config["config_groups"]["group_0"].update(input_activations=quantised),
-    )
-    assert "activations that are quantised too" in text
-    text = refused(
-        whole,
-        tmp_path / "shape",
-        lambda held, _: held.update({f"{PATH}.weight_shape": torch.tensor([9, 9])}),
-    )
-    assert f"{PATH} has a weight_shape of [9, 9]" in text
+    change, words = PACKED[case]
+    assert words in refused(whole, tmp_path, change)
 
 
 @pytest.mark.parametrize("wrong", [-1, 3, 1 << 30])

@@ -119,7 +119,9 @@ def _words(rows: Array, places: list[int]) -> Tensor:
     for column in range(made.shape[1]):
         for place, of in enumerate(places):
             if column * 8 + of < rows.shape[1]:
-                made[:, column] |= rows[:, column * 8 + of].astype(np.uint64) << np.uint64(4 * place)
+                made[:, column] |= rows[:, column * 8 + of].astype(np.uint64) << np.uint64(
+                    4 * place
+                )
     return torch.from_numpy(made.astype(np.uint32).view(np.int32))
 
 

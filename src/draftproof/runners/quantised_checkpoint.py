@@ -199,7 +199,9 @@ def _check(
             raise loading.Refused(f"{folder} lacks {path}.{part}: fetch the whole checkpoint again")
         if stored is not None and (stored.shape not in is_.shapes or stored.kind not in is_.types):
             shapes = " or ".join(map(str, is_.shapes))
-            raise _wrong(f"{path}.{part}", stored, f"the shape {shapes} in {' or '.join(is_.types)}")
+            raise _wrong(
+                f"{path}.{part}", stored, f"the shape {shapes} in {' or '.join(is_.types)}"
+            )
 
 
 def _wrong(name: str, found: Stored, wanted: str) -> ValueError:

@@ -96,7 +96,7 @@ IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69,
 
 
 def iq4_nl(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Blocks to the nearest, which the library does not write: a scale, then 32 places in a table."""
+    """Blocks to the nearest, which the library does not write: a scale, places in a table."""
     blocks = values.reshape(-1, 32)
     scales = (np.abs(blocks).max(1) / 127).astype(np.float16)[:, None]
     steps = blocks / np.maximum(scales.astype(np.float32), 1e-9)

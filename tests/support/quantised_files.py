@@ -77,7 +77,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Rounded:
-    """A matrix in whole numbers: a weight is scales[o, of[i]] * (integers[o, i] - zeros[o, of[i]])."""
+    """A matrix in whole numbers: a weight is scale * (integer - zero), both of its group."""
 
     integers: Array  # (out, in)
     zeros: Array  # (out, groups)

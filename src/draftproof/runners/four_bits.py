@@ -232,23 +232,27 @@ def _compressed(said: Mapping[str, Any]) -> Scheme:
     for name in ("kv_cache_scheme", "transform_config", "sparsity_config"):
         if said.get(name) and said[name] != {"format": "dense"}:
             raise Unreadable(f"a {name}, which is not read")
-    sizes, symmetric = set[int](), set[bool]()
-    for each in listed:
-        weights = each.get("weights") if isinstance(each, Mapping) else None
-        if not isinstance(weights, Mapping):
-            raise Unreadable("config_groups without weights, which are not read")
-        if each.get("input_activations") or each.get("output_activations"):
-            raise Unreadable("activations that are quantised too, and only weights are read")
-        if weights.get("type", "int") != "int":
-            raise Unreadable(f"weights of type {weights['type']}, and only int is read")
-        if (strategy := weights.get("strategy")) not in ("group", "channel"):
-            raise Unreadable(f"scales by {strategy}, and only those by group and channel are read")
-        size = weights.get("group_size") if strategy == "group" else -1
-        sizes |= _sizes(weights.get("num_bits"), size)
-        symmetric.add(weights.get("symmetric", True) is True)
+    each = [_of_group(group) for group in listed]
+    symmetric = {weights.get("symmetric", True) is True for weights, _ in each}
     if len(symmetric) > 1:
         raise Unreadable("modules with zeros and modules without, and only one of both is read")
-    return PackQuantized("compressed-tensors", frozenset(sizes), symmetric=symmetric.pop())
+    sizes = frozenset[int]().union(*(size for _, size in each))
+    return PackQuantized("compressed-tensors", sizes, symmetric=symmetric.pop())
+
+
+def _of_group(group: Any) -> tuple[Mapping[str, Any], frozenset[int]]:
+    """What compressed-tensors says of some modules' weights, and the sizes of their groups."""
+    weights = group.get("weights") if isinstance(group, Mapping) else None
+    if not isinstance(weights, Mapping):
+        raise Unreadable("config_groups without weights, which are not read")
+    if group.get("input_activations") or group.get("output_activations"):
+        raise Unreadable("activations that are quantised too, and only weights are read")
+    if weights.get("type", "int") != "int":
+        raise Unreadable(f"weights of type {weights['type']}, and only int is read")
+    if (strategy := weights.get("strategy")) not in ("group", "channel"):
+        raise Unreadable(f"scales by {strategy}, and only those by group and channel are read")
+    size = weights.get("group_size") if strategy == "group" else -1
+    return weights, _sizes(weights.get("num_bits"), size)
 
 
 def _sizes(bits: Any, group: Any) -> frozenset[int]:

@@ -52,6 +52,7 @@ class QuantisedCheckpoint(Checkpoint):
         self.shapes = {name: (shape[0], shape[-1]) for name, shape in shapes.items()}
         self.tied = HEAD not in shapes
         self._plans: dict[str, Plan] = {}
+        self._told = False
 
     @property
     def precision(self) -> str | None:
@@ -119,7 +120,7 @@ class QuantisedCheckpoint(Checkpoint):
             return self.scheme.groups(lambda part: self._part(name, part), *self.shapes[name])
         except Unreadable as error:
             raise loading.Refused(
-                f"{name.removesuffix(WEIGHT)} has {error}: the checkpoint is damaged, fetch it again"
+                f"{name.removesuffix(WEIGHT)} has {error}: it is damaged, fetch it again"
             ) from error
 
     def _integers(self, name: str) -> Tensor:
@@ -134,7 +135,7 @@ class QuantisedCheckpoint(Checkpoint):
 
     def _tell(self, name: str, why: str) -> None:
         """Once for a checkpoint."""
-        if not getattr(self, "_told", False):
+        if not self._told:
             LOG.warning("%s and what is like it is computed in bfloat16: %s", name, why)
         self._told = True
 

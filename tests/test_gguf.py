@@ -21,6 +21,8 @@ from draftproof.gguf.reader import read
 from draftproof.gguf.tokenizer import of_gguf
 from draftproof.gguf.weights import Tensors
 from draftproof.runners import gguf_checkpoint
+from draftproof.runners.base import Work
+from draftproof.tree import TokenTree
 
 KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 PROMPT = [5, 9, 33, 21]
@@ -117,6 +119,22 @@ def test_the_native_runner_reads_it_tensor_by_tensor(tmp_path: Path) -> None:
     assert [each.token_ids for each in ours.generate(prompts, GREEDY)] == [
         each.token_ids for each in own.generate(prompts, GREEDY)
     ]
+
+
+@pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
+@pytest.mark.parametrize("kind", ["MXFP4", "IQ4_NL"])
+def test_tables_of_four_bits_are_multiplied_as_they_lie(tmp_path: Path, kind: str) -> None:
+    """Close to the file's own numbers in float32: activations alone are rounded."""
+    file = gguf_files.write(tmp_path / "m.gguf", made("llama"), kind)
+    ids = torch.tensor([[5, 9, 33, 21, 60, 3, 41]])
+    numbers = gguf_checkpoint.load(file, dtype=torch.float32, device=torch.device("cpu"))
+    want = numbers(ids).logits[0]
+    with dp.LLM(file, speculate=None) as llm:
+        assert "native" in llm.runner.name and llm.runner.precision == kind.lower()
+        work = Work(0, [], TokenTree.chain(ids[0].tolist()))
+        (output,) = llm.runner.forward([work])
+        off = (output.logits - want).norm() / (want - want.mean(-1, keepdim=True)).norm()
+    assert off < 0.12
 
 
 def test_a_folder_with_one_file_and_a_draft(tmp_path: Path) -> None:

@@ -92,12 +92,26 @@ def permuted(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     return halves.swapaxes(1, 2).reshape(values.shape)
 
 
+IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+
+
+def iq4_nl(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Blocks to the nearest, which the library does not write: a scale, places in a table."""
+    blocks = values.reshape(-1, 32)
+    scales = (np.abs(blocks).max(1) / 127).astype(np.float16)[:, None]
+    steps = blocks / np.maximum(scales.astype(np.float32), 1e-9)
+    places = np.abs(steps[..., None] - IQ4).argmin(-1).astype(np.uint8)
+    made = np.concatenate([scales.view(np.uint8), places[:, :16] | places[:, 16:] << 4], 1)
+    return made.reshape(*values.shape[:-1], -1)
+
+
 def _add(writer: gguf.GGUFWriter, name: str, values: NDArray[np.float32], kind: str) -> None:
     if values.ndim == 1 or kind == "F32":
         writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
     else:
         number = gguf.GGMLQuantizationType[kind]
-        writer.add_tensor(name, gguf.quants.quantize(values, number), raw_dtype=number)
+        data = iq4_nl(values) if kind == "IQ4_NL" else gguf.quants.quantize(values, number)
+        writer.add_tensor(name, data, raw_dtype=number)
 
 
 def _vocabulary(writer: gguf.GGUFWriter, tokenizer: Any, pre: str) -> None:

@@ -22,7 +22,7 @@ from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 import draftproof
-from draftproof import bundled, clock, native
+from draftproof import bundled, clock, native, quality
 from draftproof.cli import opening
 from draftproof.methods import METHODS
 from draftproof.runners import costs, kept
@@ -97,7 +97,12 @@ def of_model(given: SimpleNamespace) -> dict[str, Any]:
         source = "kept from earlier runs" if known.passes else "estimated: add --measure"
         if given.measure:
             source = f"measured, {measure(llm.runner, known)} passes"
-        return {"of": kept.description(llm.runner), "from": source, **known.learnt()}
+        return {
+            "of": kept.description(llm.runner),
+            "from": source,
+            "weight_bytes": quality.weight_bytes(llm),
+            **known.learnt(),
+        }
 
 
 def _state(reason: str | None = None, **more: Any) -> dict[str, Any]:
@@ -205,7 +210,8 @@ def _costs(found: dict[str, Any]) -> tuple[str, str]:
     of, seconds = found["of"], {int(rows): each for rows, each in found["costs"].items()}
     listed = ", ".join(f"{rows}: {seconds[rows] / seconds[1]:.2f}" for rows in ROWS)
     told = f"1 row {seconds[1] * 1e3:.3g} ms; {listed} of that ({found.get('from', 'kept')})"
+    size = f", {found['weight_bytes'] / 1e6:.1f} MB of weights" if "weight_bytes" in found else ""
     return (
         f"costs {of['model']}",
-        f"{of['runner']}, {of['precision']}, {of['threads']} threads: {told}",
+        f"{of['runner']}, {of['precision']}{size}, {of['threads']} threads: {told}",
     )

@@ -33,8 +33,8 @@ def run(given: SimpleNamespace) -> int:
         raise ValueError("--window must be 2 or more: a token is judged behind another one")
     target = opening.target(given)
     lies = hub.fetched(target, given.revision)
-    precisions = _precisions(given, lies)
     config = choice.configuration(lies, **opening.hub_options(given))
+    precisions = _precisions(given, lies, config)
     limit = loading.length_limit(config.get_text_config(), None)
     if given.max_tokens >= limit:
         raise ValueError(f"--max-tokens {given.max_tokens} does not fit in the model's {limit}")
@@ -95,14 +95,15 @@ def _show(found: quality.Quality, about: dict[str, Any], given: SimpleNamespace)
     console.print("written:", ", ".join(map(str, paths)))
 
 
-def _precisions(given: SimpleNamespace, target: str) -> list[str]:
+def _precisions(given: SimpleNamespace, target: str, config: Any) -> list[str]:
     """Those that are asked for, in order; what the machine has of the usual ones else."""
     listed = [name.strip() for value in given.dtype or () for name in value.split(",")]
     names = list(dict.fromkeys(filter(None, listed)))
     for name in names:
         if name not in QUANTISED:
             loading.pick_dtype(name)  # an unknown one is refused before anything is loaded
-    if not names and gguf_file(target) is not None:
+    quantised = gguf_file(target) is not None or hasattr(config, "quantization_config")
+    if not names and quantised:
         return ["auto"]  # as it lies
     return names or (["bfloat16", INT8] if native_runs(given.device) else ["bfloat16"])
 

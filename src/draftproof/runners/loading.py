@@ -127,7 +127,16 @@ def _refuse_what_does_not_fit(folder: Path, config: Any, dtype: torch.dtype | No
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     own = getattr(config, "dtype", None)
     factor = dtype.itemsize / own.itemsize if dtype and isinstance(own, torch.dtype) else 1.0
-    needed, room = stored * factor, available_bytes(torch.device("cpu"))
+    _refuse_without_room(stored * factor)
+
+
+def refuse_what_has_no_room(count: int | None, dtype: torch.dtype) -> None:
+    """Raise `Refused` where so many numbers do not fit in memory; None: nobody knows how many."""
+    _refuse_without_room((count or 0) * dtype.itemsize)
+
+
+def _refuse_without_room(needed: float) -> None:
+    room = available_bytes(torch.device("cpu"))
     if room is not None and needed > room:
         raise Refused(
             f"the weights take {needed / 1e9:.3g} GB on torch and {room / 1e9:.3g} GB are free: "

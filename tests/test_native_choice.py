@@ -176,6 +176,8 @@ def test_more_threads_than_cores_work_and_are_told(caplog: pytest.LogCaptureFixt
     finally:
         torch.set_num_threads(before)
     assert "16 threads on" in caplog.text
+    slower = native.kernels() not in choice.WITH_BFLOAT16
+    assert (f"bfloat16 here: {native.kernels()} kernels, slower" in caplog.text) == slower
 
 
 def test_another_llm_is_shared_as_it_is() -> None:

@@ -22,6 +22,7 @@ from draftproof.runners.native import NativeRunner
 from draftproof.runners.team import Team
 from draftproof.runners.weights import LoadedWeights
 from draftproof.tree import TokenTree
+from native_models import SETS
 
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 
@@ -130,7 +131,7 @@ def test_a_token_that_the_model_does_not_have(place: str, token: int) -> None:
 # --- overflow -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernels", ["portable", "avx2", "avx512", "amx"])
+@pytest.mark.parametrize("kernels", SETS)
 def test_a_token_that_overflows_changes_no_sibling(kernels: str) -> None:
     """Nor what comes after it: its slots hold NaN until they are written anew."""
     if not native.library().dp_kernels(kernels.encode()):

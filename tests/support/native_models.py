@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import platform
 from collections.abc import Sequence
 from functools import cache
 from random import Random
@@ -27,7 +28,8 @@ from draftproof.runners.weights import LoadedWeights
 from draftproof.tree import TokenTree
 
 V = 99
-SETS = ("portable", "avx2", "avx512", "amx")
+ARM = platform.machine().lower() in ("aarch64", "arm64")
+SETS = ("portable", *(("neon", "neon-dot", "neon-matrix") if ARM else ("avx2", "avx512", "amx")))
 PRECISIONS = ("bfloat16", "int8", "int4")
 FORMATS: dict[str, Any] = {  # of those that are not bfloat16
     "bfloat16": "bfloat16",

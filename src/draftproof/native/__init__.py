@@ -211,7 +211,7 @@ def found() -> ctypes.CDLL | None:
 
 
 def kernels() -> str:
-    """The instruction set that runs here: amx, avx512, avx2 or portable. Raises `Missing`."""
+    """The kernels that run here, named as `dp_kernels` names them. Raises `Missing`."""
     name: bytes = library().dp_kernels(b"")
     return name.decode()
 

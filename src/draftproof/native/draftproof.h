@@ -100,7 +100,8 @@ typedef struct {
 } dp_pass;
 
 DP_API int32_t dp_version(void);
-// The kernels that run here: "amx", "avx512", "avx2" or "portable". Names a set, "" the best of them.
+// The kernels that run here: "amx", "avx512" or "avx2", on ARM "neon-matrix", "neon-dot" or "neon", or
+// "portable". Names a set, "" the best of them.
 DP_API const char *dp_kernels(const char *wanted);
 // Why the best set that the processor could run is not taken, a sentence, or "".
 DP_API const char *dp_kernels_missed(void);

@@ -5,6 +5,8 @@
 #include <cpuid.h>
 
 #include "amx.h"
+#elif defined(DP_ARM)
+#include "arm.h"
 #endif
 #if defined(DP_AMX)
 #include <sys/syscall.h>
@@ -62,6 +64,12 @@ const Kernels *pick_kernels(const char *name) {
 #if defined(DP_X86)
   if (has_avx512()) runnable[count++] = &kAvx512;
   if (has_avx2()) runnable[count++] = &kAvx2;
+#elif defined(DP_ARM)
+#if defined(DP_ARM_MORE)
+  if (arm::has_matrix()) runnable[count++] = &kNeonMatrix;
+  if (arm::has_dot()) runnable[count++] = &kNeonDot;
+#endif
+  runnable[count++] = &kNeon;
 #endif
   runnable[count++] = &kPortable;
   if (!*name) return runnable[0];
@@ -78,6 +86,8 @@ const char *missed_kernels() {
   }
 #elif defined(DP_X86)
   if (has_amx()) return "AMX is there, but the kernels were built without it";
+#elif defined(DP_ARM) && !defined(DP_ARM_MORE)
+  if (arm::has_dot()) return "dot products are there, but the kernels were built without them";
 #endif
   return "";
 }

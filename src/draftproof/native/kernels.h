@@ -57,6 +57,11 @@ extern const Kernels kAvx2, kAvx512;
 // Tiles of rows that are prepared as for kAvx512.
 void amx_bf16(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
 void amx_int8(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
+#elif defined(DP_ARM)
+extern const Kernels kNeon;
+#if defined(DP_ARM_MORE)
+extern const Kernels kNeonDot, kNeonMatrix;
+#endif
 #endif
 
 // The set of that name, the best for "", or null when it does not run here.

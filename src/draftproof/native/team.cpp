@@ -32,6 +32,17 @@ class FlushDenormals {
 
  private:
   unsigned before_;
+#elif defined(__aarch64__)
+  FlushDenormals() {
+    asm volatile("mrs %0, fpcr" : "=r"(before_));
+    set(uint64_t(1) << 24);  // to the nearest, and products of bf16 as every processor has them
+  }
+  ~FlushDenormals() { set(before_); }
+
+ private:
+  static void set(uint64_t control) { asm volatile("msr fpcr, %0" : : "r"(control)); }
+
+  uint64_t before_;
 #else
   FlushDenormals() {}
 #endif

@@ -38,6 +38,7 @@ from draftproof.runners.torch import TorchRunner
 RUNNERS = ("auto", "torch", "native")
 INT8 = "int8"
 QUANTISED = (INT8, "int4")
+WITH_BFLOAT16 = ("amx", "avx512", "neon-matrix")  # kernels whose instructions multiply it
 LOG = logging.getLogger("draftproof")
 
 
@@ -207,8 +208,8 @@ def _native(
     lying = None if weights is None else weights.precision
     precision = quantised or lying or "bfloat16"
     made = on_native(model, precision=precision, team=team, weights=weights, **options)
-    if precision == "bfloat16" and native.kernels() not in ("amx", "avx512"):
-        say_once(f"no AVX512 with BF16 and VNNI here: {native.kernels()} kernels, slower")
+    if precision == "bfloat16" and native.kernels() not in WITH_BFLOAT16:
+        say_once(f"no instructions for bfloat16 here: {native.kernels()} kernels, slower")
     return made
 
 

@@ -1,0 +1,205 @@
+// What the sets of NEON share: the generic loops for registers of four floats, products of bf16 as
+// floats, and the list of tiles. The includer brings `Sums` for integers (sums_neon.inl).
+#include "kernels.h"
+
+#include <arm_neon.h>
+
+namespace {
+inline float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+}  // namespace
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"  // most have faster ones here
+#include "generic.inl"
+#pragma GCC diagnostic pop
+
+#include "blocks_neon.inl"
+#include "sums_neon.inl"
+
+namespace {
+
+// The even and the odd ones of four pairs of bf16.
+inline float32x4_t even_of(uint32x4_t pairs) { return vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16)); }
+inline float32x4_t odd_of(uint32x4_t pairs) {
+  return vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff0000u)));
+}
+
+// Products of bf16 as floats, fused: every sum in the order of its inputs.
+struct Floats {
+  static constexpr int kRows = 4, kInputs = 128;  // whose weights stay in the nearest cache
+
+  // out[r][column] += the products of rows of floats, `apart` from one another, with pairs of bf16
+  // of kSome quads of columns, `step` pairs from one to the next.
+  template <int kCount, int kSome>
+  static void add(const uint32_t *w, int step, const float *x, int apart, int count,
+                  float *const *out, int column) {
+    float32x4_t sum[kCount][kSome];
+#pragma GCC unroll 4
+    for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 8
+      for (int q = 0; q < kSome; ++q) sum[r][q] = vld1q_f32(out[r] + column + kQuad * q);
+    }
+    for (int i = 0; i < count; i += 2, w += step) {
+      float32x2_t input[kCount];
+#pragma GCC unroll 4
+      for (int r = 0; r < kCount; ++r) input[r] = vld1_f32(x + r * apart + i);
+#pragma GCC unroll 8
+      for (int q = 0; q < kSome; ++q) {
+        const uint32x4_t pairs = vld1q_u32(w + kQuad * q);
+        const float32x4_t even = even_of(pairs), odd = odd_of(pairs);
+#pragma GCC unroll 4
+        for (int r = 0; r < kCount; ++r) {
+          sum[r][q] = vfmaq_lane_f32(sum[r][q], even, input[r], 0);
+          sum[r][q] = vfmaq_lane_f32(sum[r][q], odd, input[r], 1);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 8
+      for (int q = 0; q < kSome; ++q) vst1q_f32(out[r] + column + kQuad * q, sum[r][q]);
+    }
+  }
+
+  // The same of `columns` columns.
+  template <int kCount>
+  static void add_all(const uint32_t *w, const float *x, int apart, int count, int columns,
+                      float *const *out) {
+    constexpr int kSome = 4;
+    for (int column = 0; column < columns; column += kSome * kQuad) {
+      add<kCount, kSome>(w + column, columns, x, apart, count, out, column);
+    }
+  }
+
+  static void add_all(const uint32_t *w, const float *x, int apart, int count, int columns, int rows,
+                      float *const *out) {
+    switch (rows) {
+      case 1: return add_all<1>(w, x, apart, count, columns, out);
+      case 2: return add_all<2>(w, x, apart, count, columns, out);
+      case 3: return add_all<3>(w, x, apart, count, columns, out);
+      default: return add_all<4>(w, x, apart, count, columns, out);
+    }
+  }
+
+  static void tile(const char *panel, const char *x, int64_t stride, int inputs, int rows,
+                   float *out) {
+    float some[kRows * kInputs];
+    std::memset(out, 0, rows * kPanel * sizeof(float));
+    for (int begin = 0; begin < inputs; begin += kInputs, panel += kInputs * kPanel * 2) {
+      const int count = inputs - begin < kInputs ? inputs - begin : kInputs;
+      const uint32_t *w = reinterpret_cast<const uint32_t *>(panel);
+      for (int first = 0; first < rows; first += kRows) {
+        const int together = rows - first < kRows ? rows - first : kRows;
+        float *to[kRows];
+        for (int r = 0; r < together; ++r) {
+          const char *row = x + (first + r) * stride;
+          const uint16_t *from = reinterpret_cast<const uint16_t *>(row) + begin;
+          for (int i = 0; i < count; ++i) some[r * kInputs + i] = from_bf16(from[i]);
+          to[r] = out + (first + r) * kPanel;
+        }
+        if (together == 1) {  // half the columns have too few sums to keep the processor busy
+          add<1, kPanel / kQuad>(w, kPanel, some, kInputs, count, to, 0);
+        } else {
+          add_all(w, some, kInputs, count, kPanel, together, to);
+        }
+      }
+    }
+  }
+
+  static void scores(const uint16_t *keys, int blocks, const uint16_t *const *q, int pairs,
+                     int head_dim, float *const *out) {
+    float some[kPairs * kMostHeadDim], *to[kPairs];
+    for (int p = 0; p < pairs; ++p) {
+      for (int i = 0; i < head_dim; ++i) some[p * kMostHeadDim + i] = from_bf16(q[p][i]);
+      std::memset(out[p], 0, blocks * kLanes * sizeof(float));
+      to[p] = out[p];
+    }
+    const uint32_t *k = reinterpret_cast<const uint32_t *>(keys);
+    for (int b = 0; b < blocks; ++b, k += head_dim / 2 * kLanes) {
+      add_all(k, some, kMostHeadDim, head_dim, kLanes, pairs, to);
+      for (int p = 0; p < pairs; ++p) to[p] += kLanes;
+    }
+  }
+};
+
+// 16 elements of the head at a time, all pairs: their sums stay in registers over the whole context.
+template <int kCount>
+void weigh_of(const uint16_t *values, int64_t n, const float *const *weights, int head_dim,
+              float *const *acc, int at) {
+  constexpr int kSome = kLanes / kQuad;
+  float32x4_t sum[kCount][kSome];
+#pragma GCC unroll 4
+  for (int p = 0; p < kCount; ++p) {
+#pragma GCC unroll 4
+    for (int q = 0; q < kSome; ++q) sum[p][q] = vld1q_f32(acc[p] + at + kQuad * q);
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    float32x4_t value[kSome];
+#pragma GCC unroll 2
+    for (int q = 0; q < kSome; q += 2) {
+      const uint16x8_t eight = vld1q_u16(values + j * head_dim + at + kQuad * q);
+      value[q] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(eight), 16));
+      value[q + 1] = vreinterpretq_f32_u32(vshll_high_n_u16(eight, 16));
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < kCount; ++p) {
+#pragma GCC unroll 4
+      for (int q = 0; q < kSome; ++q) sum[p][q] = vfmaq_n_f32(sum[p][q], value[q], weights[p][j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < kCount; ++p) {
+#pragma GCC unroll 4
+    for (int q = 0; q < kSome; ++q) vst1q_f32(acc[p] + at + kQuad * q, sum[p][q]);
+  }
+}
+
+void weigh_together(const uint16_t *values, int64_t n, const float *const *weights, int pairs,
+                    int head_dim, float *const *acc) {
+  for (int at = 0; at < head_dim; at += kLanes) {
+    switch (pairs) {
+      case 1: weigh_of<1>(values, n, weights, head_dim, acc, at); break;
+      case 2: weigh_of<2>(values, n, weights, head_dim, acc, at); break;
+      case 3: weigh_of<3>(values, n, weights, head_dim, acc, at); break;
+      default: weigh_of<4>(values, n, weights, head_dim, acc, at);
+    }
+  }
+}
+
+// Formats that have a loop here. The others take the generic one, which gives the same bits.
+template <class F>
+constexpr bool kHasLoop = false;
+template <> constexpr bool kHasLoop<Q8_0> = true;
+template <> constexpr bool kHasLoop<Q4_0> = true;
+template <> constexpr bool kHasLoop<Q4_1> = true;
+template <> constexpr bool kHasLoop<Q5_0> = true;
+template <> constexpr bool kHasLoop<Q5_1> = true;
+template <> constexpr bool kHasLoop<Q4_K> = true;
+template <> constexpr bool kHasLoop<Q5_K> = true;
+template <> constexpr bool kHasLoop<Q6_K> = true;
+
+template <class F, template <int, int> class Sums>
+constexpr Tiles tiles_of() {
+  if constexpr (kHasLoop<F>) return {kTileRows, prepare_groups, Whole<F, Sums>::tile};
+  return {kTileRows, prepare_groups, tile_blocks<F>};
+}
+
+// `Bf16` has the products of bf16: a tile's, and those of queries and keys.
+template <class Bf16, template <int, int> class Sums>
+constexpr Kernels set_of(const char *name) {
+  return {name,
+          {{kTileRows, prepare_bf16, Bf16::tile}, tiles_of<Q8_0, Sums>(), tiles_of<Q4_1, Sums>(),
+           tiles_of<Q4_0, Sums>(), tiles_of<Q5_0, Sums>(), tiles_of<Q5_1, Sums>(),
+           tiles_of<Q4_K, Sums>(), tiles_of<Q5_K, Sums>(), tiles_of<Q6_K, Sums>()},
+          norm, to_bf16, rotate, swiglu, Bf16::scores, softmax, weigh_together, argmax, gumbel,
+          soften, max_of};
+}
+
+constexpr bool complete(const Kernels &set) {
+  for (const Tiles &each : set.tiles) {
+    if (!each.tile) return false;
+  }
+  return true;
+}
+
+}  // namespace

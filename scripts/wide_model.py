@@ -1,9 +1,9 @@
 """A small model of width 512, whose weights K-quants fit: `python scripts/wide_model.py`.
 
-Their blocks are of 256 inputs, which divides neither the bundled target's widths nor SmolLM2's. A few
-channels of each `down_proj`'s input begin much larger than the rest, because real models have such
-and a model that was only trained for minutes has none. It is not shipped: tests that want it are
-skipped without it. An interrupted run goes on where it stopped.
+Their blocks are of 256 inputs, which divides neither the bundled target's widths nor SmolLM2's. A
+few channels of each `down_proj`'s input begin much larger than the rest, because real models have
+such and a model that was only trained for minutes has none. It is not shipped: tests that want it
+are skipped without it. An interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from torch import Tensor
+from train_target import fit, sources
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from draftproof.bundled import MODELS
@@ -22,7 +23,6 @@ from draftproof.training import checkpoint
 from draftproof.training.data.rows import pack
 from draftproof.training.jobs import card, setup
 from draftproof.training.trainer import Plan
-from train_target import fit, sources
 
 LENGTH, ROWS = 512, 4  # of a step
 HELD_OUT = 16  # documents
@@ -42,10 +42,14 @@ def beginning(size: int) -> LlamaForCausalLM:
     """A model that knows nothing, its outliers planted: what training makes of them is its own."""
     torch.manual_seed(0)
     ends = {"bos_token_id": 0, "eos_token_id": 0}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=size, tie_word_embeddings=True, **ends, **SHAPE))
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=size, tie_word_embeddings=True, **ends, **SHAPE)
+    )
     with torch.no_grad():
         for number, layer in enumerate(model.model.layers):
-            channels = [(37 * number + 251 * i) % SHAPE["intermediate_size"] for i in range(OUTLIERS)]
+            channels = [
+                (37 * number + 251 * i) % SHAPE["intermediate_size"] for i in range(OUTLIERS)
+            ]
             layer.mlp.gate_proj.weight[channels] *= FACTOR
             layer.mlp.up_proj.weight[channels] *= FACTOR
             layer.mlp.down_proj.weight[:, channels] /= FACTOR

@@ -24,7 +24,7 @@ STEP = "scheduler drafts turns"
 OFFER = "drafting.base drafting.adopting"
 TABLE = f"""
 tree                    <-  | torch
-foreign_names kinds     <-
+foreign_names kinds allocator <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 hub                     <-  | huggingface_hub
 gguf gguf.*             <- gguf.* | torch transformers numpy tokenizers gguf
@@ -34,6 +34,7 @@ runners.gguf_checkpoint <- native gguf.* runners.checkpoint runners.weights | to
 runners.choice          <- native gguf.* runners runners.* | torch
 runners.costs           <- tree clock runners.base runners.kept runners.takeover | torch numpy
 runners.kept            <- clock | torch platformdirs
+runners.packed_files    <-  | numpy platformdirs
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree
@@ -67,7 +68,7 @@ training.jobs training.jobs.* <- * !server !server.* !cli !cli.* !demo.* !bench.
 training training.*     <- runners runners.* heads.* analysis bundled training.*
 server server.* cli cli.* draftproof __main__ <- *
 native native.*         <- native native.*
-text                    <- detokenizer hub gguf.*
+text                    <- allocator detokenizer hub gguf.*
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors

@@ -41,9 +41,7 @@ def run(given: SimpleNamespace) -> int:
     if tokenizer is not None:  # before the weights, which may be large
         _give_template(tokenizer, given.model, given.chat_template, given.system)
     kept = {"prefix_cache": True, "cache_weights": given.cache_weights}
-    with opening.load(
-        given, tokenizer=tokenizer, speculate=speculate, max_batch=1, **kept
-    ) as llm:
+    with opening.load(given, tokenizer=tokenizer, speculate=speculate, max_batch=1, **kept) as llm:
         if llm.tokenizer is None:
             raise ValueError(f"{given.model} came without a tokenizer, and a conversation is text")
         own = defaults.given(given.context)

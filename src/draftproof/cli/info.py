@@ -189,7 +189,7 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for each in found["costs"]:
         yield _costs(each)
     if sizes := found["weights"]["bytes"]:
-        of = f"{len(sizes)} models, {sum(sizes) / 1e6:.3g} MB"
+        of = f"{len(sizes)} files, {sum(sizes) / 1e6:.3g} MB"
         yield "packed weights", f"{of}, in {found['weights']['folder']}"
     for name, state in found["bundled"].items():
         size = ""

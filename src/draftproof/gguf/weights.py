@@ -86,7 +86,7 @@ class Tensors:
         return self._in_halves(name, rows) if self.file.architecture == "llama" else rows
 
     def let_go(self, module: str) -> None:
-        """The pages of a module's tensors, or of all ("") leave memory, until they are read again."""
+        """Pages of a module's tensors, or of all (""), leave memory; who looks reads them again."""
         names = [stored_name(f"{module}.{leaf}") for leaf in ("weight", "bias")]
         for name in names if module else self.file.tensors:
             if (stored := self.file.tensors.get(name)) is not None:

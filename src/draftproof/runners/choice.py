@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 

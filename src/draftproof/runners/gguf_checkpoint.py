@@ -44,7 +44,7 @@ class GgufCheckpoint(Checkpoint):
         return Blocks(native.BLOCKS[kind], self.tensors.rows(place), (shape[0], shape[1]))
 
     def drop(self, module: str) -> None:
-        """Pages of the file that nobody asks for again would stay in memory beside what was packed."""
+        """Else pages of the file stay in memory beside what was packed of them."""
         self.tensors.let_go(module)
 
     def __contains__(self, name: str) -> bool:

@@ -56,14 +56,14 @@ class PackedFile:
                 if file.read(len(MAGIC)) != MAGIC:
                     return None
                 header = json.loads(file.readline(MOST_HEADER))
-                begin = _round_up(file.tell())
-                if header["of"] != self.of or os.fstat(file.fileno()).st_size != begin + size:
+                of, sums, begin = header["of"], header["sums"], _round_up(file.tell())
+                if of != self.of or os.fstat(file.fileno()).st_size != begin + size:
                     return None
                 held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
         weights = np.frombuffer(held, np.uint8, size, begin)
-        return weights if header["sums"] == _sums(weights) else None
+        return weights if sums == _sums(weights) else None
 
     def write(self, weights: Bytes) -> bool:
         """Keep them for the next load. False where that fails, which is said once."""

@@ -165,6 +165,8 @@ class Packed:
             window = window_of(weights.config, number)
             self._vector(native.WINDOW, number, torch.tensor([float(window)]), "window")
         self._matrix(native.HEAD, 0, weights, HEAD, "lm_head")
+        if not weights.tied:
+            weights.drop(HEAD)
         packed = self.formats.of(native.EMBEDDINGS, 0) >= 0
         if packed:
             self._matrix(native.EMBEDDINGS, 0, weights, EMBEDDINGS, "embed_tokens")

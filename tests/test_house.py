@@ -25,7 +25,7 @@ OFFER = "drafting.base drafting.adopting"
 WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_core"
 TABLE = f"""
 tree                    <-  | torch
-foreign_names kinds     <-
+foreign_names kinds allocator <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 hub                     <-  | huggingface_hub
 gguf gguf.*             <- gguf.* | torch transformers numpy tokenizers gguf
@@ -37,6 +37,7 @@ runners.quantised_checkpoint <- hub runners.* | torch transformers
 runners.choice          <- native gguf.* runners runners.* | torch
 runners.costs           <- tree clock runners.base runners.kept runners.takeover | torch numpy
 runners.kept            <- clock | torch platformdirs
+runners.packed_files    <-  | numpy platformdirs
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree
@@ -75,7 +76,7 @@ training training.*     <- runners runners.* heads.* analysis bundled training.*
 server server.*         <- llm request intake counts text sampling sampling.* server.* {WEB}
 cli cli.* draftproof __main__ <- *
 native native.*         <- native native.*
-text                    <- detokenizer hub gguf.*
+text                    <- allocator detokenizer hub gguf.*
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors

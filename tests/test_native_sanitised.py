@@ -23,7 +23,7 @@ pytestmark = [
 ]
 FLAGS = {
     "thread": ("-fsanitize=thread",),
-    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "address": compiled.ADDRESS,
 }
 WORDS = {
     "race": ("thread", "data race"),
@@ -77,13 +77,7 @@ def test_generation_from_python(built: Path) -> None:
     """With torch in the process only the address sanitiser can tell what is ours."""
     if built.name != "address":
         return
-    flags = ("-O1", "-g", *FLAGS["address"])
-    library = compiled.build(built, "kernels.so", [], *flags, link=["-shared"])
-    runtime = [
-        subprocess.check_output(["c++", f"-print-file-name={name}"], text=True).strip()
-        for name in ("libasan.so", "libubsan.so")
-    ]
-    more = {"LD_PRELOAD": " ".join(runtime), "ASAN_OPTIONS": "detect_leaks=0"}
+    library, more = compiled.sanitised(built)
     program = compiled.SUPPORT / "native_workload.py"
     done = run(sys.executable, program, library, **more)
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr[-6000:]

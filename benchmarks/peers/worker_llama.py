@@ -79,6 +79,20 @@ class LlamaCpp:
             done.append(self._best())
         return written(done, time.perf_counter() - began)
 
+    def logits(self, ids: Sequence[int]) -> Any:
+        """(T, V) in float32, behind every token of a text that begins with these."""
+        self.cached = 0
+        self.api.llama_memory_clear(self.memory, False)
+        self._decode(ids, 0, every=True)
+        rows = self.api.llama_get_logits(self.context)
+        return numpy.ctypeslib.as_array(rows, (len(ids), self.vocabulary)).copy()
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self.api.llama_batch_free(self.batch)
+        self.api.llama_free(self.context)
+        self.api.llama_model_free(self.model)
+
     def _refuse_to_sample(self) -> None:
         if self.options.temperature:
             raise NotOffered("llama.cpp is measured greedily only")
@@ -154,9 +168,10 @@ def _bindings(tools: Path, programs: Path) -> ModuleType:
 
 
 def _version(programs: Path) -> str:
-    done = subprocess.run(
-        [str(programs / "llama-completion"), "--version"], capture_output=True, text=True
-    )
+    program = programs / "llama-completion"
+    if not program.exists():  # only the library was built
+        return "unknown"
+    done = subprocess.run([str(program), "--version"], capture_output=True, text=True)
     found = re.search(r"version: (.+)", done.stdout + done.stderr)
     return found[1] if found else "unknown"
 

@@ -15,6 +15,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+IN_THE_NAME = "a file is named with its model: dp.LLM('owner/name/FILE.gguf')"
 ONE_DEVICE = "there is none, a model runs on one device: drop it"
 NO_BEAMS = "beam search is not supported: drop it, or sample several with n="
 LLM = {
@@ -27,7 +28,10 @@ LLM = {
     "draft_model": "use speculate=dp.DraftModel(...)",
     "enable_prefix_caching": "use prefix_cache=True",
     "download_dir": "set the variable HF_HOME: what is fetched lies there",
+    "file": IN_THE_NAME,
+    "filename": IN_THE_NAME,
     "enforce_eager": "nothing is compiled here: drop it",
+    "gguf_file": IN_THE_NAME,
     "generation_config": "use dp.SamplingParams.from_model(llm)",
     "gpu_memory_utilization": "caches take what requests need: use max_batch= and max_length=",
     "kv_cache_dtype": "keys and values are kept as the model computes them: drop it",
@@ -37,6 +41,7 @@ LLM = {
     "max_model_len": "use max_length=",
     "max_num_seqs": "use max_batch=",
     "max_seq_len": "use max_length=",
+    "model_file": IN_THE_NAME,
     "model_path": "the model is the first argument: dp.LLM(model)",
     "n_batch": "use max_batch=, the number of requests that run at once",
     "n_ctx": "use max_length=",

@@ -55,6 +55,7 @@ class LLM(metaclass=Explained):
     values may take, of the model and its drafts, also as "8GB" or "auto", most of what is free: a
     request waits until all that it may need is there. None: no bound. itl_target: milliseconds that
     a request that writes may wait while prompts of others are read; None: four of its passes.
+    cache_weights: packed weights stay in the user's cache folder, and are mapped at the next load.
 
     Raises `ValueError`, in one sentence, for whatever cannot run.
     """
@@ -82,6 +83,7 @@ class LLM(metaclass=Explained):
         prefix_cache: bool = False,
         itl_target: float | None = None,
         kv_memory: int | str | None = None,
+        cache_weights: bool = False,
     ) -> None:
         if max_batch < 1 or (itl_target is not None and not itl_target > 0):
             raise ValueError("max_batch must be 1 or more, and itl_target above 0 ms")
@@ -97,13 +99,15 @@ class LLM(metaclass=Explained):
         room["parked"] = PARKED * max_batch if prefix_cache and kv_memory is not None else 0
         if isinstance(model, LLM):
             model.engine.check_usable()
-            if (runner, device, dtype, threads, revision) != ("auto", "auto", "auto", None, None):
+            own = (runner, device, dtype, threads, revision, cache_weights)
+            if own != ("auto", "auto", "auto", None, None, False):
                 raise ValueError("weights of another LLM are shared as they are: drop the options")
             self.runner = model.runner.again(**room)
             tokenizer = tokenizer or model.tokenizer
         else:
             asked: dict[str, Any] = {"runner": runner, "device": device, "dtype": dtype}
-            self.runner = choice.make(model, threads=threads, **asked, **options, **room)
+            asked |= {"threads": threads, "cache_weights": cache_weights}
+            self.runner = choice.make(model, **asked, **options, **room)
         self.tokenizer = load_tokenizer(model, tokenizer, options)
         self.max_length = self.runner.max_length
         self.end_ids = end_ids(self.runner.model, self.tokenizer)

@@ -17,6 +17,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from draftproof import hub
+from draftproof.allocator import give_back
 from draftproof.detokenizer import CHUNK, Detokenizer
 from draftproof.gguf.reader import located
 from draftproof.gguf.tokenizer import of_gguf
@@ -164,12 +165,20 @@ def load_tokenizer(model: Any, tokenizer: Any, options: dict[str, Any]) -> Any:
     name = tokenizer if tokenizer is not None else model
     if not isinstance(name, str | Path):
         return tokenizer  # any object with a tokenizer's calls, or None
+    try:
+        return _read(name, tokenizer is not None, options)
+    finally:
+        give_back()  # a vocabulary is copied as text on its way
+
+
+def _read(name: str | Path, asked_for: bool, options: dict[str, Any]) -> Any:
+    """asked_for: raise `ValueError` where there is none."""
     if (file := located(hub.fetched(name, options.get("revision")))) is not None:
         return of_gguf(file)
     try:
         return AutoTokenizer.from_pretrained(str(name), **options, **hub.options(str(name)))
     except (OSError, ValueError, KeyError) as error:
-        if tokenizer is None:
+        if not asked_for:
             return None  # a folder with weights only: token ids in, token ids out
         asked = isinstance(error, OSError) and not Path(name).is_dir()
         reason = hub.reason(error) if asked else " ".join(str(error).split())[:200]

@@ -80,6 +80,19 @@ def build(
     return folder / name
 
 
+ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def sanitised(folder: Path) -> tuple[Path, dict[str, str]]:
+    """The kernels under the address sanitiser, and the environment in which Python loads them."""
+    library = build(folder, "kernels.so", [], "-O1", "-g", *ADDRESS, link=["-shared"])
+    runtime = [
+        subprocess.check_output(["c++", f"-print-file-name={name}"], text=True).strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return library, {"LD_PRELOAD": " ".join(runtime), "ASAN_OPTIONS": "detect_leaks=0"}
+
+
 class Raw:
     """A model of random numbers in a library, and passes over it."""
 

@@ -62,6 +62,7 @@ def generate(
     threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    cache_weights: options.CacheWeights = False,
     stats: options.Stats = False,
     decisions: options.Decisions = False,
     as_json: options.AsJson = False,
@@ -100,6 +101,7 @@ def chat(
     threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    cache_weights: options.CacheWeights = False,
     quiet: options.Quiet = False,
 ) -> int:
     """Talk with a model; /help lists what can be said besides messages.

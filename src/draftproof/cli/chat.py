@@ -40,15 +40,14 @@ def run(given: SimpleNamespace) -> int:
     tokenizer = opening.tokenizer(given)
     if tokenizer is not None:  # before the weights, which may be large
         give_template(tokenizer, given.model, given.chat_template, given.system)
-    with opening.load(
-        given, tokenizer=tokenizer, speculate=speculate, max_batch=1, prefix_cache=True
-    ) as llm:
+    kept = {"prefix_cache": True, "cache_weights": given.cache_weights}
+    with opening.load(given, tokenizer=tokenizer, speculate=speculate, max_batch=1, **kept) as llm:
         if llm.tokenizer is None:
             raise ValueError(f"{given.model} came without a tokenizer, and a conversation is text")
         own = defaults.given(given.context)
         # Of a conversation's length and seed no config has a say.
-        kept = {"max_tokens", "stop", "seed"} | own
-        params, notes = defaults.completed(llm, params, kept, taken=True)
+        said = {"max_tokens", "stop", "seed"} | own
+        params, notes = defaults.completed(llm, params, said, taken=True)
         notes += defaults.idle(params, own)
         interactive = sys.stdin.isatty()
         if not given.quiet:

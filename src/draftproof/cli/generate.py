@@ -24,7 +24,8 @@ def run(given: SimpleNamespace) -> int:
     sources = opening.sources(given)
     speculate = methods.merged(given.method or [], sources, **opening.tuning(given))
     text = prompting.read(given.prompt, given.prompt_file)
-    with opening.load(given, speculate=speculate, max_batch=min(given.n, 8)) as llm:
+    room = {"max_batch": min(given.n, 8), "cache_weights": given.cache_weights}
+    with opening.load(given, speculate=speculate, **room) as llm:
         own = defaults.given(given.context)
         params, notes = defaults.completed(llm, params, own, taken=given.model_defaults)
         _tell(*notes, *defaults.idle(params, own))

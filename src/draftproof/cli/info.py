@@ -25,7 +25,7 @@ import draftproof
 from draftproof import bundled, clock, native, quality
 from draftproof.cli import opening
 from draftproof.methods import METHODS
-from draftproof.runners import costs, kept
+from draftproof.runners import costs, kept, packed_files
 from draftproof.runners.measuring import measure
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy")
@@ -86,6 +86,7 @@ def facts() -> dict[str, Any]:
             name: {"version": _version(name), "adds": adds} for name, adds in OPTIONAL.items()
         },
         "costs": [*kept.listed()],
+        "weights": {"folder": str(packed_files.folder()), "bytes": packed_files.kept()},
         "bundled": {name: _bundled(name) for name in ("target", "draft", "heads")},
     }
 
@@ -192,6 +193,9 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, f"{library['version'] or 'not installed'} ({library['adds']})"
     for each in found["costs"]:
         yield _costs(each)
+    if sizes := found["weights"]["bytes"]:
+        of = f"{len(sizes)} files, {sum(sizes) / 1e6:.3g} MB"
+        yield "packed weights", f"{of}, in {found['weights']['folder']}"
     for name, state in found["bundled"].items():
         size = ""
         if state["available"]:

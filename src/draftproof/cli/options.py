@@ -119,6 +119,9 @@ Revision = Annotated[str | None, option(LOADING, "Branch, tag or commit on the h
 TrustRemoteCode = Annotated[
     bool, option(LOADING, "Run the model's own code.", "--trust-remote-code")
 ]
+CacheWeights = Annotated[
+    bool, option(LOADING, "Keep packed weights on disk, for a quick start.", "--cache")
+]
 
 # Output
 Stats = Annotated[bool, option(OUTPUT, "A table on stderr at the end.", "--stats")]

@@ -56,12 +56,15 @@ def configuration(file: File) -> PreTrainedConfig:
     embeddings = file.tensors.get(TOP[EMBEDDINGS])
     if embeddings is None or len(embeddings.shape) != 2:
         raise ValueError(f"{file.path} has no {TOP[EMBEDDINGS]}: it is a vocabulary, or damaged")
+    layers = _size(file, "{arch}.block_count")
+    if (last := f"blk.{layers - 1}.attn_norm.weight") not in file.tensors:
+        raise ValueError(f"{file.path} lacks {last}: it is damaged, or of another kind")
     bias = {"attention_bias": "blk.0.attn_q.bias" in file.tensors}
     config: PreTrainedConfig = CONFIGS[architecture](
         architectures=[CLASSES[architecture]],
         vocab_size=embeddings.shape[0],
         hidden_size=hidden,
-        num_hidden_layers=_size(file, "{arch}.block_count"),
+        num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=_size(file, "{arch}.attention.head_count_kv", heads),
         head_dim=width,

@@ -73,6 +73,15 @@ class Stored:
     kind: str
     shape: tuple[int, ...]
     data: NDArray[np.uint8]  # a view of the file
+    file: mmap.mmap
+    begin: int  # of the data, in the file
+
+    def let_go(self) -> None:
+        """Its pages leave memory; whoever looks at `data` again reads them from the file again."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            begin = self.begin // mmap.PAGESIZE * mmap.PAGESIZE
+            size = self.begin + self.data.size - begin
+            self.file.madvise(mmap.MADV_DONTNEED, begin, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,7 @@ class File:
     path: Path
     fields: dict[str, Any]
     tensors: dict[str, Stored]
+    parts: tuple[Path, ...] = ()  # all of them, `path` first
 
     @property
     def architecture(self) -> str:
@@ -125,7 +135,7 @@ def read(path: Path) -> File:
     """A file, or the parts that it is the first of. Raises `ValueError`, in one sentence."""
     split = PART.fullmatch(path.name)
     fields, tensors = _read(path)
-    parts = fields.get("split.count", 1)
+    paths, parts = [path], fields.get("split.count", 1)
     if not isinstance(parts, int) or not 0 < parts < 1000:
         raise ValueError(f"{path}: it says that it is one of {parts!r} parts: it is damaged")
     if parts > 1:
@@ -144,7 +154,8 @@ def read(path: Path) -> File:
             if doubled := tensors.keys() & more.keys():
                 raise ValueError(f"{other}: {min(doubled)} is in another part too")
             tensors |= more
-    return File(path, fields, tensors)
+            paths.append(other)
+    return File(path, fields, tensors, tuple(paths))
 
 
 def _part(path: Path, split: re.Match[str], number: int) -> Path:
@@ -283,6 +294,8 @@ def _tensor(cursor: _Cursor, name: str, alignment: int) -> Callable[[int], Store
     def place(begin: int) -> Stored:
         if begin + offset + total > len(cursor.data):
             raise _Damaged(f"{name} ends behind its end: it is cut short, fetch it again")
-        return Stored(kind, shape, np.frombuffer(cursor.data, np.uint8, total, begin + offset))
+        at = begin + offset
+        data = np.frombuffer(cursor.data, np.uint8, total, at)
+        return Stored(kind, shape, data, cursor.data, at)
 
     return place

@@ -85,6 +85,13 @@ class Tensors:
             rows = torch.from_numpy(stored.data).view(stored.shape[0], -1)
         return self._in_halves(name, rows) if self.file.architecture == "llama" else rows
 
+    def let_go(self, module: str) -> None:
+        """Pages of a module's tensors, or of all (""), leave memory; who looks reads them again."""
+        names = [stored_name(f"{module}.{leaf}") for leaf in ("weight", "bias")]
+        for name in names if module else self.file.tensors:
+            if (stored := self.file.tensors.get(name)) is not None:
+                stored.let_go()
+
     def factors(self) -> Tensor | None:
         """(head_dim / 2,) What rotary frequencies are divided by, if the file has such."""
         stored = self.file.tensors.get(FREQUENCIES)

@@ -21,6 +21,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from pathlib import Path
 from typing import Any
 
 VERSION = 10  # of the interface
@@ -122,6 +123,8 @@ FUNCTIONS = {
     "dp_team_free": (None, (c_void_p,)),
     "dp_model_bytes": (c_int64, (POINTER(Shape), int32s)),
     "dp_model_new": (c_void_p, (POINTER(Shape), int32s, c_char_p)),
+    "dp_model_over": (c_void_p, (POINTER(Shape), int32s, c_char_p, c_void_p)),
+    "dp_model_packed": (c_void_p, (c_void_p,)),
     "dp_model_free": (None, (c_void_p,)),
     "dp_model_matrix": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, *[c_int32] * 3)),
     "dp_blocks": (c_int32, (c_int32, c_void_p, c_int64, c_void_p)),
@@ -169,12 +172,17 @@ class Missing(ImportError):
 @functools.cache
 def library() -> ctypes.CDLL:
     """The shared library, its functions declared. Raises `Missing`."""
+    return load(str(file()))
+
+
+def file() -> Path:
+    """Where it lies. Raises `Missing`."""
     spec = importlib.util.find_spec("draftproof.native._draftproof")
     if spec is None or spec.origin is None:
         raise Missing(
             "the native kernels were not built: install draftproof where there is a C++ compiler"
         )
-    return load(spec.origin)
+    return Path(spec.origin)
 
 
 def load(path: str) -> ctypes.CDLL:

@@ -116,6 +116,12 @@ DP_API void dp_team_free(dp_team *team);
 DP_API int64_t dp_model_bytes(const dp_shape *shape, const int32_t *formats);
 // NULL for such a shape, for kernels that do not run here, and where there is no memory.
 DP_API dp_model *dp_model_new(const dp_shape *shape, const int32_t *formats, const char *kernels);
+// The same over weights that a model of this shape, formats and kernels packed before, `packed`, at a
+// multiple of 64 bytes. They stay there, the caller's, and are only read: no matrix can be given.
+DP_API dp_model *dp_model_over(const dp_shape *shape, const int32_t *formats, const char *kernels,
+                               const void *packed);
+// Where the packed weights lie, dp_model_bytes of them.
+DP_API const void *dp_model_packed(const dp_model *model);
 DP_API void dp_model_free(dp_model *model);
 // One matrix of a layer, packed from contiguous (outputs, inputs); layer is 0 for those of none.
 // DP_NOT_FINITE: a number is not, or too large for the format.

@@ -89,6 +89,25 @@ void grow(int64_t wanted, int64_t have, To to) {
   to(wanted);
 }
 
+// packed: where the weights lie, or null for room of the model's own.
+dp_model *made(const dp_shape *shape, const int32_t *formats, const char *kernels,
+               const char *packed) try {
+  const int64_t bytes = dp_model_bytes(shape, formats);
+  const Kernels *picked = pick_kernels(kernels);
+  if (!picked || bytes < 0) return nullptr;
+  auto model = std::make_unique<dp_model>();
+  model->shape = *shape;
+  model->kernels = picked;
+  model->layers.resize(shape->layers);
+  if (!packed) model->weights = Memory(bytes);
+  model->packed = packed ? packed : model->weights.data();
+  char *base = const_cast<char *>(model->packed);  // of the caller's nothing is written
+  lay_out_all(*shape, formats, model->layers, model->head, model->embeddings, base);
+  return model.release();
+} catch (const std::exception &) {
+  return nullptr;
+}
+
 }  // namespace
 
 // A token's embedding: given as it is, or out of a panel; the head's serves both.
@@ -168,21 +187,17 @@ DP_API int64_t dp_model_bytes(const dp_shape *shape, const int32_t *formats) try
   return DP_NO_MEMORY;
 }
 
-DP_API dp_model *dp_model_new(const dp_shape *shape, const int32_t *formats, const char *kernels) try {
-  const int64_t bytes = dp_model_bytes(shape, formats);
-  const Kernels *picked = pick_kernels(kernels);
-  if (!picked || bytes < 0) return nullptr;
-  auto model = std::make_unique<dp_model>();
-  model->shape = *shape;
-  model->kernels = picked;
-  model->layers.resize(shape->layers);
-  model->weights = Memory(bytes);
-  char *base = model->weights.data();
-  lay_out_all(*shape, formats, model->layers, model->head, model->embeddings, base);
-  return model.release();
-} catch (const std::exception &) {
-  return nullptr;
+DP_API dp_model *dp_model_new(const dp_shape *shape, const int32_t *formats, const char *kernels) {
+  return made(shape, formats, kernels, nullptr);
 }
+
+DP_API dp_model *dp_model_over(const dp_shape *shape, const int32_t *formats, const char *kernels,
+                               const void *packed) {
+  if (!packed || reinterpret_cast<uintptr_t>(packed) % 64) return nullptr;
+  return made(shape, formats, kernels, static_cast<const char *>(packed));
+}
+
+DP_API const void *dp_model_packed(const dp_model *model) { return model->packed; }
 
 DP_API void dp_model_free(dp_model *model) { delete model; }
 

@@ -70,7 +70,8 @@ struct dp_model {
   std::atomic<int64_t> holder{0};  // the process whose thread is in a pass; 0: none is
   dp_shape shape;
   const Kernels *kernels;
-  Memory weights;
+  Memory weights;               // none where they lie in memory of the caller's
+  const char *packed = nullptr;  // wherever they lie
   std::vector<Layer> layers;
   Matrix head, embeddings;  // without panels: see `embed`
   const uint16_t *given_embeddings = nullptr;

@@ -103,6 +103,7 @@ DP_API int32_t dp_model_matrix(dp_model *model, int32_t which, int32_t layer, co
   Matrix *m = model->matrix(which, layer);
   const Size size = size_of(model->shape, which);
   if (!m || outputs != size.outputs || inputs != size.inputs) return DP_BAD_ARGUMENT;
+  if (model->packed != model->weights.data()) return DP_BAD_ARGUMENT;  // not ours to write
   const Panel &first = m->panels[place_of(*model, which, 0) / kPanel];
   if (!takes(first.of(), source, inputs)) return DP_BAD_ARGUMENT;
   std::atomic<int> next{0};

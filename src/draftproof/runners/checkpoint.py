@@ -57,6 +57,7 @@ class Checkpoint:
         self.model, self.files, self.dtype = model, files, dtype
         self.config: Any = model.config.get_text_config()
         self.tied = HEAD not in files
+        self.paths: Sequence[Path] = [Path(file) for file in sorted({*files.values()})]
 
     @property
     def precision(self) -> str | None:

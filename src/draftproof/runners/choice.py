@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +50,12 @@ def make(
     threads: int | None,
     revision: str | None,
     trust_remote_code: bool,
+    cache_weights: bool = False,
     **options: Any,
 ) -> TorchRunner | NativeRunner:
     """The model, loaded, in its runner; `options` are those of any runner.
 
+    cache_weights: packed weights are kept in the user's cache folder, and mapped from there.
     Raises `ValueError`, in one sentence, for what cannot run.
     """
     if runner not in RUNNERS:
@@ -73,15 +74,22 @@ def make(
         "trust_remote_code": trust_remote_code,
     }
     options["trust_remote_code"] = trust_remote_code
+    if cache_weights and not owned:
+        raise ValueError(
+            "cache_weights keeps what is packed from files: give a folder, a hub id or a GGUF file"
+        )
+    packed: dict[str, Any] = {**options, "cache_weights": cache_weights}
     if owned and runner != "torch" and where.type == "cpu":
         found = stored(model, as_they_lie=dtype == "auto", **source)
         if found is not None and (must or suits(found.model)):
-            return _native(found.model, quantised, threads, weights=found, **options)
+            return _native(found.model, quantised, threads, weights=found, **packed)
     loaded = load(model, device=where, **source)
     if not owned:
         loading.refuse_to_convert(loaded, device, "auto" if quantised else dtype)
     if must or (runner == "auto" and owned and suits(loaded)):
-        return _native(loaded, quantised, threads, release=owned, **options)
+        return _native(loaded, quantised, threads, release=owned, **packed)
+    if cache_weights:
+        say_once("no weights are kept: the torch runner packs none")
     return on_torch(loaded, threads=threads, **options)
 
 
@@ -115,6 +123,7 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
         if found is not None and packing.refusal(found.model) is None:
             precision = quantize or found.precision or target.precision
             options |= {"weights": found, "precision": precision, "team": target.team}
+            options["cache_weights"] = target.cache_weights
             return on_native(found.model, **options)
     loaded = load(model, device=target.device, **source)
     if isinstance(target, TorchRunner):
@@ -151,16 +160,35 @@ def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) 
         )
 
     def made() -> NativeRunner:
-        if weights is not None and not weights.compared:
-            return NativeRunner(model, weights=weights, **options)
-        with nullcontext() if weights is None else weights.filled():
-            expected = probe.own_logits(model)
+        # Weights that are loaded may go when they are packed; those in files are there afterwards.
+        expected = probe.own_logits(model) if weights is None else None
         runner = NativeRunner(model, weights=weights, **options)
-        probe.check_native(runner, expected)
+        if weights is not None and not _is_sure(runner, weights):
+            with weights.filled():
+                expected = probe.own_logits(model)
+        if expected is not None:
+            probe.check_native(runner, expected)
+        _keep(runner)
         return runner
 
     # Another runner of the same model in another thread may be in the middle of a pass.
     return Takeover(model).alone(made)
+
+
+def _is_sure(runner: NativeRunner, weights: Checkpoint) -> bool:
+    """Whether its logits need no comparison."""
+    # What was kept, by these versions of this library and of transformers, was compared before.
+    return not weights.compared or runner.packed.mapped
+
+
+def _keep(runner: NativeRunner) -> None:
+    if not runner.cache_weights or runner.packed.mapped:
+        return
+    if runner.packed.file is None:
+        say_once("no weights are kept: transformers had to load them, they lie in no such files")
+    elif runner.packed.keep():
+        size = runner.packed.file.path.stat().st_size
+        LOG.warning("packed weights are kept: %.3g MB, %s", size / 1e6, runner.packed.file.path)
 
 
 def stored(model: Any, *, as_they_lie: bool, **options: Any) -> Checkpoint | None:

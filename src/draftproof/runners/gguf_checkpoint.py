@@ -25,6 +25,7 @@ class GgufCheckpoint(Checkpoint):
         super().__init__(model, {}, dtype)
         self.tensors, self.as_they_lie = tensors, as_they_lie
         self.tied = HEAD not in tensors
+        self.paths = tensors.file.parts
 
     @property
     def precision(self) -> str | None:
@@ -46,6 +47,10 @@ class GgufCheckpoint(Checkpoint):
         place = self._place(name)
         kind, shape = self.tensors.kind(place), self.tensors.shape(place)
         return Blocks(native.BLOCKS[kind], self.tensors.rows(place), (shape[0], shape[1]))
+
+    def drop(self, module: str) -> None:
+        """Else pages of the file stay in memory beside what was packed of them."""
+        self.tensors.let_go(module)
 
     def __contains__(self, name: str) -> bool:
         return self._place(name) in self.tensors

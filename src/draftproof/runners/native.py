@@ -42,6 +42,7 @@ class NativeRunner(Committed):
     precision: bfloat16, int8, int4, or what the blocks of a file are called. release: the model is
     ours, its tensors go when they are packed. weights: of a model that is not loaded. packed: what
     another runner packed from this model. parked: rows that the prefix cache may keep besides.
+    cache_weights: see `packing.Packed`.
     Raises `ValueError` at construction, naming the cause, when the model cannot be packed; whether
     its logits are right, `probe` finds.
     """
@@ -61,16 +62,17 @@ class NativeRunner(Committed):
         kernels: str = "",
         weights: Weights | None = None,
         packed: packing.Packed | None = None,
+        cache_weights: bool = False,
     ) -> None:
         model = loading.unwrap(model)
         self.model, self.config = model, model.config.get_text_config()
         self.precision, self.max_batch, self.parked = precision, max_batch, parked
-        self.trust_remote_code = trust_remote_code
+        self.trust_remote_code, self.cache_weights = trust_remote_code, cache_weights
         self.max_length = loading.length_limit(self.config, max_length)
         self.team = Team(torch.get_num_threads()) if team is None else team
         if packed is None:
             weights = weights or LoadedWeights(model, release=release)
-            packed = packing.Packed(weights, precision, kernels=kernels)
+            packed = packing.Packed(weights, precision, kernels=kernels, cached=cache_weights)
         self.packed = packed
         self._logits = torch.empty(0)
         self._turn = threading.RLock()  # a pass is whole before another thread frees what it uses

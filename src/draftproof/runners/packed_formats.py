@@ -53,6 +53,10 @@ class Formats:
         """Whether its blocks are packed, not numbers."""
         return (which, layer) in self._blocks
 
+    def all_in_blocks(self) -> list[tuple[int, int]]:
+        """(which, layer) of those."""
+        return sorted(self._blocks)
+
     def of(self, which: int, layer: int) -> int:
         """-1 for embeddings that are not packed."""
         if (found := self._blocks.get((which, layer))) is not None:

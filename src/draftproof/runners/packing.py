@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from functools import partial
+from importlib import metadata
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -19,6 +21,7 @@ from transformers.utils import logging
 from draftproof import native
 from draftproof.runners.kv import available_bytes
 from draftproof.runners.matrix import pack
+from draftproof.runners.packed_files import PackedFile
 from draftproof.runners.packed_formats import EMBEDDINGS, HEAD, MATRICES, Formats, rounded
 from draftproof.runners.weights import Weights
 
@@ -63,11 +66,18 @@ class Packed:
 
     precision: what numbers are rounded to, or a format for each kind of matrix, of which those that
     are missing are bfloat16; what lies in a file in blocks of whole numbers stays as it is.
+    cached: they are mapped from the user's cache folder, if they are there as they should be; else
+    `keep` writes them there. mapped: whether they were.
     Raises `ValueError` for weights that are not finite, `MemoryError` where there is no room.
     """
 
     def __init__(
-        self, weights: Weights, precision: str | Mapping[int, int], *, kernels: str = ""
+        self,
+        weights: Weights,
+        precision: str | Mapping[int, int],
+        *,
+        kernels: str = "",
+        cached: bool = False,
     ) -> None:
         config, self.library = weights.config, native.library()
         frequencies, rope_scale = weights.rotary()
@@ -90,20 +100,47 @@ class Packed:
         if self.bytes == native.NO_MEMORY:
             raise MemoryError("no memory to lay out the model's weights")
         assert self.bytes >= 0, "formats that cannot stand side by side"
+        self.kernels = kernels or native.kernels()
+        self.file = self._file(weights, formats) if cached and weights.paths else None
+        self._lying = None if self.file is None else self.file.mapped(self.bytes)
+        self.mapped = self._lying is not None
         room = available_bytes(torch.device("cpu"))
-        if room is not None and self.bytes > room:
+        if room is not None and self.bytes > room and not self.mapped:
             raise MemoryError(
                 f"the packed weights take {_giga(self.bytes)} and {_giga(room)} are free: "
                 f"{self._smaller(room)}"
             )
-        self.kernels = kernels or native.kernels()
-        made = self.library.dp_model_new(ctypes.byref(self.shape), formats, self.kernels.encode())
-        self.handle = made
+        of = ctypes.byref(self.shape), formats, self.kernels.encode()
+        if self._lying is None:
+            self.handle = self.library.dp_model_new(*of)
+        else:
+            self.handle = self.library.dp_model_over(*of, self._lying.ctypes.data)
         if not self.handle:
             raise MemoryError(f"no memory for {self.bytes:,} bytes of packed weights")
         native.owned(self, self.library.dp_model_free, self.handle)
         self._vector(native.INV_FREQ, 0, frequencies, "inv_freq")
         self._pack(weights)
+
+    def keep(self) -> bool:
+        """Write the weights into the cache folder, where that was asked for and they are not."""
+        if self.file is None or self.mapped:
+            return False
+        at = self.library.dp_model_packed(self.handle)
+        size = self.bytes - (0 if self._embeddings is None else self._embeddings.nbytes)
+        return self.file.write(np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(at)))
+
+    def _file(self, weights: Weights, formats: Any) -> PackedFile:
+        kind = {"precision": str(self.formats.precision), "kernels": self.kernels}
+        blocks = self.formats.all_in_blocks()
+        built = native.file().stat()
+        about = {
+            "formats": [*formats],
+            "shape": bytes(self.shape).hex(),
+            "version": [metadata.version(each) for each in ("draftproof", "transformers")],
+            "library": [native.VERSION, built.st_size, built.st_mtime_ns],
+        }
+        lies = {"blocks": blocks, "dtype": str(weights.dtype)}
+        return PackedFile(weights.paths, kind | lies, about)
 
     def _smaller(self, room: int) -> str:
         """What to do where these weights do not fit."""
@@ -128,6 +165,8 @@ class Packed:
             window = window_of(weights.config, number)
             self._vector(native.WINDOW, number, torch.tensor([float(window)]), "window")
         self._matrix(native.HEAD, 0, weights, HEAD, "lm_head")
+        if not weights.tied:
+            weights.drop(HEAD)
         packed = self.formats.of(native.EMBEDDINGS, 0) >= 0
         if packed:
             self._matrix(native.EMBEDDINGS, 0, weights, EMBEDDINGS, "embed_tokens")
@@ -142,8 +181,9 @@ class Packed:
     def _matrix(self, which: int, layer: int, weights: Weights, path: str, name: str) -> None:
         lies = f"{path}.weight"
         in_blocks = self.formats.in_blocks(which, layer)
-        weight = weights.blocks(lies) if in_blocks else weights[lies]
-        _check(pack(self.handle, which, layer, weight), name)
+        if not self.mapped:
+            weight = weights.blocks(lies) if in_blocks else weights[lies]
+            _check(pack(self.handle, which, layer, weight), name)
         if f"{path}.bias" in weights:
             bias = _floats(weights[f"{path}.bias"])
             args = self.handle, which, layer, bias.data_ptr(), len(bias)

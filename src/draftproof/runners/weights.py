@@ -5,6 +5,8 @@ A loaded model is one such source; whoever packs never sees a module. Knows no k
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -26,6 +28,12 @@ class Weights(Protocol):
 
     config: Any  # of the text model
     in_files: bool  # reading takes as long as a disk does
+    paths: Sequence[Path]  # of those files; empty: they are in memory
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of tensors, as they are read."""
+        ...
 
     @property
     def tied(self) -> bool:
@@ -63,10 +71,12 @@ class LoadedWeights:
     """`Weights` of a loaded model. release: it is ours, so tensors go when they are dropped."""
 
     in_files = False
+    paths: Sequence[Path] = ()
 
     def __init__(self, model: PreTrainedModel, *, release: bool = False) -> None:
         self.model, self.release = model, release
         self.config: Any = model.config.get_text_config()
+        self.dtype = model.dtype
 
     @property
     def tied(self) -> bool:

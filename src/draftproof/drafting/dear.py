@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from draftproof.drafting.deepening import Chosen, gain
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
-from draftproof.drafting.sources import READ, Source
-from draftproof.drafting.text import SHADOW, SOON, Text
+from draftproof.drafting.sources import READ, SOON, Source
+from draftproof.drafting.text import FULL, PROBE, Text
 
+SHADOW = 48  # steps until a source that does not pay is tried again, at most
 AMORTISED = 8  # steps over which it is paid that a draft has to read what it missed
 AHEAD = 128  # tokens within which reading a prompt along must pay
 DEPTHS = 8  # that are looked at to judge a whole draft
@@ -74,6 +75,23 @@ def reading_pays(number: int, source: Source, text: Text) -> bool:
         won += max(0.0, survival - source.cost)
     tokens = min(text.request.room, AHEAD)
     return won / (1 + won) * tokens > 2 * reading
+
+
+def next_look(sources: Sequence[Source], text: Text, bother: float) -> int:
+    """The step at which all sources are asked for a text, whatever a glance tells."""
+    steps = text.steps + FULL
+    soon = text.steps + (1 if text.brings > bother else PROBE)
+    for number, source in enumerate(sources):
+        if not text.may_ask(number, source.name):
+            continue
+        if not source.free:
+            prompt, written = _reading(number, source, text)
+            if prompt <= source.balance:
+                lacking = text.steps + text.wait(source.cost + written)
+                steps = min(steps, max(text.due[number], lacking, soon))
+        elif not source.drafter.glanced:
+            steps = min(steps, soon)
+    return steps
 
 
 def _worth(number: int, source: Source, text: Text, offer: Offer, price: Price) -> float:

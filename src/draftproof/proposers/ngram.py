@@ -39,6 +39,7 @@ class NGram(Drafter):
     """
 
     name = "ngram"
+    glanced = True
     # Of HumanEval and MT-bench written by SmolLM2-135M and by the bundled target.
     promise, trust = 0.78, (1.1, -0.9, 0.4)
 

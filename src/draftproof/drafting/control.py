@@ -57,7 +57,7 @@ class Control:
 
     def release(self, request: Writing) -> None:
         if (text := self._texts.pop(request, None)) is not None:
-            self._usual += (text.brings - self._usual) * LATEST
+            self._usual += (text.hopes - self._usual) * LATEST
             for source, pause in zip(self.sources, text.pause, strict=True):
                 source.pause = pause
             self._books.late += settle(text, self.sources, self.costs.one, self.rests.done + 1)
@@ -116,7 +116,7 @@ class Control:
             step = text.step
             step.kept, step.offer = own, offer
             text.asked(brought - text.spent + bother, self.rests.glances.cost)
-            text.full = dear.next_look(self.sources, text, bother)
+            text.full = dear.next_look(self.sources, text, price, bother)
             step.extra = text.spent + (len(own) - 1) * (row + price.attention * text.length)
             if len(own) == 1:
                 step.why = reason(text)
@@ -127,8 +127,7 @@ class Control:
     def _text(self, request: Writing) -> Text:
         found = self._texts.get(request)
         if found is None:
-            found = self._texts[request] = Text(
-                request, len(request.tokens), [s.pause for s in self.sources], self._usual
-            )
-            found.full = dear.next_look(self.sources, found, self.rests.bother)
+            pauses = [source.pause for source in self.sources]
+            found = self._texts[request] = Text(request, len(request.tokens), pauses, self._usual)
+            found.full = dear.first_look(self.sources, found)
         return found

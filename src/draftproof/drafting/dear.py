@@ -77,7 +77,17 @@ def reading_pays(number: int, source: Source, text: Text) -> bool:
     return won / (1 + won) * tokens > 2 * reading
 
 
-def next_look(sources: Sequence[Source], text: Text, bother: float) -> int:
+def first_look(sources: Sequence[Source], text: Text) -> int:
+    """The step at which all sources are asked for a text for the first time."""
+    asked = [
+        0 if source.free else due
+        for source, due in zip(sources, text.due, strict=True)
+        if not (source.free and source.drafter.glanced)
+    ]
+    return min(asked, default=FULL)
+
+
+def next_look(sources: Sequence[Source], text: Text, price: Price, bother: float) -> int:
     """The step at which all sources are asked for a text, whatever a glance tells."""
     steps = text.steps + FULL
     soon = text.steps + (1 if text.brings > bother else PROBE)
@@ -86,9 +96,15 @@ def next_look(sources: Sequence[Source], text: Text, bother: float) -> int:
             continue
         if not source.free:
             prompt, written = _reading(number, source, text)
-            if prompt <= source.balance:
-                lacking = text.steps + text.wait(source.cost + written)
-                steps = min(steps, max(text.due[number], lacking, soon))
+            offer = text.step.offer or Offer.to(text.request, text.step.weight)
+            if prompt <= source.balance and offer.depth > 0:
+                lacking = text.steps + text.wait(source.cost + written + price.likely(1))
+                cost = _calls(source, text.step.texts) / text.step.texts
+                pays = _worth(number, source, text, offer, price) > price.rate * cost
+                due = soon if pays else text.due[number]
+                if any([asked == number for asked, _ in text.step.offered]):
+                    due = min(due, text.steps + SOON)  # it is not learnt from before that
+                steps = min(steps, max(due, lacking, soon if pays else text.steps + 1))
         elif not source.drafter.glanced:
             steps = min(steps, soon)
     return steps

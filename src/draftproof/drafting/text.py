@@ -25,6 +25,7 @@ class Text:
     length: int  # of its tokens when it was last settled
     pauses: Sequence[int]  # of each source, see `pause`
     brings: float  # what asking brought of late, in passes over one row
+    hopes: float = field(init=False)  # the same, less with every glance that showed nothing
     begin: int = field(init=False)  # of what it writes
     account: Account = field(default_factory=Account)
     step: Step = field(default_factory=Step)
@@ -50,7 +51,7 @@ class Text:
     failed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.begin = self.length
+        self.begin, self.hopes = self.length, self.brings
         # A source that did not pay for the texts before is not tried at once.
         self.due = [0 if pause <= SOON else pause for pause in self.pauses]
         self.pause = [*self.pauses]
@@ -79,10 +80,10 @@ class Text:
     def asked(self, brings: float, glance: float) -> None:
         """What asking is expected to bring in this step; a glance takes so much."""
         self.guesses.clear()  # a whole draft tells the same
-        self.brings = max(brings, self.brings * FADING)
-        self.ask = self.steps + (1 if self.brings > glance else PROBE)
+        self.brings = self.hopes = max(brings, self.brings * FADING)
+        self.ask = self.steps + (1 if self.hopes > glance else PROBE)
 
     def passed_over(self, glance: float, step: int = 0) -> None:
         """Nothing seemed worth asking for, so many steps behind the one that was settled."""
-        self.brings *= FADING
-        self.ask = self.steps + step + (1 if self.brings > glance else PROBE)
+        self.hopes *= FADING
+        self.ask = self.steps + step + (1 if self.hopes > glance else PROBE)

@@ -70,12 +70,12 @@ def alone(
 def test_never_slower_and_near_the_best_fixed_length(kind: str, price: float, curve: str) -> None:
     """At least 0.99 of plain on every trace, and never more than half a pass behind beyond 1%."""
     fixed = []
-    for seed in range(3):
+    for seed in range(5 if price == 0.25 else 3):  # so dear a one is given up by bad luck too
         run, trace = alone(kind, CURVES[curve], price, seed)
         assert run.total <= LENGTH / 0.989, f"seed {seed}: {LENGTH / run.total:.3f} of plain"
         assert run.longest_loss <= 1.0  # 0.5, and what the table is off
         fixed.append(best_fixed(trace, CURVES[curve], price, free=price == FREE) / run.total)
-    assert sum(fixed) / 3 >= least(kind, price, curve)
+    assert sum(fixed) / len(fixed) >= least(kind, price, curve)
 
 
 def least(kind: str, price: float, curve: str) -> float:
@@ -193,13 +193,13 @@ def test_a_text_counts_less_while_others_that_end_with_it_are_read() -> None:
     requests = [made(number, truth) for number, truth in enumerate(texts(4, 50))]
     for request in requests:
         request.together = requests
-    first = Text(requests[0], 1, 1, 0.0)
+    first = Text(requests[0], 1, [4], 0.0)
     for _ in range(10):  # of 49 are written
         requests[0].tokens.append(1)
     first.steps = first.length = 10
     assert weights([first], "throughput", 4)[0] < 0.2
     assert weights([first], "throughput", 1) == weights([first], "latency", 4) == [1.0]
-    second = Text(requests[1], 2, 1, 0.0)
+    second = Text(requests[1], 2, [4], 0.0)
     requests[1].tokens.append(1)
     second.steps = 1
     late = weights([first, second], "throughput", 4)
@@ -209,4 +209,4 @@ def test_a_text_counts_less_while_others_that_end_with_it_are_read() -> None:
         request.tokens.append(1)  # all write, and these two are asked for
     assert weights([first, second], "throughput", 4)[1] > 1.5
     requests[2].together = ()
-    assert weights([Text(requests[2], 2, 1, 0.0)], "throughput", 4) == [1.0]
+    assert weights([Text(requests[2], 2, [4], 0.0)], "throughput", 4) == [1.0]

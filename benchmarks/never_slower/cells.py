@@ -106,12 +106,12 @@ def speculation(drafts: str) -> Any:
     if drafts == "heads":
         given["heads"] = bundled.folder("heads")
     elif drafts:
-        given["draft"] = bundled.folder("draft") if drafts == "draft" else _hopeless()
+        given["draft"] = bundled.folder("draft") if drafts == "draft" else hopeless()
     return methods.named("auto", given)
 
 
 @cache
-def _hopeless() -> Any:
+def hopeless() -> Any:
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(bundled.folder("draft"))
     return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()

@@ -38,7 +38,9 @@ class Decisions:
 
     def share(self, source: str) -> Share:
         """What a drafting method had of it so far."""
-        return self.sources.setdefault(source, Share())
+        if (found := self.sources.get(source)) is None:
+            found = self.sources[source] = Share()
+        return found
 
     @property
     def saved(self) -> float:

@@ -79,10 +79,13 @@ class Drafts:
         reading: list[Request] = []
         for turn in turns:
             request = turn.request
-            if request.room > 1 and self._drafts_for(request):
+            if request.speculate is not False and self._drafts_for(request):
                 (drafting if turn.whole else reading).append(request)
+            request.again = False
         self._for_each(reading, self._read_along)
         self._drafting = bool(drafting)
+        if not drafting or self._drafter.idle(drafting):
+            return [_root(turn) if turn.whole else None for turn in turns]
         drafted: dict[int, TokenTree] = {}
         self._for_each(drafting, lambda requests: drafted.update(self._propose(requests)))
         trees: list[TokenTree | None] = []
@@ -90,7 +93,6 @@ class Drafts:
             tree = drafted.get(turn.request.key) or _root(turn)
             # The bonus token needs a place too: no node may stand on the last position.
             trees.append(tree.truncate(turn.request.room - 1) if turn.whole else None)
-            turn.request.again = False
         return trees
 
     @property
@@ -144,8 +146,9 @@ class Drafts:
             request.warnings.append(f"its drafter failed: {type(error).__name__}: {error}")
 
     def _drafts_for(self, request: Request) -> bool:
-        off = request.plain or request.again or request.speculate is False
-        return not off and (request.speculate is True or request.speculate in self.names)
+        if request.plain or request.again or request.room < 2:
+            return False
+        return request.speculate is True or request.speculate in self.names
 
     def _for_each(
         self, requests: Sequence[Request], call: Callable[[Sequence[Request]], None]

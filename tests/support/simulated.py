@@ -105,6 +105,7 @@ class Guesser(Drafter):
         self.price, self.longest, self.slower = price, longest, slower
         self.stepwise = price >= 0.03
         self.name, self.drafting_cost = f"guesser {price:g}", price
+        self.glanced = not self.stepwise
 
     def bind(self, target: object, load: object) -> None:
         pass
@@ -204,7 +205,8 @@ class Machine:
                 begun.setdefault(request.key, self.clock.now)
             began = self.clock.now
             table.plan(len(now), 0)
-            trees = auto.propose(now)
+            idle = auto.idle(now)
+            trees = [TokenTree.chain(r.tokens[-1:]) for r in now] if idle else auto.propose(now)
             rows = sum(map(len, trees))
             seconds = cost(self.curve, rows) * ONE * self.now_slower()
             self.clock.now += seconds

@@ -8,11 +8,9 @@ not the draft's fault.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 LATELY = 1 / 32  # weight of the last step in what is true of late
-BOTHER = 0.02  # passes over one row that asking takes, before it is known
 ADVANCE = 0.5  # plain passes that may be lost before anything is won
 SHARE = 0.01  # of the plain time so far that may be lost besides
 SAVINGS = 3.0  # plain passes won that may be lost again, at most
@@ -71,33 +69,3 @@ class Books:
         if unit:
             self.account.step(extra, won, unit, steps)
         self._planned = 0.0, 0.0
-
-
-class Rests:
-    """Steps in which no source is asked, because none of them brought what asking takes."""
-
-    def __init__(self) -> None:
-        self.bother = BOTHER  # what asking for a text takes of late, whatever is offered
-        self.done = 0  # steps at rest since somebody was asked
-        self.ahead = 0  # steps at rest that follow
-        self._keys: Sequence[int] = ()
-
-    def rest(self, keys: Sequence[int]) -> bool:
-        """Whether the step of these texts is one at rest; another text ends the rest."""
-        if not self.ahead or keys != self._keys:
-            return False
-        self.ahead -= 1
-        self.done += 1
-        return True
-
-    def end(self) -> int:
-        """Steps since somebody was asked, that one included."""
-        steps, self.done, self.ahead = 1 + self.done, 0, 0
-        return steps
-
-    def begin(self, keys: Sequence[int], steps: int) -> None:
-        self._keys, self.ahead = keys, max(0, steps)
-
-    def took(self, asking: float) -> None:
-        """Asking took so long for a text."""
-        self.bother += (asking - self.bother) * LATELY

@@ -16,13 +16,10 @@ from draftproof.drafting.failing import check, give_up
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
 from draftproof.drafting.sources import Source
-from draftproof.drafting.step import Step
 from draftproof.drafting.text import Text
 from draftproof.drafting.together import passed
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
-
-Steps = dict[int, Step]  # by key
 
 
 class Asking:
@@ -35,18 +32,17 @@ class Asking:
         self,
         texts: Sequence[Text],
         offers: Sequence[Offer],
-        steps: Steps,
         price: Price,
         one: float,
     ) -> float:
-        """Fill `offers` and `steps`; what drafting took, in passes of `one` seconds."""
+        """Fill `offers` and what each step is offered; what drafting took, in passes of `one`."""
         took, left = 0.0, price.left
         for number, source in enumerate(self.sources):
             if source.free:
                 asked = [text for text in texts if text.may_ask(number, source.name)]
                 if asked:
-                    took += self.propose(number, asked, steps, one)
-                    self._offer(number, texts, offers, steps, price.least)
+                    took += self.propose(number, asked, one)
+                    self._offer(number, texts, offers, price.least)
         for number, source in enumerate(self.sources):
             if not source.free:
                 price = replace(price, left=left - took)
@@ -56,9 +52,9 @@ class Asking:
                 asked = [text for text, _ in found.values()]
                 levels = 1 if shadow else None
                 deepening = partial(Deepening, number, source, found, price, levels)
-                took += self.propose(number, asked, steps, one, deepening)
+                took += self.propose(number, asked, one, deepening)
                 if not shadow:
-                    self._offer(number, texts, offers, steps, price.least)
+                    self._offer(number, texts, offers, price.least)
         return took
 
     def read_along(self, texts: Sequence[Text]) -> None:
@@ -78,11 +74,10 @@ class Asking:
         self,
         number: int,
         texts: Sequence[Text],
-        steps: Steps,
         one: float,
         goes_on: Callable[[], GoesOn] | None = None,
     ) -> float:
-        """Trees of one source into `steps`; what drafting them took."""
+        """Trees of one source into the steps of the texts; what drafting them took."""
         source = self.sources[number]
         by_key = {text.request.key: text for text in texts}
         took = 0.0
@@ -110,7 +105,7 @@ class Asking:
                 source.drafter.release(request)
             if number not in text.failed:
                 text.read[number] = len(request.tokens)
-                steps[request.key].offered.append((number, tree))
+                text.step.offered.append((number, tree))
         for text in texts:
             text.spent += took / len(texts)
             text.request.decisions.share(source.name).seconds += took * one / len(texts)
@@ -121,11 +116,10 @@ class Asking:
         number: int,
         texts: Sequence[Text],
         offers: Sequence[Offer],
-        steps: Steps,
         least: float,
     ) -> None:
         for text, offer in zip(texts, offers, strict=True):
-            offered = steps[text.request.key].offered
+            offered = text.step.offered
             if offered and offered[-1][0] == number and len(offered[-1][1].tokens) > 1:
                 tree = offered[-1][1]
                 chances = self.sources[number].chances(

@@ -62,6 +62,7 @@ class Drafter:
     drafting_cost = 0.0
     promise = 0.5
     trust = (1.0, 0.0, 0.0)
+    glanced = False  # one token (`useful` is 1) takes next to nothing, and it may be asked twice
     useful = sys.maxsize  # nodes of a tree that can pay in this step, said by who asks
 
     def __init_subclass__(cls) -> None:
@@ -94,6 +95,10 @@ class Drafter:
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         """See `Proposer`."""
         raise NotImplementedError
+
+    def idle(self, requests: Sequence[Writing]) -> bool:
+        """Whether nothing is proposed for them in this step; then `propose` is not called."""
+        return False
 
     def propose_within(self, requests: Sequence[Writing], goes_on: GoesOn) -> list[TokenTree]:
         """As `propose`; where it is stepwise, as deep as `goes_on` says before each level."""

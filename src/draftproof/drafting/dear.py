@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from draftproof.drafting.deepening import Chosen, gain
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
-from draftproof.drafting.sources import READ, Source
-from draftproof.drafting.text import SHADOW, SOON, Text
+from draftproof.drafting.sources import READ, SOON, Source
+from draftproof.drafting.text import FULL, PROBE, Text
 
+SHADOW = 48  # steps until a source that does not pay is tried again, at most
 AMORTISED = 8  # steps over which it is paid that a draft has to read what it missed
 AHEAD = 128  # tokens within which reading a prompt along must pay
 DEPTHS = 8  # that are looked at to judge a whole draft
@@ -74,6 +75,39 @@ def reading_pays(number: int, source: Source, text: Text) -> bool:
         won += max(0.0, survival - source.cost)
     tokens = min(text.request.room, AHEAD)
     return won / (1 + won) * tokens > 2 * reading
+
+
+def first_look(sources: Sequence[Source], text: Text) -> int:
+    """The step at which all sources are asked for a text for the first time."""
+    asked = [
+        0 if source.free else due
+        for source, due in zip(sources, text.due, strict=True)
+        if not (source.free and source.drafter.glanced)
+    ]
+    return min(asked, default=FULL)
+
+
+def next_look(sources: Sequence[Source], text: Text, price: Price, bother: float) -> int:
+    """The step at which all sources are asked for a text, whatever a glance tells."""
+    steps = text.steps + FULL
+    soon = text.steps + (1 if text.brings > bother else PROBE)
+    for number, source in enumerate(sources):
+        if not text.may_ask(number, source.name):
+            continue
+        if not source.free:
+            prompt, written = _reading(number, source, text)
+            offer = text.step.offer or Offer.to(text.request, text.step.weight)
+            if prompt <= source.balance and offer.depth > 0:
+                lacking = text.steps + text.wait(source.cost + written + price.likely(1))
+                cost = _calls(source, text.step.texts) / text.step.texts
+                pays = _worth(number, source, text, offer, price) > price.rate * cost
+                due = soon if pays else text.due[number]
+                if any([asked == number for asked, _ in text.step.offered]):
+                    due = min(due, text.steps + SOON)  # it is not learnt from before that
+                steps = min(steps, max(due, lacking, soon if pays else text.steps + 1))
+        elif not source.drafter.glanced:
+            steps = min(steps, soon)
+    return steps
 
 
 def _worth(number: int, source: Source, text: Text, offer: Offer, price: Price) -> float:

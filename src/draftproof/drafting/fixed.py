@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from draftproof.drafting.asking import Asking, Steps
+from draftproof.drafting.asking import Asking
 from draftproof.drafting.base import Partial
 from draftproof.drafting.sources import Source
 from draftproof.drafting.text import Text
@@ -51,7 +51,7 @@ class Fixed:
             known.pop(request, None)
 
     def propose(
-        self, texts: Sequence[Text], steps: Steps, asking: Asking, one: float
+        self, texts: Sequence[Text], asking: Asking, one: float
     ) -> tuple[dict[int, TokenTree], float]:
         """A tree for each, and what drafting them took."""
         picks = {text.request.key: self._pick(text) for text in texts}
@@ -65,15 +65,15 @@ class Fixed:
             if picked:
                 depths = {key: depth for key, (_, depth) in picked.items()}
                 asked = [text for text, _ in picked.values()]
-                took += asking.propose(number, asked, steps, one, partial(Until, depths))
+                took += asking.propose(number, asked, one, partial(Until, depths))
         for text in texts:
-            trees[text.request.key] = self._cut(text, picks[text.request.key], steps)
+            trees[text.request.key] = self._cut(text, picks[text.request.key])
         return trees, took
 
-    def _cut(self, text: Text, pick: tuple[int, int] | None, steps: Steps) -> TokenTree:
+    def _cut(self, text: Text, pick: tuple[int, int] | None) -> TokenTree:
         """As deep as was settled: whole depths go, so that the laws of the others stay true."""
-        request, step = text.request, steps[text.request.key]
-        text.step, step.why = step, reason(text, step)
+        request, step = text.request, text.step
+        step.why = reason(text)
         step.extra, text.spent = text.spent, 0.0
         if pick is None or not step.offered:
             return TokenTree.chain(request.tokens[-1:])

@@ -60,8 +60,7 @@ class Offer:
                 self.owners.append(source)
                 self.depths.append(self.depths[parent] + 1)
             elif self.owners[node] != source:
-                low, high = sorted((self.chances[node], chances[at]))
-                self.chances[node] = high + AGREEING * low * (1 - high)
+                self.chances[node] = agreed(self.chances[node], chances[at])
             nodes.append(node)
 
     def survivals(self) -> list[float]:
@@ -85,3 +84,9 @@ class Offer:
         return TokenTree(
             [self.tokens[node] for node in kept], [new[self.parents[node]] for node in kept]
         )
+
+
+def agreed(one: float, other: float) -> float:
+    """The chance of a token that two sources offer, from the chances that each gives it."""
+    low, high = (one, other) if one < other else (other, one)
+    return high + AGREEING * low * (1 - high)

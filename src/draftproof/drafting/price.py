@@ -27,7 +27,8 @@ class Price:
     by its rows, at best where little is known, which decides; known: the likely cost, which is
     accounted for. unit: of a plain step. token: what one takes plainly, when all `soon` texts are
     written. attention: of a row, for each token that it attends to. left: what the step may cost
-    more than a plain one.
+    more than a plain one. one: seconds of such a pass.
+    row: tokens that the cheapest row must bring.
     """
 
     rate: float
@@ -39,20 +40,21 @@ class Price:
     soon: int = 1
     attention: float = 0.0
     left: float = math.inf
-    _row: float = field(init=False)  # tokens that the cheapest row must bring
+    one: float = 1.0
+    row: float = field(init=False)
 
     def __post_init__(self) -> None:
         row = SAFELY * self.rate * min(self.extra(1), self.extra(8) / 8)
-        object.__setattr__(self, "_row", row)
+        object.__setattr__(self, "row", row)
 
     @property
     def least(self) -> float:
         """A chance below which no node can pay, whatever else runs; of a weight of at most 2."""
-        return max(HOPELESS, self._row / 2)
+        return max(HOPELESS, self.row / 2)
 
     def pays(self, weight: float) -> bool:
         """Whether a token of that weight can pay for a row, if it is right."""
-        return weight > self._row
+        return weight > self.row
 
     @property
     def useful(self) -> int:
@@ -81,7 +83,8 @@ def now(texts: Sequence[Text], costs: PassCosts, left: float) -> Price:
     rows, soon = max(costs.rows, writing), max(costs.texts, writing)
     token = min(unit / writing, curve[min(soon, most)] / soon)
     rate = max(1.0, plain / taken) / token
-    return Price(rate, rows, costs.hopeful(rows), curve, unit, token, soon, costs.attention, left)
+    hopeful, attention = costs.hopeful(rows), costs.attention
+    return Price(rate, rows, hopeful, curve, unit, token, soon, attention, left, costs.one)
 
 
 def extra(curve: Sequence[float], rows: int, nodes: int) -> float:

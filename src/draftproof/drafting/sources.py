@@ -20,6 +20,7 @@ RECENT, REACH, COSTS = 1 / 12, 1 / 24, 1 / 8  # weights of the latest
 # Passes over one row below which a source is asked without being asked about; the lower one of a
 # method that says that it takes passes of its own.
 FREE, FREE_OF_PASSES = 0.2, 0.03
+SOON = 4  # steps until a dear source is tried again, behind a success
 READ = 24.0  # tokens that a draft reads in the time of drafting one
 LOAN, SAVED = 4.0, 64.0  # passes over one row
 LARGEST = 256  # nodes of a tree that are looked at
@@ -35,6 +36,7 @@ class Source:
         # In passes over one row: of a level for all texts, or, of a whole draft, for one text.
         self.cost = drafter.drafting_cost
         self.asked = 0  # calls
+        self.pause = SOON  # steps until it is tried again, in the text that ended last
         # Of what it brought, what it may take to read the prompts of further texts; at first a
         # loan, so that one that brings nothing takes no more than that from all texts together.
         self.balance = LOAN

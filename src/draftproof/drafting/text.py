@@ -1,22 +1,20 @@
-"""What a controller remembers of a text from one step to the next, and how it settles a step."""
+"""What a controller remembers of a text from one step to the next, and when it asks for it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from draftproof.drafting.account import LATELY, Account, wait
-from draftproof.drafting.sources import Source
+from draftproof.drafting.account import Account, wait
+from draftproof.drafting.sources import SOON
 from draftproof.drafting.step import Step
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
-LEAST = 4  # nodes of a draft of which nothing was right of late
 STEP = 8  # tokens written in a step: no more than that is usual
-PROBE = 8  # steps between two looks at sources that brought nothing of late
+PROBE = 8  # steps between two glances at sources that brought nothing of late
+FULL = 128  # steps between two looks at whatever they offer
 FADING = 3 / 4  # of what they brought, with every step in which they are asked
-SOON, SHADOW = 4, 48  # steps until a dear source is tried again: behind a success, and at most
 
 
 @dataclass(slots=True)
@@ -25,8 +23,9 @@ class Text:
 
     request: Writing
     length: int  # of its tokens when it was last settled
-    sources: int
+    pauses: Sequence[int]  # of each source, see `pause`
     brings: float  # what asking brought of late, in passes over one row
+    hopes: float = field(init=False)  # the same, less with every glance that showed nothing
     begin: int = field(init=False)  # of what it writes
     account: Account = field(default_factory=Account)
     step: Step = field(default_factory=Step)
@@ -36,19 +35,27 @@ class Text:
     spent: float = 0.0  # of what this step may cost more than a plain one
     deep: int = 6  # that free drafts are of use, by how deep they were right of late
     steps: int = 0
-    probe: int = 0  # the step at which sources are asked in any case
+    ask: int = 0  # the step at which sources are glanced at again,
+    full: int = 0  # and the one at which they are asked whatever a glance tells
+    guesses: list[tuple[int, TokenTree]] = field(default_factory=list)  # of the last glance,
+    guessed: int = 0  # at a text of so many tokens,
+    promising: bool = False  # and whether a draft seemed worth asking for
+    glanced: float = 0.0  # what glances took since the text was settled
     due: list[int] = field(init=False)  # the step at which a dear source is tried again,
     pause: list[int] = field(init=False)  # and how many steps that was ahead
     read: list[int] = field(init=False)  # tokens that each source has seen
     # How much more often than foretold each source was right of late.
     recent: list[float] = field(init=False)
+    ran: bool = False  # nodes of it, in its last step
     used: dict[int, int] = field(default_factory=dict)  # the last step that ran a source's node
     failed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.begin = self.length
-        self.due, self.pause = [0] * self.sources, [SOON] * self.sources
-        self.read, self.recent = [0] * self.sources, [0.0] * self.sources
+        self.begin, self.hopes = self.length, self.brings
+        # A source that did not pay for the texts before is not tried at once.
+        self.due = [0 if pause <= SOON else pause for pause in self.pauses]
+        self.pause = [*self.pauses]
+        self.read, self.recent = [0] * len(self.pauses), [0.0] * len(self.pauses)
 
     def may_ask(self, number: int, name: str) -> bool:
         """Whether the request lets this source draft, and it can."""
@@ -66,76 +73,17 @@ class Text:
         written = len(self.request.tokens) - max(begin, read)
         return max(0, begin - read), max(0, written - STEP)
 
-    def wait(self, bother: float, least: float) -> int:
-        """Plain steps until sources are asked; 0: in this one.
+    def wait(self, cost: float) -> int:
+        """Plain steps until so much may be lost; 0: it may be in this one."""
+        return wait(cost - self.left, self.step.unit)
 
-        Asking costs `bother` whatever they offer, and `least` what drafting with the cheapest of
-        them takes, of what may be lost. Sources that brought less are looked at now and then.
-        """
-        if self.request.speculate is False:
-            return sys.maxsize
-        probe = 0 if self.brings > bother else max(0, self.probe - self.steps)
-        return max(probe, wait(bother + least - self.left, self.step.unit))
+    def asked(self, brings: float, glance: float) -> None:
+        """What asking is expected to bring in this step; a glance takes so much."""
+        self.guesses.clear()  # a whole draft tells the same
+        self.brings = self.hopes = max(brings, self.brings * FADING)
+        self.ask = self.steps + (1 if self.hopes > glance else PROBE)
 
-    def asked(self, brings: float) -> None:
-        """What asking is expected to bring in this step."""
-        self.probe = self.steps + PROBE
-        self.brings = max(brings, self.brings * FADING)
-
-    def settle(self, sources: Sequence[Source], one: float, steps: int = 1) -> float:
-        """Learn from the tokens written since the last step, or since several plain ones.
-
-        Returns what it brought forward beyond a plain one, in passes over one row.
-        """
-        request, step = self.request, self.step
-        written = request.tokens[self.length :]
-        self.length, self.spent = self.length + len(written), 0.0
-        if not written:  # its step is made again
-            return 0.0
-        self.steps += steps
-        for number, tree in step.offered if step.only < 0 else ():
-            right, self.recent[number] = sources[number].learn(
-                request, tree, written, self.recent[number]
-            )
-            self.deep = max(LEAST, 2 * right + 4, self.deep * 3 // 4)
-            if right and self.due[number] > self.steps:  # it was only looked at
-                self.due[number] = min(self.due[number], self.steps + SOON)
-                self.pause[number] = SOON
-        decisions = request.decisions
-        ran = len(step.kept) > 1
-        owners = step.owners(written, request.feedback) if ran else []
-        names = [sources[owner].name for owner in owners]
-        for owner in owners:
-            decisions.sources[sources[owner].name].accepted += 1
-            sources[owner].brought(step.worth)
-        decisions.by_token += [*names, *[""] * (len(written) - len(names))]
-        plain = steps - ran
-        if plain:
-            decisions.plain_steps[step.why] = decisions.plain_steps.get(step.why, 0) + plain
-        won = (len(written) - steps) * step.worth
-        late = 1 - (1 - LATELY) ** steps
-        self.plain += (1 + won * step.texts / step.unit / steps - self.plain) * late
-        self.taken += (1 + step.extra * step.texts / step.unit / steps - self.taken) * late
-        self.account.step(step.extra, won, step.unit, steps)
-        decisions.plain_seconds += len(written) * step.unit * one
-        decisions.seconds += (steps * step.unit + step.extra) * one
-        self.step = Step(unit=step.unit, texts=step.texts, worth=step.worth, why=step.why)
-        return won
-
-    def rest(self, step: Step) -> TokenTree:
-        """A plain step, in which no source was asked."""
-        step.why = "off" if self.request.speculate is False else self.step.why
-        self.step = step
-        return TokenTree.chain(self.request.tokens[-1:])
-
-    def plan(self, step: Step, sources: Sequence[Source]) -> TokenTree:
-        """Remember what is about to run, and make the tree of it."""
-        self.step = step
-        offer, decisions = step.offer, self.request.decisions
-        for number, tree in step.offered:
-            decisions.share(sources[number].name).offered += len(tree.tokens) - 1
-        if offer is None or len(step.kept) == 1:
-            return TokenTree.chain(self.request.tokens[-1:])
-        for node in step.kept[1:]:
-            decisions.share(sources[offer.owners[node]].name).used += 1
-        return offer.tree(step.kept)
+    def passed_over(self, glance: float, step: int = 0) -> None:
+        """Nothing seemed worth asking for, so many steps behind the one that was settled."""
+        self.hopes *= FADING
+        self.ask = self.steps + step + (1 if self.hopes > glance else PROBE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.drafting.step import Step
 from draftproof.drafting.text import Text
 
 LATENESS = 16  # how much more a token counts of a text that is later than the others
@@ -47,10 +46,10 @@ def weights(texts: Sequence[Text], objective: str, running: int) -> list[float]:
     return found
 
 
-def reason(text: Text, step: Step) -> str:
+def reason(text: Text) -> str:
     """Why a text is written plainly in this step."""
     if text.request.speculate is False:
         return "off"
-    if not step.offered:
+    if not text.step.offered:
         return "nothing offered"
     return "price" if text.account.left > 0 else "debt"

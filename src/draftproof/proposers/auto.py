@@ -59,7 +59,7 @@ class Auto(Drafter):
 
     @property
     def next_taps(self) -> tuple[int, ...]:
-        return self.taps if self.observes or not self.control.rests.ahead else ()
+        return self.taps if self.observes or self.control.rests.over else ()
 
     @property
     def figures(self) -> dict[str, float]:
@@ -96,6 +96,9 @@ class Auto(Drafter):
     def close(self) -> None:
         for source in self.sources:
             source.drafter.close()
+
+    def idle(self, requests: Sequence[Writing]) -> bool:
+        return self.control.rests.go_on([request.key for request in requests])
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return self.control.propose(requests)

@@ -39,6 +39,7 @@ class NGram(Drafter):
     """
 
     name = "ngram"
+    glanced = True
     # Of HumanEval and MT-bench written by SmolLM2-135M and by the bundled target.
     promise, trust = 0.78, (1.1, -0.9, 0.4)
 
@@ -69,7 +70,8 @@ class NGram(Drafter):
 
     def _propose(self, request: Writing) -> TokenTree:
         tokens = request.tokens
-        index = self._indices.setdefault(request, Index())
+        if (index := self._indices.get(request)) is None:
+            index = self._indices[request] = Index()
         self._extend(index, request)
         root = tokens[-1]
         places = index.places.get(tuple(tokens[-self.min_ngram :]), ())
@@ -94,7 +96,7 @@ class NGram(Drafter):
             TokenTree.chain([root, *follow], scores=[share**i for i in range(len(follow) + 1)])
             for follow in found
         ]
-        return merge(chains)
+        return merge(chains) if len(chains) > 1 else chains[0]
 
     def _extend(self, index: Index, request: Writing) -> None:
         """Index the n-grams that end before the last token: the last one has no continuation."""

@@ -61,6 +61,7 @@ class SuffixAutomaton(Drafter):
     """
 
     name = "suffix"
+    glanced = True
     promise, trust = 0.78, (0.45, -1.2, 0.45)  # as of n-grams
 
     def __init__(
@@ -126,7 +127,8 @@ class SuffixAutomaton(Drafter):
 
     def _follow(self, request: Writing) -> Automaton | CompiledAutomaton:
         """The automaton of the request's text, which only grows unless it drafts for a draft."""
-        own = self._own.setdefault(request, Own())
+        if (own := self._own.get(request)) is None:
+            own = self._own[request] = Own()
         kept = min(own.automaton.size, request.shortest(own.rewinds))
         own.rewinds = request.rewinds
         own.automaton.undo(own.automaton.size - kept)

@@ -1,0 +1,82 @@
+"""A glance at the free sources: each is asked for one token, which takes a few microseconds.
+
+Whether a whole draft is worth asking for is told from it, and its token is learnt from as any
+other. So a text for which nothing pays is written plainly, and soon back where something does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftproof.drafting.account import LATELY
+from draftproof.drafting.calibration import conditional
+from draftproof.drafting.offers import agreed
+from draftproof.drafting.price import SAFELY, Price
+from draftproof.drafting.settling import learn_guesses
+from draftproof.drafting.sources import Clock, Source
+from draftproof.drafting.text import Text
+
+AHEAD = 4  # tokens behind the first one that are hoped for
+COST = 0.003  # passes over one row that a glance for a text takes, before it is known
+
+
+class Glances:
+    """Of the sources that can be glanced at. cost: of a glance, in passes over one row."""
+
+    def __init__(self, sources: Sequence[Source], vocabulary: int, clock: Clock) -> None:
+        self.sources, self.vocabulary, self.clock = sources, vocabulary, clock
+        self.numbers = [n for n, source in enumerate(sources) if source.drafter.glanced]
+        self.cost = COST
+
+    def promise(self, texts: Sequence[Text], price: Price, bother: float) -> bool:
+        """Whether asking for a draft, which takes `bother`, may pay for any; `promising` tells."""
+        if not texts:
+            return False
+        began = self.clock()
+        for number in self.numbers:
+            self.sources[number].drafter.useful = 1
+        for text in texts:
+            text.promising = self._promising(text, price, bother)
+        took = (self.clock() - began) / price.one / len(texts)
+        self.cost += (took - self.cost) * LATELY
+        for text in texts:
+            text.glanced += self.cost
+        return any([text.promising for text in texts])
+
+    def _promising(self, text: Text, price: Price, bother: float) -> bool:
+        request = text.request
+        learn_guesses(text, self.sources)
+        if request.room < 2:
+            return False
+        text.guessed = len(request.tokens)
+        first, more = 0.0, 0.0
+        for number in self.numbers:
+            source = self.sources[number]
+            if not source.free or not text.may_ask(number, source.name):
+                continue
+            try:
+                (tree,) = source.drafter.propose([request])
+                if len(tree.tokens) < 2:
+                    continue
+                tree.check(request.tokens[-1], self.vocabulary)
+                score = conditional(tree.parents, tree.scores, 1)
+                chance = source.chance(request, score, 1, text.recent[number])
+            except Exception:  # it is asked again, and what fails then is told
+                return True
+            text.guesses.append((number, tree))
+            first = agreed(first, chance)
+            more = max(more, _run(source, text.recent[number]))
+        # A child is never likelier than its parent: where the first token does not pay for the
+        # cheapest row nothing does. What a draft brings has to pay for asking too.
+        row = price.row + SAFELY * price.rate * price.attention * text.length
+        gain = text.step.weight * first - row
+        return gain > 0 and gain * (1 + more) > price.rate * bother
+
+
+def _run(source: Source, recent: float) -> float:
+    """Tokens that are right in a row behind a first one."""
+    found, survival = 0.0, 1.0
+    for depth in range(2, AHEAD + 2):
+        survival *= source.expected(depth, recent)
+        found += survival
+    return found

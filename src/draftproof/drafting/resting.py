@@ -1,0 +1,94 @@
+"""Steps at rest: written plainly, with at most a glance at the sources.
+
+They are settled together with the next step in which sources are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftproof.drafting.account import LATELY, wait
+from draftproof.drafting.glancing import Glances
+from draftproof.drafting.price import Price
+from draftproof.drafting.text import Text
+
+HARDLY = 4  # steps until it is looked again whether a token of a text counts enough to pay
+BOTHER = 0.02  # passes over one row that asking takes, before it is known
+
+
+class Rests:
+    """The rest of a batch: until another one steps, or a draft may pay again."""
+
+    def __init__(self, glances: Glances) -> None:
+        self.glances = glances
+        self.bother = BOTHER  # what asking for a text takes of late, whatever is offered
+        self.done = 0  # steps at rest since somebody was asked
+        self._keys: list[int] = []
+        self._texts: Sequence[Text] = ()
+        self._price: Price | None = None
+        # Steps behind the one in which somebody was asked: to the next such, and to a glance.
+        self._until, self._next = 0, 0
+
+    @property
+    def over(self) -> bool:
+        """Whether sources are asked in the next step whatever a glance tells."""
+        return self.done + 1 >= self._until
+
+    def go_on(self, keys: list[int]) -> bool:
+        """Whether the step of these texts is one at rest."""
+        if self.over or keys != self._keys or self._price is None:
+            return False
+        step = self.done + 1
+        if step >= self._next:
+            texts = [text for text in self._texts if text.ask <= text.steps + step]
+            if self.glances.promise(texts, self._price, self.bother):
+                return False
+            for text in texts:
+                text.passed_over(self.glances.cost, step)
+            self._next = min([text.ask - text.steps for text in self._texts])
+        self.done = step
+        return True
+
+    def end(self) -> int:
+        """Steps since somebody was asked, that one included."""
+        steps, self.done, self._until = 1 + self.done, 0, 0
+        return steps
+
+    def begin(self, keys: list[int], texts: Sequence[Text], price: Price) -> None:
+        """The step of these texts is plain; so are those that follow until one is to be asked."""
+        self._keys, self._texts, self._price = keys, texts, price
+        self._until = min([text.full - text.steps for text in texts])
+        self._next = min([text.ask - text.steps for text in texts])
+
+    def took(self, asking: float) -> None:
+        """Asking took so long for a text."""
+        self.bother += (asking - self.bother) * LATELY
+
+    def asked(self, texts: Sequence[Text], price: Price, left: float, new: bool) -> list[Text]:
+        """The texts whose sources are asked in this step; the others are told when next.
+
+        left: what the batch may lose. new: no pass was made yet, which would tell what one takes.
+        """
+        patience = max(wait(self.bother * len(texts) - left, price.unit), new)
+        asked: list[Text] = []
+        open_to: list[Text] = []
+        for text in texts:
+            steps = max(patience, text.wait(self.bother))
+            if not price.pays(text.step.weight):
+                steps = max(steps, HARDLY)
+            if steps:
+                text.ask = max(text.ask, text.steps + steps)
+                text.full = max(text.full, text.steps + steps)
+            elif text.ran or text.full <= text.steps:
+                asked.append(text)
+            elif text.ask <= text.steps:
+                open_to.append(text)
+        # Some may have been glanced at just now, which ended the rest.
+        fresh = [text for text in open_to if text.guessed != len(text.request.tokens)]
+        self.glances.promise(fresh, price, self.bother)
+        for text in open_to:
+            if text.promising:
+                asked.append(text)
+            else:
+                text.passed_over(self.glances.cost)
+        return asked

@@ -1,0 +1,87 @@
+"""A step is settled: what became of the drafts of a text, what it cost and what it brought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftproof.drafting.account import LATELY
+from draftproof.drafting.sources import SOON, Source
+from draftproof.drafting.step import Step
+from draftproof.drafting.text import Text
+from draftproof.tree import TokenTree
+
+LEAST = 4  # nodes of a draft of which nothing was right of late
+
+
+def settle(text: Text, sources: Sequence[Source], one: float, steps: int = 1) -> float:
+    """Learn from the tokens written since the last step, or since several plain ones.
+
+    Returns what it brought forward beyond a plain one, in passes over one row, glances paid.
+    """
+    request, step, glanced = text.request, text.step, text.glanced
+    learn_guesses(text, sources)
+    written = request.tokens[text.length :]
+    text.length, text.spent = text.length + len(written), 0.0
+    if not written:  # its step is made again
+        return 0.0
+    text.steps += steps
+    ran = len(step.kept) > 1
+    if step.only < 0:
+        _learn(text, sources, written)
+    decisions = request.decisions
+    names: list[str] = []
+    for owner in step.owners(written, request.feedback) if ran else ():
+        names.append(sources[owner].name)
+        decisions.sources[names[-1]].accepted += 1
+        sources[owner].brought(step.worth)
+    decisions.by_token += names
+    decisions.by_token += [""] * (len(written) - len(names))
+    if plain := steps - ran:
+        decisions.plain_steps[step.why] = decisions.plain_steps.get(step.why, 0) + plain
+    extra, text.glanced = step.extra + glanced, 0.0
+    won = (len(written) - steps) * step.worth
+    late = 1 - (1 - LATELY) ** steps
+    each = step.texts / step.unit / steps
+    text.plain += (1 + won * each - text.plain) * late
+    text.taken += (1 + extra * each - text.taken) * late
+    text.account.step(extra, won, step.unit, steps)
+    decisions.plain_seconds += len(written) * step.unit * one
+    decisions.seconds += (steps * step.unit + extra) * one
+    text.ran, text.step = ran, Step(why=step.why)
+    return won - glanced
+
+
+def learn_guesses(text: Text, sources: Sequence[Source]) -> None:
+    """From the token that was written where the last glance was."""
+    if not text.guesses:
+        return
+    written = text.request.tokens[text.guessed : text.guessed + 1]
+    for number, tree in text.guesses if written else ():
+        recent = text.recent[number]
+        _, text.recent[number] = sources[number].learn(text.request, tree, written, recent)
+    text.guesses.clear()
+
+
+def _learn(text: Text, sources: Sequence[Source], written: Sequence[int]) -> None:
+    for number, tree in text.step.offered:
+        if len(tree.tokens) == 1:
+            continue
+        recent = text.recent[number]
+        right, text.recent[number] = sources[number].learn(text.request, tree, written, recent)
+        text.deep = max(LEAST, 2 * right + 4, text.deep * 3 // 4)
+        if right and text.due[number] > text.steps:  # it was only looked at
+            text.due[number] = min(text.due[number], text.steps + SOON)
+            text.pause[number] = SOON
+
+
+def planned(text: Text, sources: Sequence[Source]) -> TokenTree:
+    """The tree that is about to run."""
+    step, decisions = text.step, text.request.decisions
+    offer = step.offer
+    for number, tree in step.offered:
+        decisions.share(sources[number].name).offered += len(tree.tokens) - 1
+    if offer is None or len(step.kept) == 1:
+        return TokenTree.chain(text.request.tokens[-1:])
+    for node in step.kept[1:]:
+        decisions.share(sources[offer.owners[node]].name).used += 1
+    return offer.tree(step.kept)

@@ -138,6 +138,7 @@ class Replayed(Drafter):
         self.drafting_cost, self.promise, self.trust = like.drafting_cost, like.promise, like.trust
         self.source, self.texts, self.clock, self.branch = source.name, texts, clock, branch
         self.drafting = machine.drafting[source.name]
+        self.doubt = getattr(like, "min_confidence", 0.0)
 
     def bind(self, target: Target, load: Load) -> None:
         return
@@ -175,6 +176,7 @@ class Replayed(Drafter):
         tree = text.trees[self.source].tree(at, root(text, at))
         if self.stepwise:  # more siblings were asked for than will be
             tree = _narrow(tree, self.branch)
+            tree = tree.truncate(_doubtful(tree, self.doubt))
         return Partly(request, tree.truncate(max(0, request.room - 1)))
 
 
@@ -255,6 +257,14 @@ def _request(key: int, text: Text) -> Request:
     if len(text.output) < text.longest:  # the end of the text was its own
         made.ends = lambda: len(made.output) >= len(text.output)
     return made
+
+
+def _doubtful(tree: TokenTree, doubt: float) -> int:
+    """Levels behind which a growing draft ends, because its model is in doubt."""
+    tip, levels, scores = 0, 0, tree.scores or ()
+    while (children := tree.children(tip)) and (not levels or scores[tip] >= doubt):
+        tip, levels = children[0], levels + 1
+    return levels
 
 
 def _narrow(tree: TokenTree, branch: int) -> TokenTree:

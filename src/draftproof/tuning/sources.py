@@ -93,7 +93,7 @@ def look_ups() -> list[Source]:
 def draft(model: str, name: str, quantize: str | None = None) -> Source:
     """A draft model, in a precision of its own where one is given."""
     options: dict[str, Any] = {"quantize": quantize} if quantize else {}
-    options |= {"tree": recorded_paths()}
+    options |= {"tree": tuple(recorded_paths())}
     told = f"{name} {quantize}" if quantize else name
     return Source(f"draft {told}", Part("draft", tuple(options.items()), model), grows=True)
 

@@ -21,6 +21,7 @@ from sources import MODULES, REPOSITORY, SOURCE, matches
 # from outside besides the standard library (no bar: anything).
 RUN = "runners.base runners.costs"
 STEP = "scheduler drafts turns"
+KEPT = "runners.kept runners.measuring"
 OFFER = "drafting.base drafting.adopting"
 TABLE = f"""
 tree                    <-  | torch
@@ -51,6 +52,8 @@ methods                 <- proposers.* drafting.base heads.*
 scheduler               <- request runners.costs
 drafts                  <- tree request writing rules sampling {RUN} scheduler {OFFER}
 engine                  <- tree verify writing request rules {RUN} drafting.base {STEP}
+profiles                <- tree {RUN} {KEPT} drafting.base proposers.auto methods | torch
+tuning tuning.*         <- * !server !server.* !cli !cli.* !bench !bench.* !training.* !demo.*
 convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
 hf                      <- llm methods counts request sampling hf_options foreign_names

@@ -54,9 +54,9 @@ class LLM(metaclass=Explained):
     model; "native" (CPU; bfloat16, and dtype="int8") reads several tokens for the price of one, and
     speculation changes no bit there; "auto" takes it for a model by name in bfloat16 that it can
     run. speculate: "auto" drafts from the text so far wherever that pays; None, a method's name, a
-    proposer, a list of these, whose trees are merged, or a profile of `draftproof tune`. rule: "coupled" (same seed, same tokens,
-    whatever drafts), "rejection" (exact in law), or a `Typical` (lossy). max_length bounds prompt
-    and output together.
+    proposer, a list of these, whose trees are merged, or a profile of `draftproof tune`. rule:
+    "coupled" (same seed, same tokens, whatever drafts), "rejection" (exact in law), or a `Typical`
+    (lossy). max_length bounds prompt and output together.
     Any number of threads may use one LLM, and any number of LLMs one model: requests of all threads
     share steps, and nobody's output depends on who else writes. A forked child may not.
     prefix_cache: a prompt that begins like an earlier request is read from there on; off, because

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from draftproof import Completion, SamplingParams, methods
+from draftproof import Completion, SamplingParams
 from draftproof.cli import defaults, opening, output, prompting
 from draftproof.cli.talk import system_messages
 from draftproof.request import Request
@@ -22,8 +22,7 @@ def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
     params = _params(vars(given))
     opening.target(given)
-    sources = opening.sources(given)
-    speculate = methods.merged(given.method or [], sources, **opening.tuning(given))
+    speculate = opening.speculate(given)
     text = prompting.read(given.prompt, given.prompt_file)
     with opening.load(given, speculate=speculate, max_batch=min(given.n, 8)) as llm:
         own = defaults.given(given.context)

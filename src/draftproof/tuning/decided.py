@@ -26,8 +26,8 @@ from draftproof.runners.costs import PassCosts
 from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
-from draftproof.tuning.records import WIDE, Text
 from draftproof.tuning.recording import root
+from draftproof.tuning.records import WIDE, Text
 from draftproof.tuning.replay import Machine, Steps, groups_of
 from draftproof.tuning.sources import Source
 from draftproof.writing import Writing
@@ -73,7 +73,7 @@ class Settled(PassCosts):
 
 
 class Known:
-    """A target that picks what is written in the texts; its passes pass time. Keys number the texts."""
+    """A target that picks what is written in the texts, which keys number; passes pass time."""
 
     device, dtype = torch.device("cpu"), torch.float32
     max_length = 1 << 30
@@ -196,7 +196,9 @@ class Partly:
     def tree(self) -> TokenTree:
         count = sum(depth <= self.level for depth in self.whole.depths)
         scores = self.whole.scores or ()
-        return TokenTree(self.whole.tokens[:count], self.whole.parents[:count], None, scores[:count])
+        return TokenTree(
+            self.whole.tokens[:count], self.whole.parents[:count], None, scores[:count]
+        )
 
     @property
     def tokens(self) -> Sequence[int]:

@@ -12,7 +12,7 @@ import numpy as np
 from draftproof import shapes
 from draftproof.profiles import Choice, Part
 from draftproof.tuning.decided import decided
-from draftproof.tuning.records import FIRST, NONE
+from draftproof.tuning.records import FIRST
 from draftproof.tuning.replay import Array, Machine, Steps, Tape, replay
 from draftproof.tuning.sources import Source, named
 
@@ -190,5 +190,3 @@ def first_right(tape: Tape, source: Source) -> float:
     accepted, nodes, _ = tape.fares(source, source.asis[0])
     drafted = nodes > 0
     return float((accepted[drafted] > 0).mean()) if drafted.any() else 0.0
-
-

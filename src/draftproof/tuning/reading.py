@@ -23,8 +23,8 @@ from draftproof.drafting.growth import Ranks
 from draftproof.runners.base import Target, Work
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
-from draftproof.tuning.records import Text
 from draftproof.tuning.recording import root
+from draftproof.tuning.records import Text
 from draftproof.writing import Writing
 
 SLICE = 16  # positions

@@ -40,7 +40,8 @@ class Drafting:
         if self.passes is not None:
             curve = np.array(self.passes.curve())
             wide = curve[np.minimum(texts, MOST)]
-        return self.text * texts + self.level * levels * wide
+        took: Array = self.text * texts + self.level * levels * wide
+        return took
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Machine:
     def seconds(self, rows: Array, attended: Array) -> Array:
         """Of passes over so many rows, which attend to so many tokens."""
         shares = self._shares[np.minimum(rows, len(self._shares) - 1)]
-        return (shares + self.passes.attention * attended) * self.passes.one
+        took: Array = (shares + self.passes.attention * attended) * self.passes.one
+        return took
 
     @cached_property
     def _shares(self) -> Array:
@@ -86,7 +88,8 @@ class Steps:
     @property
     def tokens_per_step(self) -> Array:
         """(S,) of a text."""
-        return self.tokens.sum(1) / np.maximum(1, self.text_steps.sum(1))
+        found: Array = self.tokens.sum(1) / np.maximum(1, self.text_steps.sum(1))
+        return found
 
 
 class Tape:
@@ -123,7 +126,8 @@ class Tape:
 
     def ranks(self, source: Source) -> Array:
         """(n,): which child of node 0 is right at each position; `NONE`: none of them."""
-        return self._grown(source)[2]
+        ranks: Array = self._grown(source)[2]
+        return ranks
 
     def _grown(self, source: Source) -> Array:
         return np.concatenate([text.grown[source.name] for text in self.texts], axis=1)
@@ -134,13 +138,14 @@ class Tape:
         depths = [0, *(len(path) for path in parents_to_choices(parents))]
         kinds = parents_to_choices(parents)
         child = np.full((len(parents) + 1, NONE + 1), -1)  # the last row: nowhere
-        numbers = {(): 0} | {path: n for n, path in enumerate(kinds, 1)}
-        for path, node in list(numbers.items())[1:]:
-            child[numbers[path[:-1]], path[-1]] = node
+        numbers = {tuple[int, ...](): 0} | {path: n for n, path in enumerate(kinds, 1)}
+        for path in kinds:
+            child[numbers[path[:-1]], path[-1]] = numbers[path]
         ranks, deep = self.ranks(source), max(depths)
         levels = np.minimum(np.minimum(self.rooms, deep), self._grown(source)[3]).clip(0)
         ends = np.repeat(self.begins[1:], np.diff(self.begins))
-        node, accepted = np.zeros(len(self), int), np.zeros(len(self), int)
+        node: Array = np.zeros(len(self), int)
+        accepted: Array = np.zeros(len(self), int)
         for depth in range(deep):
             at = np.arange(len(self)) + depth
             inside = (at < ends) & (depth < levels) & (node >= 0)
@@ -161,7 +166,8 @@ class Tape:
         if not each:
             return np.zeros((2, len(self)), int), []
         whole = np.stack(each).astype(int)
-        accepted, nodes = whole[:, ACCEPTED].max(0), whole[0, DRAFTED]
+        accepted = whole[:, ACCEPTED].max(0)
+        nodes: Array = whole[0, DRAFTED]
         for at in range(1, len(each)):
             again = [self._common(owners, whole, other, at) for other in range(at)]
             nodes = nodes + whole[at, DRAFTED] - np.maximum.reduce(again)
@@ -174,7 +180,8 @@ class Tape:
         depth = np.minimum(pair[:, LEVELS].min(0), by_depth.shape[1] - 1)
         alike = by_depth[np.arange(len(self)), depth]
         right = pair[:, ACCEPTED].min(0)
-        return np.minimum(np.maximum(alike, right), pair[:, DRAFTED].min(0))
+        common: Array = np.minimum(np.maximum(alike, right), pair[:, DRAFTED].min(0))
+        return common
 
     def _shared(self, one: str, other: str) -> Array:
         """(n, depths): nodes of both recorded trees at most so deep."""

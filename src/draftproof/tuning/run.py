@@ -17,8 +17,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from draftproof import clock
 from draftproof.heads.files import exit_of
 from draftproof.llm import LLM
@@ -270,9 +268,7 @@ class _Job:
     def read(self, source: Source, text: Text, params: SamplingParams) -> None:
         quantize = dict(source.part.options).get("quantize")
         runner = self.load(self.llm.runner, source.part.model, quantize)
-        trees = read(
-            runner, self.llm.runner.vocabulary, text, params, sources.recorded_paths()
-        )
+        trees = read(runner, self.llm.runner.vocabulary, text, params, sources.recorded_paths())
         recording.keep(text, source, [trees])
 
     def file(self, ids: list[int], given: Sequence[Source], temperature: float) -> Path | None:
@@ -377,5 +373,3 @@ def _check(
         raise ValueError(f"rounds is {rounds}, but must be 0 or more")
     if minutes is not None and not minutes > 0:
         raise ValueError(f"minutes is {minutes:g}, but must be above 0")
-
-

@@ -102,9 +102,7 @@ def _asked(source: Source, texts: Sequence[Text]) -> Drafting:
 
 
 @torch.inference_mode()
-def _grown(
-    target: Target, source: Source, text: Text, load: Loaded, seconds: float
-) -> Drafting:
+def _grown(target: Target, source: Source, text: Text, load: Loaded, seconds: float) -> Drafting:
     """Of a draft model: drafts of two lengths, each behind what is written after another one."""
     known: PassCosts | None = None
     took: dict[int, list[float]] = {LOW: [], HIGH: []}

@@ -16,8 +16,8 @@ from draftproof.drafting.adopting import adopt
 from draftproof.llm import LLM
 from draftproof.profiles import Choice
 from draftproof.sampling import SamplingParams
-from draftproof.tuning.records import Text
 from draftproof.tuning.recording import refuse
+from draftproof.tuning.records import Text
 from draftproof.tuning.replay import groups_of
 from draftproof.tuning.timing import Loaded
 
@@ -86,9 +86,7 @@ def _write(
     seconds = 0.0
     trial.steps = trial.tokens = trial.differing = 0
     for group in groups_of(len(texts), batch):
-        requests = [
-            made for number in group for made in side.prepare(texts[number].prompt, params)
-        ]
+        requests = [made for number in group for made in side.prepare(texts[number].prompt, params)]
         began = time.perf_counter()
         for _ in side.engine.run(requests):
             pass

@@ -21,6 +21,7 @@ from sources import MODULES, REPOSITORY, SOURCE, matches
 # from outside besides the standard library (no bar: anything).
 RUN = "runners.base runners.costs"
 STEP = "scheduler drafts scoring turns"
+KEPT = "runners.kept runners.measuring"
 OFFER = "drafting.base drafting.adopting"
 WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_core"
 TABLE = f"""
@@ -58,6 +59,8 @@ scheduler               <- request memory prefixes runners.costs
 scoring                 <- tree request scheduler drafts runners.base
 drafts                  <- tree request writing rules sampling {RUN} scheduler {OFFER}
 engine                  <- tree verify writing request rules {RUN} drafting.base {STEP}
+profiles                <- tree {RUN} {KEPT} drafting.base proposers.auto methods | torch
+tuning tuning.*         <- * !server !server.* !cli !cli.* !bench !bench.* !training.* !demo.*
 convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
 chunks                  <- engine request text
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*

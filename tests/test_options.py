@@ -11,7 +11,13 @@ from draftproof import cli, methods
 from draftproof.cli import commands, options
 
 EVERY = commands.every(cli.group())
-SEVERAL = {"--temperature", "--rule", "--dtype"}  # of which a comparison takes a list
+SEVERAL = {
+    "--temperature",
+    "--rule",
+    "--dtype",
+    "--draft",
+    "--heads",
+}  # of which a comparison takes a list
 
 
 TABLE = {  # the options that the module names

@@ -24,6 +24,7 @@ if _TYPE_CHECKING:
     from draftproof.proposers.suffix import SuffixAutomaton
     from draftproof.request import Completion
     from draftproof.sampling import SamplingParams
+    from draftproof.tuning.run import tune
     from draftproof.verify import Typical
 else:
     _MODULES = {
@@ -44,6 +45,7 @@ else:
         "SuffixAutomaton": "proposers.suffix",
         "Typical": "verify",
         "custom_generate": "hf",
+        "tune": "tuning.run",
     }
 
     def __getattr__(name: str) -> _Any:
@@ -80,4 +82,5 @@ __all__ = [
     "SuffixAutomaton",
     "Typical",
     "custom_generate",
+    "tune",
 ]

@@ -68,6 +68,29 @@ def best_length(alpha: float, c: float, longest: int = 64) -> int:
     return max(range(longest + 1), key=lambda length: speedup(alpha, length, c))
 
 
+def break_even(c: float, cost: Mapping[int, float], longest: int = 8) -> float | None:
+    """The least alpha at which drafting `length` tokens, up to `longest`, pays; None: none does.
+
+    c = seconds of drafting a token / seconds of a target pass over one; `cost` maps tokens in a
+    target pass to measured seconds, see `pass_seconds`. Raises `ValueError` as it does.
+    """
+    passes = [pass_seconds(cost, n + 1) / pass_seconds(cost, 1) for n in range(longest + 1)]
+    steps = [length * _ratio("c", c) + passes[length] for length in range(1, longest + 1)]
+
+    def pays(alpha: float) -> bool:
+        return any(
+            expected_tokens(alpha, length) > taken for length, taken in enumerate(steps, start=1)
+        )
+
+    if not pays(1.0):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (low, middle) if pays(middle) else (middle, high)
+    return high
+
+
 class Counts(Protocol):
     """What `acceptance` reads of the counts of a request; `request.Stats` has it."""
 

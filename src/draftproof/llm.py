@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from draftproof import hub, memory, native, places
+from draftproof import hub, memory, native, places, profiles
 from draftproof.bundled import located
 from draftproof.chunks import Chunk, chunks
 from draftproof.drafting.adopting import adopt
@@ -21,7 +21,7 @@ from draftproof.foreign_names import Explained, explaining, explains, no_attribu
 from draftproof.intake import Intake, Message, Prompt, conversations_of, params_of, prompts_of
 from draftproof.kinds import numbers_checked
 from draftproof.memory import Memory
-from draftproof.methods import resolve
+from draftproof.profiles import resolve
 from draftproof.request import Completion, Request
 from draftproof.runners import choice, costs, loading, measuring
 from draftproof.runners.base import Target
@@ -45,9 +45,9 @@ class LLM(metaclass=Explained):
     model; "native" (CPU; bfloat16, and dtype="int8") reads several tokens for the price of one, and
     speculation changes no bit there; "auto" takes it for a model by name in bfloat16 that it can
     run. speculate: "auto" drafts from the text so far wherever that pays; None, a method's name, a
-    proposer, or a list of these, whose trees are merged. rule: "coupled" (same seed, same tokens,
-    whatever drafts), "rejection" (exact in law), or a `Typical` (lossy). max_length bounds prompt
-    and output together.
+    proposer, a list of these, whose trees are merged, or a profile of `draftproof tune`. rule:
+    "coupled" (same seed, same tokens, whatever drafts), "rejection" (exact in law), or a `Typical`
+    (lossy). max_length bounds prompt and output together.
     Any number of threads may use one LLM, and any number of LLMs one model: requests of all threads
     share steps, and nobody's output depends on who else writes. A forked child may not.
     prefix_cache: a prompt that begins like another request is read from there on; off, because what
@@ -124,6 +124,7 @@ class LLM(metaclass=Explained):
             ),
             vocabulary=vocabulary,
         )
+        profiles.check(speculate, self.runner)
         self._draft_with(proposer)
         if self.memory is not None and most is None:
             self.memory.total = memory.free(self.runner.device)
@@ -151,6 +152,7 @@ class LLM(metaclass=Explained):
         def change() -> None:
             if self.engine.scheduler.running or self.engine.scheduler.waiting:
                 raise ValueError("requests are running: change the method when they have ended")
+            profiles.check(speculate, self.runner)
             self._draft_with(proposer)
 
         self.engine.turns.alone(change)
@@ -286,7 +288,7 @@ def native_runs(device: str | torch.device = "auto") -> bool:
     return native.found() is not None and loading.pick_device(device).type == "cpu"
 
 
-def _beside(target: Target, model: Any, quantize: str | None = None) -> Target:
+def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     """See `choice.beside`; `bundled` is the draft of that name."""
     if isinstance(model, LLM):
         raise ValueError(

@@ -152,7 +152,9 @@ def verdict(found: dict[str, Any]) -> str:
 def _command(options: dict[str, Any], method: str) -> str:
     """`draftproof generate` as it was measured here."""
     words = ["draftproof", "generate", options["model"]]
-    if method != "none":
+    if method == "profile":
+        words += ["--profile", options["profile"]]
+    elif method != "none":
         words += ["--method", method]
         sources = {kind: options.get(kind) for kind in ("draft", "heads")}
         for kind in sorted(needed([method], sources)):

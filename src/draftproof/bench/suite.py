@@ -36,6 +36,7 @@ class Options:
     model: str  # hub id, folder, or `bundled`
     draft: str | None = None
     heads: str | None = None
+    profile: str | None = None  # of `draftproof tune`, a side of its own
     methods: Sequence[str] = ("none",)  # none is always there; a+b are merged into one tree
     against: Sequence[str] = ()
     prompts: Sequence[str] = ()  # files or `prompts.NAMES`; none: the held-out ones
@@ -121,6 +122,8 @@ def run(options: Options, progress: Tick) -> Report:
         if method not in llms:
             drafter = _drafter(method, options, assistant)
             llms[method] = LLM(plain, speculate=drafter, max_batch=max(options.batches))
+    if options.profile is not None:
+        llms["profile"] = LLM(plain, speculate=options.profile, max_batch=max(options.batches))
     progress("measuring passes", None)
     cost = costs.pass_seconds(plain.runner, 128)
     report = Report(options, environment(model, plain), cost, len(prompts))

@@ -23,11 +23,15 @@ def run(given: SimpleNamespace) -> int:
     for name in given.export or ():
         if name not in FORMATS:
             raise ValueError(f"export {name!r} is unknown: use {', '.join(FORMATS)}")
-    names = listed(given.method or ["none", "ngram"], {"draft": given.draft, "heads": given.heads})
+    if given.profile is not None:
+        opening.check_profile(given.profile)
+    usual = ["none", "ngram"] if given.profile is None else ["none"]
+    names = listed(given.method or usual, {"draft": given.draft, "heads": given.heads})
     same = {field.name for field in fields(suite.Options)} & {*vars(given)}
     wanted = suite.Options(
         **{name: getattr(given, name) for name in same}
         | {
+            "profile": None if given.profile is None else str(given.profile),
             "methods": names,
             "against": [part.strip() for part in given.against.split(",") if part.strip()],
             "prompts": given.prompts or (),

@@ -35,8 +35,10 @@ def run(given: SimpleNamespace) -> int:
     params = _params(given)  # what is wrong is told before anything is loaded
     opening.target(given)
     sources, tuning = opening.sources(given), opening.tuning(given)
-    speculate = methods.merged(given.method or [], sources, **tuning)
+    speculate = opening.speculate(given)
     names = methods.listed(given.method or [methods.AUTO], sources)
+    if given.profile is not None:
+        names = [f"of {given.profile}"]
     tokenizer = opening.tokenizer(given)
     if tokenizer is not None:  # before the weights, which may be large
         give_template(tokenizer, given.model, given.chat_template, given.system)

@@ -8,13 +8,14 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from draftproof.cli import arguments, serving_arguments, training_arguments
+from draftproof.cli import arguments, serving_arguments, training_arguments, tuning_arguments
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "generate": arguments.generate,
     "chat": arguments.chat,
     "serve": serving_arguments.serve,
     "bench": arguments.bench,
+    "tune": tuning_arguments.tune,
     "certify": arguments.certify,
     "quality": arguments.quality,
     "convert": arguments.convert,

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from draftproof import Completion, SamplingParams, methods
+from draftproof import Completion, SamplingParams
 from draftproof.cli import defaults, opening, output, prompting, sampling
 from draftproof.cli.talk import system_messages
 from draftproof.request import Request
@@ -21,8 +21,7 @@ def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
     params = _params(vars(given))
     opening.target(given)
-    sources = opening.sources(given)
-    speculate = methods.merged(given.method or [], sources, **opening.tuning(given))
+    speculate = opening.speculate(given)
     text = prompting.read(given.prompt, given.prompt_file)
     room = {"max_batch": min(given.n, 8), "cache_weights": given.cache_weights}
     with opening.load(given, speculate=speculate, **room) as llm:

@@ -7,11 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from draftproof import LLM, places
+from draftproof import LLM, methods, places
 from draftproof.bundled import BUNDLED, located
 from draftproof.cli import interrupts
 from draftproof.cli.progress import Running
 from draftproof.demo import precision
+from draftproof.profiles import choice_of, is_profile, read
 from draftproof.text import load_tokenizer
 
 
@@ -50,6 +51,31 @@ def sources(given: SimpleNamespace) -> dict[str, Any]:
 def tuning(given: SimpleNamespace) -> dict[str, Any]:
     """Options of methods; None: not given."""
     return {name: getattr(given, name) for name in ("num_draft_tokens", "min_confidence", "branch")}
+
+
+def speculate(given: SimpleNamespace) -> Any:
+    """What drafts: a profile, or what the options say. Raises `ValueError` for both."""
+    if given.profile is None:
+        return methods.merged(given.method or [], sources(given), **tuning(given))
+    alone(given)
+    return str(given.profile)
+
+
+def alone(given: SimpleNamespace) -> None:
+    """Raises `ValueError` where something is given besides a profile that says what drafts."""
+    names = ("method", "draft", "heads", "any_tokenizer", *tuning(given))
+    for name in names:
+        if getattr(given, name, None):
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"--profile says what drafts: drop {flag}, or the profile")
+    check_profile(given.profile)
+
+
+def check_profile(path: Path) -> None:
+    """Raises `ValueError` for what is no profile, before anything is loaded."""
+    if not is_profile(path):
+        raise ValueError(f"--profile {path} is no .json file: draftproof tune makes one")
+    choice_of(read(path), str(path))
 
 
 def load(given: SimpleNamespace, **options: Any) -> LLM:

@@ -64,6 +64,23 @@ AnyTokenizer = Annotated[
 Heads = Annotated[
     str | None, option(DRAFTING, "Medusa or exit heads: folder or `bundled`.", metavar="FOLDER")
 ]
+Drafts = Annotated[
+    list[str] | None,
+    option(DRAFTING, "The draft: id, folder or `bundled`; repeatable.", "--draft", metavar="MODEL"),
+]
+HeadsOfAll = Annotated[
+    list[str] | None,
+    option(
+        DRAFTING,
+        "Medusa or exit heads: folder or `bundled`; repeatable.",
+        "--heads",
+        metavar="FOLDER",
+    ),
+]
+Profile = Annotated[
+    Path | None,
+    option(DRAFTING, "What `draftproof tune` wrote: it says what drafts.", metavar="FILE"),
+]
 NumDraftTokens = Annotated[int | None, option(DRAFTING, "The longest draft.")]
 MinConfidence = Annotated[
     float | None, option(DRAFTING, "A draft stops where it is less sure (0 to 1).")
@@ -92,6 +109,8 @@ BadTokenIds = Annotated[
 ]
 MinTokens = Annotated[int, option(SAMPLING, "No end before these.")]
 MaxTokens = Annotated[int, option(SAMPLING, "Tokens of one answer, at most.")]
+Batch = Annotated[list[int] | None, option(SAMPLING, "Prompts at once; repeatable.")]
+Rounds = Annotated[int, option(SAMPLING, "Timed rounds, after one to warm up.")]
 Stop = Annotated[list[str] | None, option(SAMPLING, "End before it; repeatable.", metavar="TEXT")]
 StopTokenIds = Annotated[
     list[int] | None,

@@ -1,0 +1,92 @@
+"""`draftproof tune`: from arguments to a profile, its table and its picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from draftproof import clock
+from draftproof import prompts as prompt_files
+from draftproof.bundled import BUNDLED, located
+from draftproof.cli import opening
+from draftproof.cli.progress import Running
+from draftproof.tuning import report
+from draftproof.tuning import run as tuning
+
+INTERRUPTED = 130  # the exit code of what an interrupt has ended
+USUAL = {"num_prompts": 12, "max_tokens": 128, "rounds": 3}  # unless told otherwise
+QUICK = {"num_prompts": 6, "max_tokens": 64, "rounds": 2}
+
+
+def run(given: SimpleNamespace) -> int:
+    """The command, with its arguments by name; the exit code."""
+    wanted = QUICK if given.quick else USUAL
+    wanted = {
+        name: usual if (own := getattr(given, name)) is None else own
+        for name, usual in wanted.items()
+    }
+    if (count := given.num_prompts) is not None and count < 1:
+        raise ValueError("--num-prompts must be 1 or more")
+    path = given.out if given.out.suffix == ".json" else given.out / "profile.json"
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"there is no folder {path.absolute().parent}: make it, or change --out")
+    heads = [str(located(name, "heads")) for name in given.heads or ()]
+    batches = given.batch or tuning.BATCHES
+    records = path.with_suffix(".records")
+    loaded = SimpleNamespace(rule="coupled", max_length=None, **vars(given))
+    console = Console(highlight=False, markup=False)
+    with opening.load(loaded, speculate=None, max_batch=max(*batches, 1)) as llm:
+        if llm.tokenizer is None:
+            raise ValueError(f"{given.model} came without a tokenizer, and prompts are text")
+        files = given.prompts or [BUNDLED if given.model != BUNDLED else prompt_files.HELD_OUT]
+        listed = prompt_files.read(
+            files, wanted["num_prompts"], llm.tokenizer, given.chat, given.system
+        )
+        try:
+            with Running() as running:
+                found = tuning.tune(
+                    llm,
+                    [each.ids(llm.tokenizer, ()) for each in listed],
+                    drafts=given.draft or (),
+                    draft_dtypes=given.draft_dtype or ("auto",),
+                    heads=heads,
+                    max_tokens=wanted["max_tokens"],
+                    temperatures=given.temperature or (0.0,),
+                    batches=batches,
+                    groups=[each.category for each in listed],
+                    rounds=wanted["rounds"],
+                    minutes=given.minutes,
+                    seed=given.seed or 0,
+                    records=records,
+                    tick=running,
+                )
+        except KeyboardInterrupt:
+            if records.is_dir():
+                print(f"recorded in {records}: the same command goes on there", file=sys.stderr)
+            return INTERRUPTED
+    found.save(path)
+    heading = f"{Path(given.model).name}: {_machine(found)}, {found.prompts['used']} prompts"
+    picture = path.with_suffix(".png")
+    drawn = report.draw(found, picture, heading)
+    if given.as_json:
+        print(json.dumps(found.as_dict()), flush=True)
+        return 0
+    console.print(heading)
+    console.print(report.table(found, console.width))
+    for line in [*found.prompts["left_out"], *report.advice(found)]:
+        console.print(line, soft_wrap=True)
+    if not drawn:
+        print("no picture: pip install 'draftproof[bench]' brings matplotlib", file=sys.stderr)
+    console.print("written:", ", ".join(map(str, [path, *([picture] if drawn else [])])))
+    console.print(f"to use it: draftproof generate {given.model} PROMPT --profile {path}")
+    return 0
+
+
+def _machine(found: tuning.Tuned) -> str:
+    about = found.machine
+    threads = "1 thread" if about["threads"] == 1 else f"{about['threads']} threads"
+    return f"{about['runner']}, {about['precision']}, {threads}, {clock.processor()}"

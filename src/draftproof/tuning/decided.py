@@ -1,0 +1,285 @@
+"""The controller's own rule, replayed: the engine itself runs, on a target that knows the texts.
+
+Sources answer from their records, passes and drafts take the seconds of the tables, and deciding
+takes what it takes. So `auto` is judged by the decisions that it makes, at a fraction of their
+price. Knows no model.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from draftproof.drafting.adopting import adopt
+from draftproof.drafting.base import Drafter, GoesOn
+from draftproof.engine import Engine
+from draftproof.profiles import Choice
+from draftproof.proposers.auto import Auto
+from draftproof.request import Request
+from draftproof.runners.base import Load, Output, Target, Work
+from draftproof.runners.costs import PassCosts
+from draftproof.sampling import SamplingParams
+from draftproof.scheduler import Scheduler
+from draftproof.tree import TokenTree
+from draftproof.tuning.recording import root
+from draftproof.tuning.records import WIDE, Text
+from draftproof.tuning.replay import Machine, Steps, groups_of
+from draftproof.tuning.sources import Source
+from draftproof.writing import Writing
+
+
+class Clock:
+    """What is said to have passed, and what deciding takes of this thread."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self._since: float | None = None  # somebody decides
+
+    def __call__(self) -> float:
+        return self.passed + (0.0 if self._since is None else time.thread_time() - self._since)
+
+    def deciding(self, begins: bool) -> None:
+        """From now on somebody decides, or nobody."""
+        self.passed = self()
+        self._since = time.thread_time() if begins else None
+
+
+class Deciding(Auto):
+    """`Auto`, which is charged for its own time and not for the time of the replay."""
+
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        assert isinstance(self.clock, Clock)
+        self.clock.deciding(True)
+        try:
+            return super().propose(requests)
+        finally:
+            self.clock.deciding(False)
+
+
+class Settled(PassCosts):
+    """Costs that learn no more: passes over records take no time."""
+
+    def __init__(self, costs: PassCosts) -> None:
+        vars(self).update(copy.deepcopy(vars(costs)))
+        self.passes = max(1, self.passes)
+
+    def observe(self, rows: int, attended: int, seconds: float) -> None:
+        return
+
+
+class Known:
+    """A target that picks what is written in the texts, which keys number; passes pass time."""
+
+    device, dtype = torch.device("cpu"), torch.float32
+    max_length = 1 << 30
+
+    def __init__(self, texts: Sequence[Text], machine: Machine, clock: Clock) -> None:
+        self.texts, self.machine, self.clock = texts, machine, clock
+        self.pass_costs = Settled(machine.passes)
+        self.vocabulary = 1 << 31
+        self._cached = [0] * len(texts)
+        self.passes = 0  # behind which something was written
+
+    def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
+        rows = np.array([sum(each.rows() for each in work)])
+        behind = sum(each.rows() * (self._cached[each.key] + len(each.new)) for each in work)
+        seconds = float(self.machine.seconds(rows, np.array([behind]))[0])
+        own, each_own = self.machine.own
+        self.clock.passed += seconds + own + each_own * len(work)
+        self.passes += any(each.tree is not None for each in work)
+        outputs = []
+        for each in work:
+            self._cached[each.key] += len(each.new)
+            outputs.append(Output(torch.empty(0, 1), argmaxes=self._picks(each)))
+        return outputs
+
+    def _picks(self, work: Work) -> list[int]:
+        """After the nodes that agree with the text its next token, after others token 0."""
+        if work.tree is None:
+            return []
+        text = self.texts[work.key]
+        at = self._cached[work.key] + 1 - len(text.prompt)
+        picks: list[int] = []
+        agree: list[int] = []
+        for node, parent in enumerate(work.tree.parents):
+            after = at if node == 0 else -1
+            if node and agree[parent] >= 0 and picks[parent] == work.tree.tokens[node]:
+                after = agree[parent] + 1
+            agree.append(after)
+            picks.append(text.output[after] if 0 <= after < len(text.output) else 0)
+        return picks
+
+    def cached(self, key: int) -> int:
+        return self._cached[key]
+
+    def keep(self, key: int, path: Sequence[int]) -> None:
+        self._cached[key] += len(path)
+
+    def crop(self, key: int, length: int) -> None:
+        self._cached[key] = length
+
+    def free(self, key: int) -> None:
+        self._cached[key] = 0
+
+
+class Replayed(Drafter):
+    """A source that answers from its records, as fast as it was measured."""
+
+    def __init__(
+        self, source: Source, texts: Sequence[Text], machine: Machine, clock: Clock, branch: int
+    ) -> None:
+        like = adopt(source.part.proposer())
+        self.name, self.stepwise = like.name, like.stepwise
+        self.drafting_cost, self.promise, self.trust = like.drafting_cost, like.promise, like.trust
+        self.source, self.texts, self.clock, self.branch = source.name, texts, clock, branch
+        self.drafting = machine.drafting[source.name]
+        self.doubt = getattr(like, "min_confidence", 0.0)
+
+    def bind(self, target: Target, load: Load) -> None:
+        return
+
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        return self.propose_within(requests, lambda grown: [True] * len(grown))
+
+    def propose_within(self, requests: Sequence[Writing], goes_on: GoesOn) -> list[TokenTree]:
+        self.clock.deciding(False)
+        grown = [self._whole(request) for request in requests]
+        self._took(0, len(requests))
+        growing = grown if self.stepwise else []
+        while growing := [each for each in growing if each.level < each.deepest]:
+            self.clock.deciding(True)
+            going = goes_on(growing)
+            self.clock.deciding(False)
+            growing = [each for each, on in zip(growing, going, strict=True) if on]
+            self._took(1, len(growing))
+            for each in growing:
+                each.level += 1
+        self.clock.deciding(True)
+        return [each.tree if self.stepwise else each.whole for each in grown]
+
+    def _took(self, levels: int, count: int) -> None:
+        """A source's seconds are those of a call, or of a level that so many texts got."""
+        texts = np.array([count])
+        seconds = self.drafting.seconds(np.array([levels]), texts)
+        if levels:
+            seconds = seconds - self.drafting.seconds(np.array([0]), texts)
+        self.clock.passed += float(seconds[0]) if count else 0.0
+
+    def _whole(self, request: Writing) -> Partly:
+        text = self.texts[request.key]
+        at = len(request.tokens) - len(request.prompt)
+        tree = text.trees[self.source].tree(at, root(text, at))
+        if self.stepwise:  # more siblings were asked for than will be
+            tree = _narrow(tree, self.branch)
+            tree = tree.truncate(_doubtful(tree, self.doubt))
+        return Partly(request, tree.truncate(max(0, request.room - 1)))
+
+
+@dataclass
+class Partly:
+    """A recorded tree while it is let out level by level."""
+
+    request: Writing
+    whole: TokenTree
+    level: int = 0
+
+    @property
+    def deepest(self) -> int:
+        return max(self.whole.depths)
+
+    @property
+    def tree(self) -> TokenTree:
+        count = sum(depth <= self.level for depth in self.whole.depths)
+        scores = self.whole.scores or ()
+        return TokenTree(
+            self.whole.tokens[:count], self.whole.parents[:count], None, scores[:count]
+        )
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.tree.tokens
+
+    @property
+    def parents(self) -> Sequence[int]:
+        return self.tree.parents
+
+    @property
+    def scores(self) -> Sequence[float]:
+        return self.tree.scores or ()
+
+
+def decided(
+    texts: Sequence[Text], choice: Choice, owners: Sequence[Source], machine: Machine, batch: int
+) -> Steps:
+    """What `auto` over the sources does, in batches of so many texts; arrays (1, G)."""
+    clock, rows = Clock(), []
+    target = Known(texts, machine, clock)
+    branches = [dict(part.options).get("branch", WIDE) for part in choice.parts]
+    replayed = [
+        Replayed(owner, texts, machine, clock, branch)
+        for owner, branch in zip(owners, branches, strict=True)
+    ]
+    auto = Deciding(*replayed, clock=clock)
+    auto.bind(target, _none)  # type: ignore[arg-type]
+    scheduler = Scheduler(batch, costs=target.pass_costs)
+    engine = Engine(target, auto, scheduler=scheduler)
+    for group in groups_of(len(texts), batch):
+        began, passes = clock.passed, target.passes
+        requests = [_request(number, texts[number]) for number in group]
+        for _ in engine.run(requests):
+            pass
+        assert all(request.output == texts[request.key].output for request in requests)
+        counts = [request.stats for request in requests]
+        rows.append(
+            [
+                target.passes - passes,
+                sum(each.tokens for each in counts),
+                sum(each.accepted for each in counts),
+                sum(each.drafted for each in counts),
+                clock.passed - began,
+                sum(each.steps for each in counts),
+            ]
+        )
+    return Steps(*np.array(rows, float).T[:, None])
+
+
+def _none(target: Target, model: object, quantize: str | None = None) -> Target:
+    raise ValueError("records load no model")
+
+
+def _request(key: int, text: Text) -> Request:
+    """Greedy: the target's picks are the text, whatever it was sampled at."""
+    params = SamplingParams(max_tokens=text.longest)
+    made = Request(key, text.prompt, params, seed=0)
+    if len(text.output) < text.longest:  # the end of the text was its own
+        made.ends = lambda: len(made.output) >= len(text.output)
+    return made
+
+
+def _doubtful(tree: TokenTree, doubt: float) -> int:
+    """Levels behind which a growing draft ends, because its model is in doubt."""
+    tip, levels, scores = 0, 0, tree.scores or ()
+    while (children := tree.children(tip)) and (not levels or scores[tip] >= doubt):
+        tip, levels = children[0], levels + 1
+    return levels
+
+
+def _narrow(tree: TokenTree, branch: int) -> TokenTree:
+    """Of the children of node 0 the first so many."""
+    dropped = {*tree.children(0)[branch:]}
+    if not dropped:
+        return tree
+    kept = [node for node in range(len(tree)) if node not in dropped]
+    new = {-1: -1} | {old: at for at, old in enumerate(kept)}
+    scores = tree.scores or ()
+    return TokenTree(
+        [tree.tokens[n] for n in kept],
+        [new[tree.parents[n]] for n in kept],
+        None,
+        [scores[n] for n in kept],
+    )

@@ -1,0 +1,99 @@
+"""Settings run for real: the same prompts by each in turn with plain decoding, as a user would.
+
+Every text is compared with what was recorded: a setting may change how fast it is written, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from draftproof import clock
+from draftproof.drafting.adopting import adopt
+from draftproof.llm import LLM
+from draftproof.profiles import Choice
+from draftproof.sampling import SamplingParams
+from draftproof.tuning.recording import refuse
+from draftproof.tuning.records import Text
+from draftproof.tuning.replay import groups_of
+from draftproof.tuning.timing import Loaded
+
+MORE = {"suffix": {"corpus": 0}}  # every round writes the same texts again
+Tick = Callable[[str, float | None], None]
+
+
+@dataclass
+class Trial:
+    """What one setting took. seconds: of each round, all groups together."""
+
+    choice: Choice
+    seconds: list[float] = field(default_factory=list)
+    steps: int = 0  # of texts, in one round
+    tokens: int = 0
+    differing: int = 0  # texts unlike the recorded ones
+
+    def speedup(self, plain: Trial) -> float | None:
+        """The median of the rounds."""
+        ratios = [a / b for a, b in zip(plain.seconds, self.seconds, strict=False)]
+        return statistics.median(ratios) if ratios else None
+
+
+def run(
+    llm: LLM,
+    texts: Sequence[Text],
+    choices: Sequence[Choice],
+    params: SamplingParams,
+    load: Loaded,
+    batch: int,
+    rounds: int,
+    tick: Tick,
+    until: float,
+) -> list[Trial]:
+    """Plain decoding first, then the choices; stops behind the round in which time is up.
+
+    until: of `time.monotonic`. One round warms up and is not counted.
+    """
+    trials = [Trial(choice) for choice in (Choice(), *choices)]
+    sides = []
+    try:
+        for trial in trials:
+            side = LLM(llm, speculate=None, max_batch=batch)
+            sides.append(side)
+            proposer = trial.choice.proposer(MORE)
+            if proposer is not None:
+                adopt(proposer).bind(side.runner, load)
+                side.engine.use(proposer)
+        for turn in range(rounds + 1):
+            if turn > 1 and time.monotonic() > until:
+                break
+            tick(f"writing with the best, round {turn} of {rounds}" if turn else "warming up", None)
+            for number in clock.in_turn(range(len(trials)), turn):
+                took = _write(sides[number], trials[number], texts, params, batch)
+                if turn:
+                    trials[number].seconds.append(took)
+    finally:
+        for side in sides:
+            side.close()
+    return trials
+
+
+def _write(
+    side: LLM, trial: Trial, texts: Sequence[Text], params: SamplingParams, batch: int
+) -> float:
+    seconds = 0.0
+    trial.steps = trial.tokens = trial.differing = 0
+    for group in groups_of(len(texts), batch):
+        requests = [made for number in group for made in side.prepare(texts[number].prompt, params)]
+        began = time.perf_counter()
+        for _ in side.engine.run(requests):
+            pass
+        seconds += time.perf_counter() - began
+        for number, request in zip(group, requests, strict=True):
+            refuse(request)
+            trial.steps += request.stats.steps
+            trial.tokens += request.stats.tokens
+            trial.differing += request.output != texts[number].output
+    return seconds

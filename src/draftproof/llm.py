@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from draftproof import hub, memory, native, places, profiles
+from draftproof import hub, native, places, profiles
 from draftproof.bundled import located
 from draftproof.chunks import Chunk, chunks
 from draftproof.drafting.adopting import adopt
@@ -87,7 +87,7 @@ class LLM(metaclass=Explained):
     ) -> None:
         if max_batch < 1 or (itl_target is not None and not itl_target > 0):
             raise ValueError("max_batch must be 1 or more, and itl_target above 0 ms")
-        most = None if kv_memory is None else memory.bytes_of(kv_memory)
+        self.memory = Memory(kv_memory)
         loading.check_length(max_length)
         places.check(model, revision)
         places.check_tokenizer(tokenizer)
@@ -115,7 +115,6 @@ class LLM(metaclass=Explained):
             measuring.check_gap(self.runner, itl_target)
         vocabulary = self.runner.vocabulary
         self.intake = Intake(self.tokenizer, vocabulary, self.max_length, self.end_ids)
-        self.memory = None if kv_memory is None else Memory(most or 0)
         self.engine = Engine(
             self.runner,
             rule=rule,
@@ -126,8 +125,7 @@ class LLM(metaclass=Explained):
         )
         profiles.check(speculate, self.runner)
         self._draft_with(proposer)
-        if self.memory is not None and most is None:
-            self.memory.total = memory.free(self.runner.device)
+        self.memory.settle(self.runner.device)
         self._released = False
 
     def __enter__(self) -> LLM:
@@ -167,8 +165,7 @@ class LLM(metaclass=Explained):
 
         if proposer is not None:
             adopt(proposer).bind(self.runner, beside)
-        if self.memory is not None:
-            self.memory.stores = stores
+        self.memory.stores = stores
         former = self.engine.proposer
         self.engine.use(proposer)
         if former is not None and former is not proposer:
@@ -247,16 +244,18 @@ class LLM(metaclass=Explained):
         return requests
 
     @explains("LLM.prepare")
-    def prepare(self, prompt: Any, params: SamplingParams) -> list[Request]:
+    def prepare(
+        self, prompt: Any, params: SamplingParams, *, rule: Any = None, salt: str = ""
+    ) -> list[Request]:
         """Requests that do not run yet, one for each completion; `engine.run` takes them.
 
-        prompt: text, token ids, or a conversation's list of messages.
+        prompt: text, token ids, or a conversation's list of messages. rule: another than this LLM's.
+        salt: nothing is reused of texts with another one.
         """
         self.engine.check_usable()
         self.engine.drafts.check(params)
-        requests = self.intake.requests(prompt, params, self.engine.rule)
-        if self.memory is not None:
-            self.memory.check(requests[0])
+        requests = self.intake.requests(prompt, params, rule or self.engine.rule, salt)
+        self.memory.check(requests[0])
         return requests
 
     def __repr__(self) -> str:

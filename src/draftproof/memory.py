@@ -18,6 +18,7 @@ from draftproof.runners.rows import FIRST_SLOTS, Rows
 
 OPEN = 1024  # tokens that a text without `max_tokens` has room for at first, and then gets more of
 NODES = 64  # slots behind a text, for drafted nodes
+AUTO = "auto"
 MARGIN = 0.1  # of what is free, for passes and whatever else runs
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
@@ -30,19 +31,28 @@ class Store(Protocol):
 
 
 class Memory:
-    """At most `total` bytes. stores: the target first, and models that draft beside it.
+    """At most `total` bytes; None: what there is. stores: the target first, then what drafts.
+
+    given: see `bytes_of`; None is no bound.
 
     A text without `max_tokens` gets room for `OPEN` tokens, and for as many more whenever it comes
     to their end, as long as there are bytes; else it ends there, with a warning.
     """
 
-    def __init__(self, total: int, stores: Sequence[Store] = ()) -> None:
-        self.total = total
-        self.stores = stores
+    def __init__(self, given: int | str | None, stores: Sequence[Store] = ()) -> None:
+        self.total = None if given is None else bytes_of(given)
+        self.stores, self._auto = stores, given == AUTO
         self._claims: dict[int, int] = {}  # key -> slots
         self._lengths: dict[int, int] = {}  # key of a text that may get more -> its longest
 
+    def settle(self, device: torch.device) -> None:
+        """All weights are loaded: "auto" is most of what is free now."""
+        if self._auto:
+            self.total = free(device)
+
     def __str__(self) -> str:
+        if self.total is None:
+            return "keys and values take what there is"
         of_model, of_all = self.stores[0].held.slot_bytes, self.slot_bytes
         drafts = f", {of_all - of_model:,} of them a draft's" if of_all > of_model else ""
         tokens = self.total // max(of_all, 1)
@@ -66,7 +76,9 @@ class Memory:
     def check(self, request: Request) -> None:
         """Raises `ValueError` for a request that never fits."""
         slots = self._slots(request)
-        if slots * self.slot_bytes > self.total:  # which is 0 where no size is known
+        if (
+            self.total is not None and slots * self.slot_bytes > self.total
+        ):  # which is 0 where no size is known
             tokens = self.total // self.slot_bytes // FIRST_SLOTS * FIRST_SLOTS - NODES
             more = self._longest(request) - len(request.prompt)
             raise ValueError(
@@ -78,7 +90,9 @@ class Memory:
     def admit(self, request: Request) -> bool:
         """Whether there is room for all that the request may write, which is then kept for it."""
         slots = self._slots(request)
-        if not self._claim(request.key, slots):
+        if self.total is None:
+            return True
+        if not self._claim(request.key, slots, self.total):
             return False
         if request.params.max_tokens is None and slots - NODES < request.max_length:
             self._lengths[request.key] = request.max_length
@@ -88,11 +102,12 @@ class Memory:
     def extend(self, request: Request) -> None:
         """More room for a text that comes to the end of what it has, if it may get any."""
         longest = self._lengths.get(request.key)
-        if longest is None or request.max_length - len(request.tokens) > NODES:
+        near = request.max_length - len(request.tokens) <= NODES
+        if self.total is None or longest is None or not near:
             return
         slots = _whole(min(request.max_length + OPEN, longest) + NODES)
         warning = f"no memory for keys and values of more than {request.max_length} tokens"
-        if not self._claim(request.key, slots):
+        if not self._claim(request.key, slots, self.total):
             if warning not in request.warnings:
                 request.warnings.append(warning)
             return
@@ -104,6 +119,8 @@ class Memory:
 
     def inherit(self, request: Request, heir: Request) -> None:
         """`heir` has the row of `request`, of the same prompt, and may need as much."""
+        if self.total is None:
+            return
         slots = self._claims.pop(request.key, self._slots(heir))
         self._lengths.pop(request.key, None)
         self._limit(heir.key, slots)
@@ -127,13 +144,13 @@ class Memory:
     def _slots(self, request: Request) -> int:
         return _whole(self._longest(request) + NODES)
 
-    def _claim(self, key: int, slots: int) -> bool:
+    def _claim(self, key: int, slots: int, total: int) -> bool:
         """Rows that nobody has make way, the oldest first."""
         before = self._claims.pop(key, None)
         taken = self.taken
         # While a row grows it lies there twice.
         taken += sum(held.slot_bytes * held.slots_of(key) for held in self._rows())
-        left = self.total - taken - slots * self.slot_bytes
+        left = total - taken - slots * self.slot_bytes
         for held in self._rows() if left >= 0 else ():
             while sum(rows.idle_bytes() for rows in self._rows()) > left and held.shed():
                 pass
@@ -154,13 +171,13 @@ def _whole(slots: int) -> int:
     return -(-slots // FIRST_SLOTS) * FIRST_SLOTS
 
 
-def bytes_of(given: int | str) -> int | None:
-    """A number of bytes, also as "8GB" or "8GiB"; None for "auto".
+def bytes_of(given: int | str) -> int:
+    """A number of bytes, also as "8GB" or "8GiB"; 0 for "auto".
 
     Raises `ValueError` for what is none.
     """
-    if given == "auto":
-        return None
+    if given == AUTO:
+        return 0
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)b?", str(given).strip().lower())
     number = float(found[1]) * UNITS.get(found[2], 0) if found else 0
     if number < 1:

@@ -9,7 +9,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from draftproof import LLM, SamplingParams, memory, methods
+from draftproof import LLM, SamplingParams, memory
 from draftproof.cli import defaults, opening, sampling
 from draftproof.cli.chat import give_template
 
@@ -28,8 +28,7 @@ def run(given: SimpleNamespace) -> int:
         raise ValueError(f"chunk {given.chunk!r} is unknown: use step or token")
     memory.bytes_of(given.kv_memory)
     opening.target(given)
-    sources = opening.sources(given)
-    speculate = methods.merged(given.method or [], sources, **opening.tuning(given))
+    speculate = opening.speculate(given)
     tokenizer = opening.tokenizer(given)
     if given.chat_template is not None:
         give_template(tokenizer, given.model, given.chat_template)
@@ -59,6 +58,7 @@ def run(given: SimpleNamespace) -> int:
             prefix_cache=not given.no_prefix_cache,
             itl_target=given.itl_target,
             kv_memory=given.kv_memory,
+            cache_weights=given.cache_weights,
         )
 
     _log_to_stderr()

@@ -104,12 +104,10 @@ class Front:
             )
         self.admission.check(len(prompts) * params.n, sum(map(len, prompts)))
         try:
-            llm.engine.drafts.check(params)
-            how = llm.engine.rule if rule is None else rule
             return [
                 request
                 for prompt in prompts
-                for request in llm.intake.requests(prompt, params, how, salt)
+                for request in llm.prepare(prompt, params, rule=rule, salt=salt)
             ]
         except ValueError as error:
             raise of_value(error) from error

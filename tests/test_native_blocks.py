@@ -1,16 +1,16 @@
-"""Blocks of GGUF files in panels: no weight changes, and nothing beside a row changes its bits."""
+"""Blocks of files in panels: no weight changes, and nothing beside a row changes its bits."""
 
 from __future__ import annotations
 
 import ctypes
 
+import gguf
 import pytest
 import torch
 from torch import Tensor
 
 import emulated
 from draftproof import native
-from draftproof.gguf import blocks
 from draftproof.runners import matrix
 from draftproof.runners.matrix import product
 from draftproof.runners.team import Team
@@ -21,20 +21,55 @@ from native_models import SETS, sets
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 
 OUTPUTS, INPUTS = 70, 512
-HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+FOURS = {  # that no GGUF file has: format, inputs of a block, bytes before its integers
+    "S4_128": (native.S4_128, 128, 2),
+    "Z4_32": (native.Z4_32, 32, 4),
+    "Z4_128": (native.Z4_128, 128, 4),
+}
+KINDS = [*native.BLOCKS, *FOURS]
+FP4 = "MXFP4"  # whose scale is a power of two, in one byte
+HALVES: dict[str, tuple[int, ...]] = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+
+
+def sizes(kind: str) -> tuple[int, int]:
+    """Elements and bytes of a block."""
+    if kind in FOURS:
+        _, elements, head = FOURS[kind]
+        return elements, head + elements // 2
+    return gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
 
 
 def random_blocks(kind: str, seed: int = 0) -> Tensor:
     """(outputs, bytes of a row) Any bytes, but for scales, which are numbers of usual size."""
     generator = torch.Generator().manual_seed(seed)
-    size = blocks.KINDS[kind][0]
-    elements = 256 if kind.endswith("K") else 32
+    elements, size = sizes(kind)
     shape = OUTPUTS * INPUTS // elements, size
     data = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    if kind == FP4:
+        data[:, 0] = torch.randint(115, 125, (len(data),), generator=generator)
+        return data.view(OUTPUTS, -1)
     for at in HALVES.get(kind, (0,)):
         scales = torch.randn(len(data), 1, generator=generator).half() / 50
         data[:, at : at + 2] = scales.view(torch.uint8)
+    if kind in FOURS and FOURS[kind][2] == 4:
+        zeros = torch.randint(0, 17, (len(data), 1), generator=generator).half()
+        data[:, 2:4] = zeros.view(torch.uint8)
     return data.view(OUTPUTS, -1)
+
+
+def numbers(kind: str, data: Tensor) -> Tensor:
+    """(outputs, inputs) What the library of the format's makers says; of ours, draftproof.h."""
+    if kind in FOURS:
+        _, elements, head = FOURS[kind]
+        made = []
+        for block in data.reshape(-1, head + elements // 2):
+            halves = block[:head].view(torch.float16).double().tolist()
+            scale, zero = halves if len(halves) == 2 else (*halves, 8)
+            for group in block[head:].view(-1, 16).tolist():
+                integers = [byte & 15 for byte in group] + [byte >> 4 for byte in group]
+                made += [scale * (integer - zero) for integer in integers]
+        return torch.tensor(made, dtype=torch.float64).float().view(OUTPUTS, INPUTS)
+    return torch.from_numpy(gguf.dequantize(data.numpy(), gguf.GGMLQuantizationType[kind]))
 
 
 class Head:
@@ -42,7 +77,8 @@ class Head:
 
     def __init__(self, kind: str, data: Tensor, kernels: str = "") -> None:
         self.library = native.library()
-        self.blocks = Blocks(native.BLOCKS[kind], data, (OUTPUTS, INPUTS))
+        number = FOURS[kind][0] if kind in FOURS else native.BLOCKS[kind]
+        self.blocks = Blocks(number, data, (OUTPUTS, INPUTS))
         shape = native.Shape(
             hidden=INPUTS, heads=1, kv_heads=1, head_dim=2, intermediate=1, vocabulary=OUTPUTS
         )
@@ -62,16 +98,29 @@ class Head:
         return made
 
 
-@pytest.mark.parametrize("kind", native.BLOCKS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_weight_changes(kind: str) -> None:
     data = random_blocks(kind)
     head = Head(kind, data)
     assert head.pack() == native.OK
-    assert torch.equal(head.weights(), blocks.numbers(kind, data.flatten()).view(OUTPUTS, INPUTS))
+    assert torch.equal(head.weights(), numbers(kind, data))
+
+
+def test_every_power_of_two_that_fp4_may_have() -> None:
+    """Also those that are no normal float; three are more than a float can be, or no number."""
+    data = random_blocks(FP4)
+    blocks = data.view(-1, 17)
+    blocks[:253, 0] = torch.arange(253)
+    head = Head(FP4, data)
+    assert head.pack() == native.OK
+    assert torch.equal(head.weights(), numbers(FP4, data))
+    for wrong in (253, 254, 255):
+        blocks[41, 0] = wrong
+        assert Head(FP4, data).pack() == native.NOT_FINITE
 
 
 @pytest.mark.parametrize("kernels", SETS)
-@pytest.mark.parametrize("kind", native.BLOCKS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_products_are_those_of_the_weights(kind: str, kernels: str) -> None:
     if kernels not in sets():
         pytest.skip(f"no {kernels} on this machine")
@@ -90,7 +139,7 @@ def test_products_are_those_of_the_weights(kind: str, kernels: str) -> None:
 
 
 @pytest.mark.parametrize("build", ["here", "emulated"])
-@pytest.mark.parametrize("kind", native.BLOCKS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_all_kernels_with_fused_sums_give_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, kind: str, build: str
 ) -> None:
@@ -111,11 +160,11 @@ def test_all_kernels_with_fused_sums_give_the_same_bits(
 
 
 @pytest.mark.parametrize("wrong", [0x7C00, 0xFC00, 0x7E01])
-@pytest.mark.parametrize("kind", native.BLOCKS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != FP4])
 def test_a_scale_that_is_not_finite_is_refused(kind: str, wrong: int) -> None:
     for at in HALVES.get(kind, (0,)):
         data = random_blocks(kind)
-        size = blocks.KINDS[kind][0]
+        size = sizes(kind)[1]
         data[41, size + at], data[41, size + at + 1] = wrong & 255, wrong >> 8
         assert Head(kind, data).pack() == native.NOT_FINITE
 

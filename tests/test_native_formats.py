@@ -18,7 +18,7 @@ from native_models import SETS, sets
 
 pytestmark = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 
-KINDS = 9
+KINDS = 15
 Seed = st.integers(0, 10**6)
 
 

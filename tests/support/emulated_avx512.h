@@ -61,6 +61,15 @@ inline float number(uint32_t bits) {
   return made;
 }
 
+// VPSHUFB: bytes of each 16 by their places there; none of ours has the bit that asks for zero.
+DP_CALLED inline Bits shuffled(Bits table, Bits places) {
+  uint8_t of[64], at[64], made[64];
+  std::memcpy(of, &table, 64);
+  std::memcpy(at, &places, 64);
+  for (int i = 0; i < 64; ++i) made[i] = at[i] & 128 ? 0 : of[i / 16 * 16 + (at[i] & 15)];
+  return load<Bits>(made);
+}
+
 // VDPBF16PS: of each pair the odd one, then the even one, each fused with the sum.
 DP_CALLED inline Floats dot_bf16(Floats sum, Brains a, Brains b) {
   const Unsigned x = (Unsigned)a, y = (Unsigned)b;
@@ -128,5 +137,6 @@ DP_CALLED inline Bits dot_u8s8(Bits to, Bits a, Bits b) {
 #define _mm512_slli_epi32(x, by) ((emulated512::Bits)((emulated512::Unsigned)(x) << (by)))
 #define _mm512_srli_epi16(x, by) ((emulated512::Bits)((emulated512::Shorts)(x) >> (by)))
 #define _mm512_slli_epi16(x, by) ((emulated512::Bits)((emulated512::Shorts)(x) << (by)))
+#define _mm512_shuffle_epi8(table, places) emulated512::shuffled(table, places)
 #define _mm512_dpbusd_epi32(sum, a, b) emulated512::dot_u8s8(sum, a, b)
 #define _mm512_dpbf16_ps(sum, a, b) emulated512::dot_bf16(sum, a, b)

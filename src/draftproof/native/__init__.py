@@ -23,9 +23,10 @@ from ctypes import (
 )
 from typing import Any
 
-VERSION = 9  # of the interface
+VERSION = 10  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8, INT4, Q4_0, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K = range(9)
+IQ4_NL, IQ4_XS, MXFP4, S4_128, Z4_32, Z4_128 = range(9, 15)
 PRECISIONS = {"bfloat16": BF16, "int8": INT8, "int4": INT4}  # that numbers are rounded to
 BLOCKS = {  # of GGUF files, and what they are packed as without rounding
     "Q8_0": INT8,
@@ -36,6 +37,9 @@ BLOCKS = {  # of GGUF files, and what they are packed as without rounding
     "Q4_K": Q4_K,
     "Q5_K": Q5_K,
     "Q6_K": Q6_K,
+    "IQ4_NL": IQ4_NL,
+    "IQ4_XS": IQ4_XS,
+    "MXFP4": MXFP4,
 }
 GROUP = 32  # weights of a block that are rounded together
 BLOCK_BYTES = {INT8: 34, INT4: 20}  # of such a block in a file
@@ -122,6 +126,7 @@ FUNCTIONS = {
     "dp_model_matrix": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, *[c_int32] * 3)),
     "dp_blocks": (c_int32, (c_int32, c_void_p, c_int64, c_void_p)),
     "dp_model_weights": (c_int32, (c_void_p, *[c_int32] * 3, c_void_p)),
+    "dp_model_order": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, c_int32)),
     "dp_model_bias": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, c_int32)),
     "dp_model_vector": (c_int32, (c_void_p, c_int32, c_int32, c_void_p, c_int32)),
     "dp_model_embeddings": (c_int32, (c_void_p, c_void_p)),

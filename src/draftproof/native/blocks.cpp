@@ -107,6 +107,41 @@ void read_q6_k(const uint8_t *from, Block &to) {
   to.scale = half_at(from + 208);
 }
 
+void read_iq4_xs(const uint8_t *from, Block &to) {
+  to.scale = half_at(from);
+  const int high = half_at(from + 2);
+  for (int g = 0; g < 8; ++g) {
+    const int low = from[4 + g / 2] >> g % 2 * 4 & 15;
+    to.fine[g] = uint8_t((low | (high >> 2 * g & 3) << 4) - 32);
+    nibbles(from + 8 + g * kNibbles, to.q + g * kGroup);
+  }
+}
+
+// Of a number 2^(e - 128) the exponent alone; what times 12 is no float becomes infinity.
+void read_mxfp4(const uint8_t *from, Block &to) {
+  const int e = from[0];
+  to.scale = uint16_t(e > 252 ? 0x7f80 : e > 1 ? (e - 1) << 7 : e ? 0x40 : 0x20);
+  nibbles(from + 1, to.q);
+}
+
+namespace {
+
+void zero_and_nibbles(const uint8_t *from, int groups, Block &to) {
+  to.scale = half_at(from);
+  to.minimum = half_at(from + 2) ^ 0x8000;
+  for (int g = 0; g < groups; ++g) nibbles(from + 4 + g * kNibbles, to.q + g * kGroup);
+}
+
+}  // namespace
+
+void read_s4_128(const uint8_t *from, Block &to) {
+  to.scale = half_at(from);
+  for (int g = 0; g < 4; ++g) nibbles(from + 2 + g * kNibbles, to.q + g * kGroup);
+}
+
+void read_z4_32(const uint8_t *from, Block &to) { zero_and_nibbles(from, 1, to); }
+void read_z4_128(const uint8_t *from, Block &to) { zero_and_nibbles(from, 4, to); }
+
 void write_q4_1(const Block &from, uint8_t *to) {
   std::memcpy(to, &from.scale, 2);
   std::memcpy(to + 2, &from.minimum, 2);

@@ -1,4 +1,4 @@
-// A block of one output's weights, out of the layouts of GGUF files, or rounded from numbers.
+// A block of one output's weights, out of the layouts of files, or rounded from numbers.
 #pragma once
 #include <cstdint>
 
@@ -16,6 +16,13 @@ void read_q8_0(const uint8_t *from, Block &to);
 void read_q4_k(const uint8_t *from, Block &to);
 void read_q5_k(const uint8_t *from, Block &to);
 void read_q6_k(const uint8_t *from, Block &to);
+void read_iq4_xs(const uint8_t *from, Block &to);
+void read_mxfp4(const uint8_t *from, Block &to);  // its scale in bf16
+
+// Out of the blocks that no GGUF file has (`DP_SOURCE_BLOCKS`).
+void read_s4_128(const uint8_t *from, Block &to);
+void read_z4_32(const uint8_t *from, Block &to);
+void read_z4_128(const uint8_t *from, Block &to);
 
 // The other way round.
 void write_q4_1(const Block &from, uint8_t *to);

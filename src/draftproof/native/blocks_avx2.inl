@@ -27,18 +27,24 @@ inline __m256 four_as_float(const void *from) { return _mm256_castsi256_ps(four_
 inline void in_order(__m256i &sum) { asm("" : "+x"(sum)); }
 
 // The integers of one step of 8 outputs. Below 8 bits two steps lie in one register.
+// Of 8 bits they are less 128, with their sign.
 template <class F>
 struct Integers {
   const char *at;  // the octet's bytes in the first register of its half
   __m256i low, high;
 
-  // Steps come in order. Of 8 bits: the integer less 128, with its sign.
+  // Steps come in order.
   __m256i step(int i) {
     const char *from = at + (F::kBits == 8 ? i : i / 2) * kRegister;
     if constexpr (F::kBits == 8) return _mm256_xor_si256(octet_at(from), _mm256_set1_epi8(-128));
     if (i % 2 == 0) low = octet_at(from);
     const __m256i four = i % 2 ? _mm256_srli_epi16(low, 4) : low;
     const __m256i integers = _mm256_and_si256(four, _mm256_set1_epi8(15));
+    if constexpr (F::kTable) {
+      static constexpr Table kTable = F::table();
+      const __m256i sign = _mm256_set1_epi8(F::wide() == 8 ? -128 : 0);
+      return _mm256_shuffle_epi8(_mm256_xor_si256(octet_at(kTable.of), sign), integers);
+    }
     if constexpr (F::kBits == 4) return integers;
     constexpr int kWide = F::kBits == 5 ? 1 : 2, kPerByte = 8 / kWide;
     if (i % kPerByte == 0) high = octet_at(at + F::kLow + i / kPerByte * kRegister);
@@ -54,6 +60,13 @@ inline __m256 halves_at(const char *from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
 }
 
+template <class F>
+__m256 scales_at(const char *from) {
+  if constexpr (!F::kBf16) return halves_at(from);
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+
 inline __m256 factors_at(const char *from) {
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(from));
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
@@ -62,15 +75,15 @@ inline __m256 factors_at(const char *from) {
 // Products of pairs of bytes are added in 16 bits, as often as they fit there, then in 32.
 template <class F>
 struct Whole {
-  static constexpr int kPartSteps = kSteps / F::kParts;
-  static constexpr int kFit = F::kBits == 4 ? 8 : F::kBits == 5 ? 4 : F::kBits == 6 ? 2 : 1;
-  static_assert(F::kBits == 8 || ((1 << F::kBits) - 1) * 127 * 2 * kFit <= 32767);
+  static constexpr int kPartSteps = kSteps / F::kParts, kWide = F::wide();
+  static constexpr int kFit = kWide == 4 ? 8 : kWide == 5 ? 4 : kWide == 6 ? 2 : 1;
+  static_assert(kWide == 8 || ((1 << kWide) - 1) * 127 * 2 * kFit <= 32767);
   // -128 times a sum becomes -kZero times it.
   static constexpr int kShift = F::kZero == 8 ? 4 : F::kZero == 16 ? 3 : 2;
 
   // Where a row's sums begin: what the zero of the integers takes from them.
   static __m256i begin(const char *row, int part) {
-    if constexpr (F::kZero == 0 || F::kBits == 8) return _mm256_setzero_si256();
+    if constexpr (F::kZero == 0 || kWide == 8) return _mm256_setzero_si256();
     const char *at = row + offsetof(Group, shift);
     if constexpr (F::kParts == 1) {
       return _mm256_srai_epi32(four_bytes(at), kShift);
@@ -82,7 +95,7 @@ struct Whole {
 
   // The products of a step of one row, pairs of them added.
   static __m256i pairs(__m256i weights, __m256i absolute, __m256i input) {
-    if constexpr (F::kBits < 8) return _mm256_maddubs_epi16(weights, input);
+    if constexpr (kWide < 8) return _mm256_maddubs_epi16(weights, input);
     return _mm256_maddubs_epi16(absolute, _mm256_sign_epi8(input, weights));
   }
 
@@ -123,7 +136,7 @@ struct Whole {
 #pragma GCC unroll 4
             for (int o = 0; o < kSome; ++o) {
               weights[o] = integers[o].step(i);
-              if constexpr (F::kBits == 8) absolute[o] = _mm256_abs_epi8(weights[o]);
+              if constexpr (kWide == 8) absolute[o] = _mm256_abs_epi8(weights[o]);
             }
 #pragma GCC unroll 4
             for (int r = 0; r < kCount; ++r) {
@@ -136,7 +149,7 @@ struct Whole {
                 if (in_part % kFit != kFit - 1) continue;
                 const __m256i whole = _mm256_madd_epi16(few[r][o], ones);
                 const bool begins = in_part == kFit - 1;
-                const bool empty = begins && (F::kZero == 0 || F::kBits == 8);
+                const bool empty = begins && (F::kZero == 0 || kWide == 8);
                 if (empty) {
                   sum[r][o] = whole;
                 } else {
@@ -166,8 +179,9 @@ struct Whole {
 #pragma GCC unroll 4
     for (int o = 0; o < kSome; ++o) {
       const int at = 8 * (first + o);
-      __m256 scale = halves_at(block + 2 * at), minimum = _mm256_setzero_ps();
+      __m256 scale = scales_at<F>(block + 2 * at), minimum = _mm256_setzero_ps();
       if constexpr (F::kMinimum) minimum = halves_at(block + 2 * (kPanel + at));
+      if constexpr (F::kZeros) minimum = _mm256_mul_ps(minimum, scale);
       if constexpr (F::kFine) {
         scale = _mm256_mul_ps(scale, factors_at(fine + part * kPanel + at));
         if constexpr (F::kMinimum) {

@@ -27,6 +27,10 @@ struct Integers {
     if (i % 2 == 0) low = _mm512_loadu_si512(at);
     const __m512i four = i % 2 ? _mm512_srli_epi16(low, 4) : low;
     const __m512i integers = _mm512_and_si512(four, _mm512_set1_epi8(15));
+    if constexpr (F::kTable) {
+      static constexpr Table kTable = F::table();
+      return _mm512_shuffle_epi8(_mm512_loadu_si512(kTable.of), integers);
+    }
     if constexpr (F::kBits == 4) return integers;
     constexpr int kWide = F::kBits == 5 ? 1 : 2, kPerByte = 8 / kWide;
     if (i % kPerByte == 0) high = _mm512_loadu_si512(half + F::kLow + i / kPerByte * kRegister);
@@ -40,6 +44,13 @@ struct Integers {
 
 inline __m512 halves_at(const char *from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
+}
+
+template <class F>
+__m512 scales_at(const char *from) {
+  if constexpr (!F::kBf16) return halves_at(from);
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
 inline __m512 factors_at(const char *from) {
@@ -132,8 +143,9 @@ struct Whole {
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) {
       const int at = 16 * (kFirst + h);
-      __m512 scale = halves_at(block + 2 * at), minimum = _mm512_setzero_ps();
+      __m512 scale = scales_at<F>(block + 2 * at), minimum = _mm512_setzero_ps();
       if constexpr (F::kMinimum) minimum = halves_at(block + 2 * (kPanel + at));
+      if constexpr (F::kZeros) minimum = _mm512_mul_ps(minimum, scale);
       if constexpr (F::kFine) {
         scale = _mm512_mul_ps(scale, factors_at(fine + part * kPanel + at));
         if constexpr (F::kMinimum) {

@@ -40,9 +40,17 @@ enum {
   DP_Q4_K,
   DP_Q5_K,
   DP_Q6_K,
+  DP_IQ4_NL,
+  DP_IQ4_XS,
+  DP_MXFP4,
+  DP_S4_128,
+  DP_Z4_32,
+  DP_Z4_128,
   DP_FORMATS
 };
 // What a matrix is packed from: numbers, or the blocks of a GGUF file in the matrix's own format.
+// Those that no such file has: a scale in fp16, of DP_Z4_* a zero in fp16, then 32 or 128 integers of
+// four bits as Q4_0 has them; a weight is scale * (integer - zero), the zero of DP_S4_128 is 8.
 enum { DP_SOURCE_FP32, DP_SOURCE_BF16, DP_SOURCE_BLOCKS };
 
 // Matrices are (outputs, inputs), as in a checkpoint. Q, K and V are the rows of one matrix, the
@@ -113,12 +121,17 @@ DP_API void dp_model_free(dp_model *model);
 // DP_NOT_FINITE: a number is not, or too large for the format.
 DP_API int32_t dp_model_matrix(dp_model *model, int32_t which, int32_t layer, const void *data,
                                int32_t source, int32_t outputs, int32_t inputs);
-// An output's weights as they are multiplied, (inputs).
+// An output's weights as they are multiplied, (inputs), whatever the order in which they stand.
 DP_API int32_t dp_model_weights(const dp_model *model, int32_t which, int32_t layer, int32_t output,
                                 float *weights);
 // Weights as blocks of a GGUF file, rounded as a model's are: DP_INT8 as Q8_0, DP_INT4 as Q4_1. count
 // is a multiple of 32. DP_NOT_FINITE as above.
 DP_API int32_t dp_blocks(int32_t format, const float *weights, int64_t count, uint8_t *blocks);
+// The inputs of a packed matrix stand in another order: its i-th weight is multiplied with the input
+// `order[i]`, each once. Of Q, K and V, and of the gate and the up projection, it is the same. Before
+// the first pass; not of the head, nor of DP_BF16.
+DP_API int32_t dp_model_order(dp_model *model, int32_t which, int32_t layer, const int32_t *order,
+                              int32_t inputs);
 DP_API int32_t dp_model_bias(dp_model *model, int32_t which, int32_t layer, const float *bias,
                              int32_t outputs);
 // A vector of a layer: norms (hidden or head_dim), inverse frequencies (head_dim / 2), or the

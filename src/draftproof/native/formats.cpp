@@ -112,13 +112,15 @@ void unpack(const char *panel, int, int output, int count, float *weights) {
   Block block;
   for (int first = 0; first < count; first += F::kInputs) {
     get<F>(panel, first / F::kInputs, output, block);
-    const float d = from_half(block.scale), m = from_half(block.minimum);
+    const float d = scale_of<F>(block.scale);
+    const float m = from_half(block.minimum) * (F::kZeros ? d : 1.0f);
     for (int i = 0; i < std::min(F::kInputs, count - first); ++i) {
       const int group = i / kGroup, part = i / (kGroup / F::kParts);
-      // Q6_K's factors have a sign, the others' have six bits.
+      // Q6_K's and IQ4_XS's factors have a sign, the others' have six bits.
       const float scale = F::kFine ? d * float(int8_t(block.fine[part])) : d;
       const float added = F::kFine ? m * float(block.fine_minimum[group]) : m;
-      const float weight = scale * float(block.q[i] - F::kZero);
+      const int integer = F::kTable ? F::table().of[block.q[i]] : block.q[i];
+      const float weight = scale * float(integer - F::kZero);
       weights[first + i] = F::kMinimum ? weight + added : weight;
     }
   }
@@ -131,7 +133,8 @@ bool repack(const uint8_t *blocks, int count, int output, char *panel) {
   Block block;
   for (int first = 0; first < count; first += F::kInputs, blocks += kSource, panel += F::kBytes) {
     read(blocks, block);
-    if (!finite_half(block.scale) || (F::kMinimum && !finite_half(block.minimum))) return false;
+    if (!finite_scale<F>(block.scale)) return false;
+    if (F::kMinimum && !finite_half(block.minimum)) return false;
     put<F>(panel, block, output);
   }
   return true;
@@ -203,4 +206,10 @@ const Format kFormats[DP_FORMATS] = {
     of_file<Q4_K, read_q4_k, 144>(),
     of_file<Q5_K, read_q5_k, 176>(),
     of_file<Q6_K, read_q6_k, 210>(),
+    of_file<IQ4_NL, read_q4_0, 18>(),
+    of_file<IQ4_XS, read_iq4_xs, 136>(),
+    of_file<MXFP4, read_mxfp4, 17>(),
+    of_file<S4_128, read_s4_128, 66>(),
+    of_file<Z4_32, read_z4_32, 20>(),
+    of_file<Z4_128, read_z4_128, 68>(),
 };

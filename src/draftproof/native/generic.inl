@@ -38,6 +38,7 @@ void integers(const uint8_t *half, uint8_t (*q)[kRegister]) {
       const uint8_t *high = half + F::kLow + i;
       if (F::kBits == 5) value |= (high[0] >> step & 1) << 4;
       if (F::kBits == 6) value |= (high[step / 4 * kRegister] >> step % 4 * 2 & 3) << 4;
+      if (F::kTable) value = F::table().of[value];
       q[step][i] = uint8_t(value);
     }
   }
@@ -59,8 +60,9 @@ void tile_half(const char *panel, int half, const char *x, int64_t stride, int i
     integers<F>(reinterpret_cast<const uint8_t *>(group) + half * F::kHalf, q);
     for (int part = 0; part < F::kParts; ++part) {
       for (int n = 0; n < 16; ++n) {
-        scale[n] = from_half(header[n]);
+        scale[n] = scale_of<F>(header[n]);
         minimum[n] = F::kMinimum ? from_half(header[kPanel + n]) : 0.0f;
+        if (F::kZeros) minimum[n] *= scale[n];
         if (!F::kFine) continue;
         scale[n] *= float(int8_t(fine[part * kPanel + n]));
         if (F::kMinimum) minimum[n] *= float(int8_t(fine[F::kParts * kPanel + n]));

@@ -27,6 +27,17 @@ static inline float from_half(uint16_t half) {
   return float_of(((magnitude << 13) + 0x38000000u) | sign);
 }
 
+// A scale as a format of blocks holds it.
+template <class F>
+static inline float scale_of(uint16_t bits) {
+  return F::kBf16 ? float_of(uint32_t(bits) << 16) : from_half(bits);
+}
+
+template <class F>
+static inline bool finite_scale(uint16_t bits) {
+  return F::kBf16 ? (bits & 0x7f80) != 0x7f80 : finite_half(bits);
+}
+
 // To the nearest, ties to even; beyond the largest: infinity.
 static inline uint16_t to_half(float x) {
   const uint32_t sign = bits_of(x) >> 16 & 0x8000, magnitude = bits_of(x) & 0x7fffffff;

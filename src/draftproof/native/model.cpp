@@ -126,9 +126,13 @@ void dp_model::ensure_room(int rows) {
   if (rows <= room.rows) return;
   grow(rows, room.rows, [&](int64_t n) {
     int64_t input = head.row_bytes, act_input = 0;
+    size_t ordered = 0;
     for (const Layer &each : layers) {
       input = std::max({input, each.qkv.row_bytes, each.o.row_bytes, each.gate_up.row_bytes});
       act_input = std::max(act_input, each.down.row_bytes);
+      for (const Matrix *m : {&each.qkv, &each.o, &each.gate_up, &each.down}) {
+        ordered = std::max(ordered, m->order.size());
+      }
     }
     Room fresh;
     fresh.x = Memory(n * shape.hidden * 4);
@@ -137,6 +141,7 @@ void dp_model::ensure_room(int rows) {
     fresh.rounded = Memory(n * (q_width() + 2 * kv_width()) * 2);
     fresh.attended = Memory(n * q_width() * 4);
     fresh.act = Memory(n * act_width() * 4);
+    fresh.ordered = Memory(n * ordered * 4);
     fresh.input = Memory(n * input);
     fresh.act_input = Memory(n * act_input);
     fresh.rows = int(n);

@@ -33,6 +33,7 @@ struct Matrix {
   int64_t bytes = 0, row_bytes = 0;  // of a row of activations, as its tiles read them
   std::vector<Panel> panels;
   std::vector<float> bias;  // (panels * 32), empty: none
+  std::vector<int32_t> order;  // which input each of them is multiplied with; empty: its own
 
   // A format that takes activations as all of them do.
   int activations() const { return panels.empty() ? DP_BF16 : panels[0].format; }
@@ -40,6 +41,9 @@ struct Matrix {
   void unpack(int output, int count, float *weights) const {
     const Panel &panel = panels[output / kPanel];
     panel.of().unpack(panel.data, inputs, output % kPanel, count, weights);
+    if (order.empty()) return;
+    const std::vector<float> standing(weights, weights + count);
+    for (int i = 0; i < count; ++i) weights[order[i]] = standing[i];
   }
 };
 
@@ -51,7 +55,7 @@ struct Layer {
 
 // The activations of a pass, (rows, width) each; prepared ones as the tiles of a matrix read them.
 struct Room {
-  Memory x, normed, qkv, rounded, attended, act, input, act_input;
+  Memory x, normed, qkv, rounded, attended, act, ordered, input, act_input;
   int rows = 0;
 };
 

@@ -153,6 +153,27 @@ DP_API int32_t dp_model_weights(const dp_model *model, int32_t which, int32_t la
   return DP_OK;
 }
 
+DP_API int32_t dp_model_order(dp_model *model, int32_t which, int32_t layer, const int32_t *order,
+                              int32_t inputs) try {
+  Matrix *m = which == DP_HEAD || which == DP_EMBEDDINGS ? nullptr : model->matrix(which, layer);
+  if (!m || inputs != size_of(model->shape, which).inputs || m->activations() == DP_BF16) {
+    return DP_BAD_ARGUMENT;
+  }
+  // Activations may be padded to half a panel: what is there stays behind.
+  std::vector<int32_t> given(order, order + inputs);
+  for (int i = inputs; i < round_up(inputs, kPanel / 2); ++i) given.push_back(i);
+  std::vector<bool> seen(given.size());
+  for (const int32_t each : given) {
+    if (each < 0 || each >= int(given.size()) || seen[each]) return DP_BAD_ARGUMENT;
+    seen[each] = true;
+  }
+  if (model->room.rows || (!m->order.empty() && m->order != given)) return DP_BAD_ARGUMENT;
+  m->order = std::move(given);
+  return DP_OK;
+} catch (const std::exception &) {
+  return DP_NO_MEMORY;
+}
+
 DP_API int32_t dp_model_bias(dp_model *model, int32_t which, int32_t layer, const float *bias,
                              int32_t outputs) try {
   Matrix *m = model->matrix(which, layer);

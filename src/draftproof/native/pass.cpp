@@ -144,6 +144,11 @@ void Pass::prepare(Worker &worker, const Matrix &m, const float *from, int width
       k_.norm(row, norm->data(), model_.shape.eps, width, out);
       row = out;
     }
+    if (!m.order.empty()) {
+      float *ordered = room_.ordered.as<float>() + int64_t(r) * int64_t(m.order.size());
+      for (int i = 0; i < width; ++i) ordered[i] = row[m.order[i]];
+      row = ordered;
+    }
     k_.tiles[m.activations()].prepare(row, width, m.inputs, to + r * m.row_bytes);
   });
 }

@@ -39,6 +39,7 @@ class Stored:
     file: str
     shape: list[int]
     dtype: torch.dtype | None  # None: it is not of a floating type
+    kind: str = ""  # the type's name in safetensors
 
 
 class Checkpoint:
@@ -61,6 +62,11 @@ class Checkpoint:
     def precision(self) -> str | None:
         """Of blocks of whole numbers that are multiplied as they lie; None: it has none."""
         return None
+
+    @property
+    def compared(self) -> bool:
+        """Whether packed weights have to give the logits that transformers gives."""
+        return True
 
     def __contains__(self, name: str) -> bool:
         return self._place(name) in self.files
@@ -134,18 +140,16 @@ def find(
     """
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     config = loading.configuration(name, **options)
-    if not _is_known(config):
+    if not is_known(config) or hasattr(config, "quantization_config"):
         return None
     del options["trust_remote_code"]  # no code comes with it
     options |= hub.options(name)
-    tensors = _tensors(_files(name, options))
+    tensors = tensors_of(files_of(name, options))
     stored = (each.dtype for each in tensors.values() if each.dtype is not None)
     wanted = dtype or getattr(config, "dtype", None) or next(stored, None)
     if not isinstance(wanted, torch.dtype):
         return None
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=wanted)
-    model.model.rotary_emb = type(model.model.rotary_emb)(config=config)
+    model = empty(config, wanted)
     shapes = {each: list(tensor.shape) for each, tensor in model.state_dict().items()}
     if config.tie_word_embeddings and HEAD not in tensors:
         del shapes[HEAD]
@@ -164,22 +168,31 @@ def find(
     return Checkpoint(model.eval(), {each: tensors[each].file for each in tensors}, wanted)
 
 
-def _is_known(config: Any) -> bool:
+def empty(config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """The modules without weights, but for what is computed (of the rotary embedding)."""
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config=config)
+    return model
+
+
+def is_known(config: Any) -> bool:
     """Whether the model is of a class that is packed, whole, and of transformers' own code."""
     own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     classes = {*(config.architectures or ())}
     known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and classes <= {*packing.CLASSES}
-    return known and bool(classes) and not own_code and not hasattr(config, "quantization_config")
+    return known and bool(classes) and not own_code
 
 
-def _tensors(files: Sequence[str]) -> dict[str, Stored]:
+def tensors_of(files: Sequence[str]) -> dict[str, Stored]:
     """What the files hold, by name."""
     found = {}
     for path in files:
         with opened(path) as file:
             for name in file.keys():  # noqa: SIM118, as it is no mapping
                 part = file.get_slice(name)
-                found[name] = Stored(path, list(part.get_shape()), _DTYPES.get(part.get_dtype()))
+                kind = part.get_dtype()
+                found[name] = Stored(path, list(part.get_shape()), _DTYPES.get(kind), kind)
     return found
 
 
@@ -197,7 +210,7 @@ def opened(path: str) -> Iterator[Any]:
         ) from error
 
 
-def _files(name: str, options: dict[str, Any]) -> list[str]:
+def files_of(name: str, options: dict[str, Any]) -> list[str]:
     """Its safetensors files, fetched if they have to be; none where it has no such."""
     quiet = {"_raise_exceptions_for_missing_entries": False}
     whole = cached_file(name, SAFE_WEIGHTS_NAME, **options, **quiet)

@@ -19,7 +19,15 @@ import torch
 from draftproof import native
 from draftproof.gguf.configuration import configuration as gguf_configuration
 from draftproof.gguf.reader import located, read
-from draftproof.runners import checkpoint, costs, gguf_checkpoint, loading, packing, probe
+from draftproof.runners import (
+    checkpoint,
+    costs,
+    gguf_checkpoint,
+    loading,
+    packing,
+    probe,
+    quantised_checkpoint,
+)
 from draftproof.runners.base import Target
 from draftproof.runners.checkpoint import Checkpoint
 from draftproof.runners.native import NativeRunner
@@ -142,8 +150,7 @@ def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) 
         )
 
     def made() -> NativeRunner:
-        if weights is not None and weights.precision is not None:
-            # Classes and configurations of GGUF files are our own choice: nothing hides in them.
+        if weights is not None and not weights.compared:
             return NativeRunner(model, weights=weights, **options)
         with nullcontext() if weights is None else weights.filled():
             expected = probe.own_logits(model)
@@ -161,7 +168,8 @@ def stored(model: Any, *, as_they_lie: bool, **options: Any) -> Checkpoint | Non
         return None
     if (file := located(model)) is not None:
         return gguf_checkpoint.find(file, dtype=options["dtype"], as_they_lie=as_they_lie)
-    return checkpoint.find(str(model), **options)
+    found = quantised_checkpoint.find(str(model), as_they_lie=as_they_lie, **options)
+    return found or checkpoint.find(str(model), **options)
 
 
 def configuration(model: str, **options: Any) -> Any:
@@ -172,9 +180,13 @@ def configuration(model: str, **options: Any) -> Any:
 
 
 def load(model: Any, *, device: torch.device, **options: Any) -> Any:
-    """In memory, by transformers; a GGUF file's blocks as floating-point numbers."""
+    """In memory, by transformers; blocks and four bits as floating-point numbers."""
     if (file := located(model)) is not None:
         return gguf_checkpoint.load(file, dtype=options["dtype"], device=device)
+    if isinstance(model, str | Path):
+        numbers = options | {"dtype": options["dtype"] or torch.bfloat16}
+        if (found := quantised_checkpoint.find(str(model), **numbers)) is not None:
+            return found.loaded(device)
     return loading.load(model, device=device, **options)
 
 

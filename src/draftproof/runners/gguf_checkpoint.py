@@ -33,6 +33,11 @@ class GgufCheckpoint(Checkpoint):
         known = {kind: size for kind, size in kinds.items() if kind in native.BLOCKS}
         return max(known, key=known.__getitem__).lower() if known else None
 
+    @property
+    def compared(self) -> bool:
+        """Classes and configurations of GGUF files are our own choice: nothing hides in them."""
+        return self.precision is None
+
     def format(self, name: str) -> int | None:
         kind = self.tensors.kind(self._place(name))
         return native.BLOCKS.get(kind) if self.as_they_lie else None

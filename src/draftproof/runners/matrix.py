@@ -57,6 +57,10 @@ def pack(handle: Any, which: int, layer: int, weight: Tensor | Blocks) -> int:
         data = weight.data.contiguous()
         args = handle, which, layer, data.data_ptr(), native.SOURCE_BLOCKS, *weight.shape
         code: int = native.library().dp_model_matrix(*args)
+        if code == native.OK and weight.order is not None:
+            order = weight.order.contiguous()
+            of = handle, which, layer, order.data_ptr(), len(order)
+            code = native.library().dp_model_order(*of)
         return code
     data = weight.detach()
     if data.dtype not in (torch.float32, torch.bfloat16):

@@ -106,7 +106,8 @@ def check_native(runner: NativeRunner, expected: Tensor) -> None:
     error = (output.logits - expected).norm()
     runner.free(KEY)
     spread = (expected - expected.mean(-1, keepdim=True)).norm()
-    if not error <= _FAR[runner.precision] * spread:
+    # Four bits of a checkpoint are its own: activations alone are rounded, as in int8.
+    if not error <= _FAR.get(runner.precision, _FAR["int8"]) * spread:
         int8 = "drop dtype='int8' (draftproof quality tells what each precision costs)"
         instead = int8 if runner.precision == "int8" else "use runner='torch'"
         raise Refused(

@@ -13,11 +13,12 @@ from transformers import PreTrainedModel
 
 
 class Blocks(NamedTuple):
-    """A matrix (out, in) as it lies in a GGUF file."""
+    """A matrix (out, in) as it lies in a file, or as the kernels read what lies there."""
 
     format: int  # of `native`
     data: Tensor  # (out, bytes of a row), uint8
     shape: tuple[int, int]
+    order: Tensor | None = None  # (in,) int32: the input that each one stands for; None: its own
 
 
 class Weights(Protocol):

@@ -7,8 +7,8 @@
 
 namespace {
 
-constexpr int kQuad = 4;    // outputs of a register of sums
-constexpr int kChunk = 256; // inputs whose weights stay in the nearest cache for all rows
+constexpr int kQuad = 4;     // outputs of a register of sums
+constexpr int kChunk = 256;  // inputs whose weights stay in the nearest cache for all rows
 constexpr int kPairSteps = kSteps / 2;  // steps go by twos: below 8 bits they share a register
 
 // The integers of two steps of four outputs, as bytes with a sign: of 8 bits they are 128 less, and

@@ -7,11 +7,12 @@
 
 namespace {
 
-constexpr int kQuad = 4;    // outputs of a register of sums
-constexpr int kChunk = 256; // inputs whose weights stay in the nearest cache for all rows
+constexpr int kQuad = 4;     // outputs of a register of sums
+constexpr int kChunk = 256;  // inputs whose weights stay in the nearest cache for all rows
 constexpr int kPairSteps = kSteps / 2;  // steps go by twos: below 8 bits they share a register
 
-// The integers of two steps of four outputs, as bytes with a sign: of 8 bits they are 128 less.
+// The integers of two steps of four outputs, as bytes with a sign: of 8 bits they are 128 less, and
+// values of a table are what they stand for.
 struct Steps {
   int8x16_t even, odd;
 };
@@ -31,6 +32,12 @@ struct Integers {
     }
     const uint8x16_t both = vld1q_u8(at + pair * kRegister);
     uint8x16_t even = vandq_u8(both, vdupq_n_u8(15)), odd = vshrq_n_u8(both, 4);
+    if constexpr (F::kTable) {
+      static constexpr Table kTable = F::table();
+      const uint8x16_t values = vsubq_u8(vld1q_u8(kTable.of), vdupq_n_u8(F::kZero));
+      even = vqtbl1q_u8(values, even);
+      odd = vqtbl1q_u8(values, odd);
+    }
     if constexpr (F::kBits > 4) {
       constexpr int kWide = F::kBits - 4, kPairs = 4 / kWide;  // pairs of steps in a register
       const uint8_t *from = at + F::kLow + pair / kPairs * kRegister;
@@ -47,6 +54,13 @@ inline float32x4_t halves_at(const char *from) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t *>(from))));
 }
 
+template <class F>
+float32x4_t scales_at(const char *from) {
+  if constexpr (!F::kBf16) return halves_at(from);
+  const uint16x4_t bits = vld1_u16(reinterpret_cast<const uint16_t *>(from));
+  return vreinterpretq_f32_u32(vshll_n_u16(bits, 16));
+}
+
 inline float32x4_t factors_at(const char *from) {
   int32_t four;
   std::memcpy(&four, from, 4);
@@ -61,7 +75,7 @@ inline int8x16_t half_group_at(const char *group, int which) {
 // What the zero of the integers takes from a row's sums.
 template <class F>
 int32_t begin_of(const char *group, int part) {
-  if constexpr (F::kZero == 0 || F::kBits == 8) return 0;
+  if constexpr (F::kZero == 0 || F::kBits == 8 || F::kTable) return 0;
   int32_t shift[2];
   std::memcpy(shift, group + offsetof(Group, shift), sizeof(shift));
   const int32_t of_part = F::kParts == 1 ? shift[0] : part ? shift[0] - shift[1] : shift[1];
@@ -103,8 +117,9 @@ struct Whole {
 #pragma GCC unroll 8
     for (int q = 0; q < kSome; ++q) {
       const int at = kQuad * (first + q);
-      float32x4_t scale = halves_at(block + 2 * at), minimum = vdupq_n_f32(0.0f);
+      float32x4_t scale = scales_at<F>(block + 2 * at), minimum = vdupq_n_f32(0.0f);
       if constexpr (F::kMinimum) minimum = halves_at(block + 2 * (kPanel + at));
+      if constexpr (F::kZeros) minimum = vmulq_f32(minimum, scale);
       if constexpr (F::kFine) {
         scale = vmulq_f32(scale, factors_at(fine + kPart * kPanel + at));
         if constexpr (F::kMinimum) {

@@ -177,6 +177,12 @@ template <> constexpr bool kHasLoop<Q5_1> = true;
 template <> constexpr bool kHasLoop<Q4_K> = true;
 template <> constexpr bool kHasLoop<Q5_K> = true;
 template <> constexpr bool kHasLoop<Q6_K> = true;
+template <> constexpr bool kHasLoop<IQ4_NL> = true;
+template <> constexpr bool kHasLoop<IQ4_XS> = true;
+template <> constexpr bool kHasLoop<MXFP4> = true;
+template <> constexpr bool kHasLoop<S4_128> = true;
+template <> constexpr bool kHasLoop<Z4_32> = true;
+template <> constexpr bool kHasLoop<Z4_128> = true;
 
 template <class F, template <int, int> class Sums>
 constexpr Tiles tiles_of() {
@@ -190,7 +196,9 @@ constexpr Kernels set_of(const char *name) {
   return {name,
           {{kTileRows, prepare_bf16, Bf16::tile}, tiles_of<Q8_0, Sums>(), tiles_of<Q4_1, Sums>(),
            tiles_of<Q4_0, Sums>(), tiles_of<Q5_0, Sums>(), tiles_of<Q5_1, Sums>(),
-           tiles_of<Q4_K, Sums>(), tiles_of<Q5_K, Sums>(), tiles_of<Q6_K, Sums>()},
+           tiles_of<Q4_K, Sums>(), tiles_of<Q5_K, Sums>(), tiles_of<Q6_K, Sums>(),
+           tiles_of<IQ4_NL, Sums>(), tiles_of<IQ4_XS, Sums>(), tiles_of<MXFP4, Sums>(),
+           tiles_of<S4_128, Sums>(), tiles_of<Z4_32, Sums>(), tiles_of<Z4_128, Sums>()},
           norm, to_bf16, rotate, swiglu, Bf16::scores, softmax, weigh_together, argmax, gumbel,
           soften, max_of};
 }

@@ -158,13 +158,13 @@ class LLM(metaclass=Explained):
     def _draft_with(self, proposer: Proposer | None) -> None:
         stores: list[Any] = [self.runner]
 
-        def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
-            made = _beside(target, model, quantize)
+        def load(target: Target, model: Any, quantize: str | None = None) -> Target:
+            made = beside(target, model, quantize)
             stores.append(made)
             return made
 
         if proposer is not None:
-            adopt(proposer).bind(self.runner, beside)
+            adopt(proposer).bind(self.runner, load)
         self.memory.stores = stores
         former = self.engine.proposer
         self.engine.use(proposer)
@@ -249,7 +249,7 @@ class LLM(metaclass=Explained):
     ) -> list[Request]:
         """Requests that do not run yet, one for each completion; `engine.run` takes them.
 
-        prompt: text, token ids, or a conversation's list of messages. rule: another than this LLM's.
+        prompt: text, token ids, or a conversation's list of messages. rule: instead of this LLM's.
         salt: nothing is reused of texts with another one.
         """
         self.engine.check_usable()

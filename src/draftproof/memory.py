@@ -76,9 +76,7 @@ class Memory:
     def check(self, request: Request) -> None:
         """Raises `ValueError` for a request that never fits."""
         slots = self._slots(request)
-        if (
-            self.total is not None and slots * self.slot_bytes > self.total
-        ):  # which is 0 where no size is known
+        if self.total is not None and slots * self.slot_bytes > self.total:
             tokens = self.total // self.slot_bytes // FIRST_SLOTS * FIRST_SLOTS - NODES
             more = self._longest(request) - len(request.prompt)
             raise ValueError(

@@ -54,8 +54,8 @@ def run(given: SimpleNamespace) -> int:
         interactive = sys.stdin.isatty()
         if not given.quiet:
             if interactive:
-                said = f"{given.model}, method {'+'.join(names)}"
-                tell(f"{said}: /help lists the commands, {LEAVE}")
+                opened = f"{given.model}, method {'+'.join(names)}"
+                tell(f"{opened}: /help lists the commands, {LEAVE}")
             for line in notes:
                 tell(line)
         entries = _entries(interactive)

@@ -76,7 +76,7 @@ class PackedFile:
                 file.write(MAGIC)
                 file.write(json.dumps({"of": self.of, "sums": _sums(weights)}).encode() + b"\n")
                 file.write(b"\0" * (_round_up(file.tell()) - file.tell()))
-                file.write(weights)
+                file.write(weights.data)
             written.replace(self.path)
             return True
         except OSError as error:
@@ -112,7 +112,7 @@ def _sums(weights: Bytes) -> list[int]:
     """Of each part, all threads at work."""
     parts = range(0, len(weights), SUMMED)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return [*pool.map(lambda at: zlib.crc32(weights[at : at + SUMMED]), parts)]
+        return [*pool.map(lambda at: zlib.crc32(weights[at : at + SUMMED].data), parts)]
 
 
 def _digest(data: bytes) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-import draftproof as dp
 import compiled
+import draftproof as dp
 import fuzzed_files
 import gguf_files
 from draftproof import bundled

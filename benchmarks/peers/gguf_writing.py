@@ -62,7 +62,7 @@ def main(
         )
     measured, console = {}, Console()
     for name in prompts or ["humaneval", "mt-bench"]:
-        read = prompt_files.read([name], num_prompts)
+        read = prompt_files.read([name], num_prompts, plain.tokenizer)
         ids = [each.ids(plain.tokenizer, [])[-1024:] for each in read]
         measured[name] = _measured(sides, ids, max_tokens, rounds)
         console.print(_table(name, measured[name]))

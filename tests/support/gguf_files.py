@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+import k_quants
 import tiny
 
 SIZES: dict[str, Any] = {  # multiples of 32, as blocks are
@@ -97,7 +98,12 @@ def _add(writer: gguf.GGUFWriter, name: str, values: NDArray[np.float32], kind: 
         writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
     else:
         number = gguf.GGMLQuantizationType[kind]
-        writer.add_tensor(name, gguf.quants.quantize(values, number), raw_dtype=number)
+        data = (
+            k_quants.quantise(values, kind)
+            if kind.endswith("_K")
+            else gguf.quants.quantize(values, number)
+        )
+        writer.add_tensor(name, data, raw_dtype=number)
 
 
 def _vocabulary(writer: gguf.GGUFWriter, tokenizer: Any, pre: str) -> None:

@@ -37,6 +37,7 @@ def main(
     files: list[Path],
     of: Annotated[Path | None, typer.Option(help="What the files were made from.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Of --of, rounded by us.")] = None,
+    windows: Annotated[int | None, typer.Option(help="The first so many; all there are.")] = None,
     threads: int = 2,
     out: Annotated[Path, typer.Option(help="JSON of all files.")] = Path(
         "bench-results/gguf_quality.json"
@@ -51,10 +52,10 @@ def main(
             "draftproof": lambda file=source: _ours(file, threads),  # type: ignore[misc]
             "llama.cpp": lambda file=source: _theirs(file, threads),  # type: ignore[misc]
         }
-        measured.append(_measured(str(source), of or source, sides, threads))
+        measured.append(_measured(str(source), of or source, sides, threads, windows))
     for each in dtype or ():
         rounded = {f"dtype {each}": lambda each=each: _ours(of, threads, dtype=each)}  # type: ignore[misc]
-        measured.append(_measured(f"{of}", of, rounded, threads))
+        measured.append(_measured(f"{of}", of, rounded, threads, windows))
     for found in measured:
         console.print(_table(found))
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -63,11 +64,15 @@ def main(
 
 
 def _measured(
-    name: str, reference: Any, sides: dict[str, Callable[[], tuple[Reads, Any]]], threads: int
+    name: str,
+    reference: Any,
+    sides: dict[str, Callable[[], tuple[Reads, Any]]],
+    threads: int,
+    count: int | None,
 ) -> dict[str, Any]:
     exact = dp.LLM(reference, runner="torch", dtype="float32", speculate=None, threads=threads)
     text = ENGLISH.read_text(encoding="utf-8")
-    rows = quality.windows(exact.tokenizer, text, WINDOW)
+    rows = quality.windows(exact.tokenizer, text, WINDOW)[:count]
     wanted = [quality.laws_of(exact, row) for row in rows]
     exact.close()
     found: dict[str, Any] = {"file": name, "tokens": sum(map(len, rows))}

@@ -87,6 +87,29 @@ class LlamaCpp:
         rows = self.api.llama_get_logits(self.context)
         return numpy.ctypeslib.as_array(rows, (len(ids), self.vocabulary)).copy()
 
+    def look_up(self, ids: list[int], max_tokens: int, propose: Any) -> list[int]:
+        """Plain greedy text past end-of-text, drafts verified in one batch each.
+
+        propose: token ids (numpy, int32) that may follow those that it is given.
+        """
+        self.cached, text = 0, list(ids)
+        self._read(ids)
+        text.append(self._best())
+        while len(text) - len(ids) < max_tokens:
+            room = max_tokens - (len(text) - len(ids)) - 1
+            drafted = [int(token) for token in propose(numpy.array(text, numpy.intc))][:room]
+            begin = len(text) - 1
+            self._decode([text[-1], *drafted], begin, every=True)
+            rows = self.api.llama_get_logits(self.context)
+            logits = numpy.ctypeslib.as_array(rows, (len(drafted) + 1, self.vocabulary))
+            best = [int(token) for token in logits.argmax(1)]
+            accepted = 0
+            while accepted < len(drafted) and drafted[accepted] == best[accepted]:
+                accepted += 1
+            text += best[: accepted + 1]
+            self._cut(len(text) - 1)
+        return text[len(ids) :]
+
     def close(self) -> None:
         """Let go of the model."""
         self.api.llama_batch_free(self.batch)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+import k_quants
 import tiny
 
 SIZES: dict[str, Any] = {  # multiples of 32, as blocks are
@@ -105,12 +106,21 @@ def iq4_nl(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     return made.reshape(*values.shape[:-1], -1)
 
 
+def _quantised(values: np.ndarray, kind: str) -> np.ndarray:
+    """Blocks of a type; the library has no writers of K-quants and of IQ4_NL."""
+    if kind.endswith("_K"):
+        return k_quants.quantise(values, kind)
+    if kind == "IQ4_NL":
+        return iq4_nl(values)
+    return gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind])
+
+
 def _add(writer: gguf.GGUFWriter, name: str, values: NDArray[np.float32], kind: str) -> None:
     if values.ndim == 1 or kind == "F32":
         writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
     else:
         number = gguf.GGMLQuantizationType[kind]
-        data = iq4_nl(values) if kind == "IQ4_NL" else gguf.quants.quantize(values, number)
+        data = _quantised(values, kind)
         writer.add_tensor(name, data, raw_dtype=number)
 
 

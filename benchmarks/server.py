@@ -66,14 +66,16 @@ async def stream(client: httpx.AsyncClient, text: str, tokens: int) -> tuple[flo
     return 1000 * (first - began), (count - 1) / (time.perf_counter() - first)
 
 
+async def ready(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/ready")).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 async def served(url: str, process: int, texts: Sequence[str], given: Any) -> dict[str, Any]:
     async with httpx.AsyncClient(base_url=url, timeout=600) as client:
-        for _ in range(1200):
-            try:
-                if (await client.get("/ready")).status_code == 200:
-                    break
-            except httpx.TransportError:
-                pass
+        while not await ready(client):
             await asyncio.sleep(0.1)
         await stream(client, texts[0], 16)
         own, mine = loop_seconds(process), time.process_time()

@@ -137,7 +137,8 @@ def _finite(
     if logprobs is None:
         return None
     return [
-        row and {i: p if math.isfinite(p) else None for i, p in row.items()} for row in logprobs
+        None if row is None else {i: p if math.isfinite(p) else None for i, p in row.items()}
+        for row in logprobs
     ]
 
 

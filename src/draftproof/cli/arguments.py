@@ -55,6 +55,7 @@ def generate(
     ignore_eos: options.IgnoreEos = False,
     seed: options.Seed = None,
     logprobs: options.Logprobs = None,
+    prompt_logprobs: options.PromptLogprobs = None,
     n: options.N = 1,
     runner: options.Runner = "auto",
     dtype: options.Dtype = None,

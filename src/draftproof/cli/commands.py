@@ -97,6 +97,16 @@ OF_COMMANDS = {  # where an option means something else
             ("-m", "--model", "--model-name-or-path"), "the model is the first argument: chat MODEL"
         ),
     },
+    "serve": {
+        "--served-model-name": "write --served-name NAME",
+        **dict.fromkeys(("--max-num-seqs", "-np", "--parallel"), "write --max-batch N"),
+        "--max-num-queued-reqs": "write --max-queue N",
+        "--allowed-origins": "write --cors ORIGIN",
+        **dict.fromkeys(
+            ("-m", "--model", "--model-name-or-path"),
+            "the model is the first argument: serve MODEL",
+        ),
+    },
     "info": {
         **dict.fromkeys(
             ("-m", "--model", "--model-name-or-path"), "the model is the first argument: info MODEL"

@@ -55,7 +55,8 @@ def run(given: SimpleNamespace) -> int:
 
 def _params(given: dict[str, Any]) -> SamplingParams:
     """From the command's arguments by name."""
-    if given["logprobs"] is not None and not given["as_json"]:
+    asked = given["logprobs"] is not None or given["prompt_logprobs"] is not None
+    if asked and not given["as_json"]:
         raise ValueError("logprobs are only in the JSON object: add --json")
     return SamplingParams(**sampling.named(given))
 

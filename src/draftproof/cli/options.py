@@ -119,6 +119,9 @@ StopTokenIds = Annotated[
 IgnoreEos = Annotated[bool, option(SAMPLING, "Write on behind an end of text.", "--ignore-eos")]
 Seed = Annotated[int | None, option(SAMPLING, "Of all that is drawn.")]
 Logprobs = Annotated[int | None, option(SAMPLING, "The best k per token, in --json.")]
+PromptLogprobs = Annotated[
+    int | None, option(SAMPLING, "The best k per token of the prompt, in --json.")
+]
 N = Annotated[int, option(SAMPLING, "Several answers are not streamed.", "--completions")]
 
 # The model

@@ -97,6 +97,7 @@ def as_dict(model: str, prompt: str, done: Sequence[Completion]) -> dict[str, An
         "model": model,
         "prompt": prompt,
         "prompt_token_ids": done[0].prompt_token_ids,
+        "prompt_logprobs": _finite(done[0].prompt_logprobs),
         "completions": [
             {
                 "index": one.index,
@@ -129,11 +130,16 @@ def _counts(stats: Stats) -> dict[str, Any]:
     }
 
 
-def _finite(logprobs: list[dict[int, float]] | None) -> list[dict[int, float | None]] | None:
+def _finite(
+    logprobs: Sequence[dict[int, float] | None] | None,
+) -> list[dict[int, float | None] | None] | None:
     """JSON has no -inf: a token that cannot occur gets null."""
     if logprobs is None:
         return None
-    return [{i: p if math.isfinite(p) else None for i, p in row.items()} for row in logprobs]
+    return [
+        None if row is None else {i: p if math.isfinite(p) else None for i, p in row.items()}
+        for row in logprobs
+    ]
 
 
 def decided(stats: Stats) -> str | None:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,24 +63,22 @@ def run(given: SimpleNamespace) -> int:
             cache_weights=given.cache_weights,
         )
 
-    _log_to_stderr()
-    bound = running.listen(given.host, given.port)
-    where = "http://{}:{}".format(*bound.getsockname()[:2])
-    logger.info("listening on %s; the model is being loaded", where)
+    with _logged(), running.listen(given.host, given.port) as bound:
+        where = "http://{}:{}".format(*bound.getsockname()[:2])
+        logger.info("listening on %s; the model is being loaded", where)
 
-    def ready(llm: LLM) -> None:
-        drafts = "+".join(llm.engine.drafts.names) or "nothing"
-        logger.info(
-            "%s is served on %s/v1: %s, %s, %d places, %d tokens of context, drafts: %s",
-            *(made.names[0], where, llm.runner.name, llm.runner.precision),
-            *(given.max_batch, llm.max_length, drafts),
-        )
-        logger.info("%s", llm.memory)
+        def ready(llm: LLM) -> None:
+            drafts = "+".join(llm.engine.drafts.names) or "nothing"
+            logger.info(
+                "%s is served on %s/v1: %s, %s, %d places, %d tokens of context, drafts: %s",
+                *(made.names[0], where, llm.runner.name, llm.runner.precision),
+                *(given.max_batch, llm.max_length, drafts),
+            )
+            logger.info("%s", llm.memory)
 
-    ended = asyncio.Runner(loop_factory=running.loop_factory())
-    with ended as runner:
-        clean = runner.run(running.serve(made, bound, open, ready=ready))
-    if not clean:  # a thread is still in the model, and would be in its way when Python ends
+        with asyncio.Runner(loop_factory=running.loop_factory()) as runner:
+            clean = runner.run(running.serve(made, bound, open, ready=ready))
+    if not clean:  # a thread is still in the model, and would be in the way when Python ends
         sys.stderr.flush()
         os._exit(130)
     return 0
@@ -93,9 +93,17 @@ def _defaults(given: SimpleNamespace) -> dict[str, Any]:
     return {name: getattr(params, name) for name in kept & named.keys()}
 
 
-def _log_to_stderr() -> None:
+@contextmanager
+def _logged() -> Iterator[None]:
+    """What the server logs goes to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    before = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before

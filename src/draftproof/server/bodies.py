@@ -64,10 +64,10 @@ class Written(Body):
     return_tokens_as_token_ids: bool = False
     prompt_logprobs: int | None = None
 
-
-class Part(Body):
-    type: str
-    text: str
+    @property
+    def length(self) -> int | None:
+        """Tokens that the client asks for."""
+        return self.max_tokens
 
 
 class Message(BaseModel):
@@ -80,9 +80,14 @@ class Message(BaseModel):
 
 class ChatBody(Written):
     messages: list[Message]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: int | None = None  # the newer name of max_tokens
     logprobs: bool | None = None
     top_logprobs: int | None = None
+
+    @property
+    def length(self) -> int | None:
+        newer = self.max_completion_tokens
+        return self.max_tokens if newer is None else newer
 
 
 class TextBody(Written):

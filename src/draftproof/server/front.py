@@ -90,12 +90,20 @@ class Front:
             raise bad(str(error), "prompt") from error
 
     def requests(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams, rule: str | None, salt: str
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        *,
+        asked: int | None,
+        rule: str | None,
+        salt: str,
     ) -> list[Request]:
-        """The requests of a call: those of the first prompt first. Raises `Refused`."""
+        """The requests of a call: those of the first prompt first. Raises `Refused`.
+
+        asked: tokens that the client itself wants of each, for which there has to be room.
+        """
         llm = self.llm
         longest = max(map(len, prompts))
-        asked = params.max_tokens
         if asked is not None and longest + asked > llm.max_length:
             raise bad(
                 f"the prompt has {longest} tokens and max_tokens is {asked}, and the context ends "

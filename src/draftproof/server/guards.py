@@ -76,7 +76,7 @@ class Guards:
         """Over all keys, so that the time taken tells nothing."""
         if not self.settings.keys:
             return
-        if not any_equal(digest(key), self.settings.keys):
+        if not any_equal(digest(key.encode("latin-1")), self.settings.keys):
             raise Refused(
                 401,
                 "the API key is wrong or missing: send it as Authorization: Bearer KEY",

@@ -34,14 +34,14 @@ class Served(uvicorn.Server):
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket of that address. Raises `ValueError` if it cannot be had."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = socket.socket(family, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(BACKLOG)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
+        made.close()
+        reason = error.strerror or str(error)
         raise ValueError(f"cannot listen on {host}:{port}: {reason}; try another --port") from error
     return made
 
@@ -72,6 +72,7 @@ async def serve(
             access_log=False,
             server_header=False,
             timeout_keep_alive=30,
+            timeout_graceful_shutdown=int(PATIENCE),
         )
     )
     ending: list[asyncio.Task[None]] = []

@@ -21,8 +21,8 @@ def of_chat(body: ChatBody, defaults: Mapping[str, Any], limits: Limits) -> Samp
         raise bad("top_logprobs needs logprobs: true", "top_logprobs")
     given: dict[str, Any] = {"max_tokens": None, **defaults}
     over = {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
-    if body.max_completion_tokens is not None:  # the newer name of the same
-        over["max_tokens"] = body.max_completion_tokens
+    if body.length is not None:
+        over["max_tokens"] = body.length
     return _made(body, given, over, limits)
 
 
@@ -31,7 +31,7 @@ def of_text(body: TextBody, defaults: Mapping[str, Any], limits: Limits) -> Samp
     given: dict[str, Any] = {"max_tokens": SHORT, **defaults}
     over = {"logprobs": body.logprobs}
     if body.echo and body.logprobs is not None:
-        over["prompt_logprobs"] = body.logprobs
+        over["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
         if body.max_tokens == 0:  # what is scored has to run
             over["max_tokens"] = 1
     return _made(body, given, over, limits)

@@ -56,6 +56,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
 
 
-def digest(key: str) -> bytes:
+def digest(key: str | bytes) -> bytes:
     """How an API key is kept."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+    raw = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
+    return hashlib.sha256(raw).digest()

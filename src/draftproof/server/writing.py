@@ -119,7 +119,7 @@ async def answer(
     """Let the texts of a call be written, and answer as its client wants it."""
     about = call.scope["draftproof"]
     salt = front.salt(about["key"], body.cache_salt)
-    requests = front.requests(prompts, params, body.rule, salt)
+    requests = front.requests(prompts, params, asked=body.length, rule=body.rule, salt=salt)
     wanted = Wanted(
         body=body,
         chat=chat,

@@ -64,8 +64,8 @@ struct Blocks : Meaning {
   static constexpr bool kMinimum = minimum, kFine = fine;
   static constexpr int kInputs = groups * kGroup;
 
-  // Of a block: scales (32), minima or zeros (32), then its groups. Of a group: per 16 outputs the integers,
-  // then their fine scales (parts, 32) and minima (32).
+  // Of a block: scales (32), minima or zeros (32), then its groups. Of a group: per 16 outputs the
+  // integers, then their fine scales (parts, 32) and minima (32).
   static constexpr int kHigh = bits == 8 ? 0 : (bits - 4) * kRegister;
   static constexpr int kLow = (bits == 8 ? 8 : 4) * kRegister;
   static constexpr int kHalf = kLow + kHigh;  // bytes of the integers of 16 outputs

@@ -146,12 +146,14 @@ DP_API int32_t dp_blocks(int32_t format, const float *weights, int64_t count, ui
 }
 
 DP_API int32_t dp_model_weights(const dp_model *model, int32_t which, int32_t layer, int32_t output,
-                                float *weights) {
+                                float *weights) try {
   const Matrix *m = const_cast<dp_model *>(model)->matrix(which, layer);
   const Size size = size_of(model->shape, which);
   if (!m || output < 0 || output >= size.outputs) return DP_BAD_ARGUMENT;
   m->unpack(place_of(*model, which, output), size.inputs, weights);
   return DP_OK;
+} catch (const std::exception &) {
+  return DP_NO_MEMORY;
 }
 
 DP_API int32_t dp_model_order(dp_model *model, int32_t which, int32_t layer, const int32_t *order,

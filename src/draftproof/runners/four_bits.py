@@ -115,6 +115,13 @@ class Scheme:
         """How many groups there may be."""
         return sorted({-(-inputs // (size or inputs)) for size in self.sizes})
 
+    def _even(self, inputs: int, groups: int) -> Tensor:
+        """(in,) Groups of one size."""
+        size = inputs // groups
+        if inputs % groups or (groups > 1 and size not in self.sizes):
+            raise Unreadable(f"{groups} groups for {inputs} inputs")
+        return torch.arange(inputs) // size
+
 
 class Awq(Scheme):
     """The layout `gemm`: words of eight outputs."""
@@ -132,7 +139,7 @@ class Awq(Scheme):
 
     def groups(self, get: Get, outputs: int, inputs: int) -> Groups:
         scales = get("scales").T
-        return Groups(scales, _in_places(get("qzeros")).T, _even(inputs, scales.shape[1]))
+        return Groups(scales, _in_places(get("qzeros")).T, self._even(inputs, scales.shape[1]))
 
 
 class Gptq(Scheme):
@@ -188,7 +195,7 @@ class PackQuantized(Scheme):
         if not self.symmetric:
             zeros = _nibbles(get("weight_zero_point").T)[:, :outputs].T
         of = _indices(get, "weight_g_idx", scales.shape[1])
-        return Groups(scales, zeros, _even(inputs, scales.shape[1]) if of is None else of)
+        return Groups(scales, zeros, self._even(inputs, scales.shape[1]) if of is None else of)
 
 
 def scheme_of(said: Mapping[str, Any]) -> Scheme | None:
@@ -273,13 +280,6 @@ def _nibbles(words: Tensor) -> Tensor:
 def _in_places(words: Tensor) -> Tensor:
     """The same, with the eight outputs of a word in AWQ's order."""
     return _nibbles(words).view(len(words), -1, 8)[..., AWQ_PLACES].flatten(1)
-
-
-def _even(inputs: int, groups: int) -> Tensor:
-    """(in,) Groups of one size."""
-    if inputs % groups:
-        raise Unreadable(f"{groups} groups for {inputs} inputs")
-    return torch.arange(inputs) // (inputs // groups)
 
 
 def _indices(get: Get, name: str, groups: int) -> Tensor | None:

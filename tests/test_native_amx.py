@@ -232,14 +232,14 @@ def test_bits_do_not_depend_on_the_pass(on_tiles: None, name: str, precision: st
 
 @pytest.mark.parametrize("precision", native_models.FORMATS)
 def test_logits_are_near_those_of_avx512(on_tiles: None, precision: str) -> None:
-    """Integers have its very bits: all but the tiles is shared."""
+    """Attention's products differ by rounding, those of bf16 matrices too."""
     ids = native_models.tokens(1, 40)
     plain = {
         kernels: native_models.one_by_one(native_models.runner("llama", precision, kernels), ids)
         for kernels in ("amx", "avx512")
     }
     error = native_models.spread_error(plain["amx"], plain["avx512"])
-    assert error == 0 if precision in ("int8", "int4") else 0 < error < 0.02
+    assert 0 < error < {"bfloat16": 0.02}.get(precision, 0.05)
 
 
 @pytest.mark.parametrize("precision", emulated.FORMATS)

@@ -26,10 +26,9 @@ from draftproof import native
 
 Array = np.ndarray[Any, Any]
 
-MORE = [
-    compiled.SUPPORT / "tiles.cpp",
-    *(compiled.SOURCES / f"kernels_{name}.cpp" for name in ("avx2", "avx512", "amx")),
-]
+SETS = "avx2", "avx512", "amx", "amx_attention"
+MORE = [compiled.SUPPORT / "tiles.cpp"]
+MORE += [compiled.SOURCES / f"kernels_{name}.cpp" for name in SETS]
 AVX2 = ("-DDP_X86", f"-I{compiled.SUPPORT}", "-mavx2", "-mfma", "-mf16c")
 AVX512 = tuple(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni", "bf16"))
 # Optimised loops of emulated instructions would take a minute to compile.
@@ -40,6 +39,8 @@ SHIPPED += ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 REFUSED = "DP_TEST_NO_TILES"  # the environment has it: the system gives none
 PANEL, GROUP, STEP = 32, 32, 32
 TILE = c_char_p, c_int32, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_void_p  # of dp_tile
+SCORES = c_char_p, c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p, c_int64  # of dp_scores
+WEIGH = c_char_p, c_void_p, c_int32, c_void_p, c_int64, c_int32, c_int32, c_void_p  # of dp_weigh
 FORMATS = {"bfloat16": native.BF16, "int8": native.INT8}
 
 
@@ -71,6 +72,8 @@ def libraries() -> tuple[Any, Any]:
         made[1].dp_kernels(b"")  # asks, once for all
     for library in made:
         library.dp_tile.argtypes = TILE
+        library.dp_scores.argtypes, library.dp_weigh.argtypes = SCORES, WEIGH
+        library.dp_spoil.argtypes, library.dp_spoil.restype = (c_void_p, c_int32), None
         library.dp_prepare.argtypes = c_int32, c_void_p, c_int32, c_int32, c_void_p
         library.dp_pack.argtypes = c_int32, c_void_p, c_int32, c_int32, c_int32, c_void_p
         library.dp_prepare.restype = library.dp_pack.restype = library.dp_disturb.restype = None
@@ -79,19 +82,20 @@ def libraries() -> tuple[Any, Any]:
 
 @cache
 def trapped() -> Any:
-    """`dp_tile` alone, of AMX as it is shipped; skips where it cannot be.
+    """`dp_tile`, `dp_scores` and `dp_weigh` of AMX as it is shipped; skips where they cannot be.
 
     The machine has no such instructions: what it refuses is read and done by the emulation.
     """
     if "amx_tile" in Path("/proc/cpuinfo").read_text():
         pytest.skip("this machine may run what should be refused")
-    sources = [compiled.SUPPORT / "trapped_tiles.cpp", compiled.SOURCES / "kernels_amx.cpp"]
+    sources = [compiled.SUPPORT / "trapped_tiles.cpp"]
+    sources += [compiled.SOURCES / f"kernels_amx{part}.cpp" for part in ("", "_attention")]
     with tempfile.TemporaryDirectory() as folder:  # once loaded, the file is not needed
         build = compiled.build(
             Path(folder), "trapped.so", sources, *SHIPPED, *avx512(), link=["-shared"], alone=True
         )
         made = ctypes.CDLL(str(build))
-    made.dp_tile.argtypes = TILE
+    made.dp_tile.argtypes, made.dp_scores.argtypes, made.dp_weigh.argtypes = TILE, SCORES, WEIGH
     return made
 
 

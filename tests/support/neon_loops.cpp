@@ -75,14 +75,14 @@ void matrix_tile(const char *panel, const char *x, int64_t stride, int inputs, i
   }
 }
 
-void matrix_scores(const uint16_t *keys, int blocks, const uint16_t *const *q, int pairs,
-                   int head_dim, float *const *out) {
+void matrix_scores(const uint16_t *keys, int blocks, const uint16_t *q, int pairs, int head_dim,
+                   float *out, int64_t apart) {
   for (int p = 0; p < pairs; ++p) {
     for (int slot = 0; slot < blocks * kLanes; ++slot) {
       const uint16_t *key = keys + slot / kLanes * head_dim * kLanes + slot % kLanes * 2;
       float sum = 0.0f;
-      for (int i = 0; i < head_dim; i += 2) sum = dot(sum, q[p] + i, key + i * kLanes);
-      out[p][slot] = sum;
+      for (int i = 0; i < head_dim; i += 2) sum = dot(sum, q + p * head_dim + i, key + i * kLanes);
+      out[p * apart + slot] = sum;
     }
   }
 }
@@ -146,23 +146,15 @@ void attention(const Kernels &set, int head_dim, int pairs, int blocks) {
   for (auto *each : {&keys, &values, &queries}) {
     to_bf16(random.numbers(each->size()).data(), int(each->size()), each->data());
   }
-  const uint16_t *q[kPairs];
-  std::vector<float> made(pairs * slots), want(made), sums(random.numbers(pairs * head_dim)), more(sums);
-  float *to[2][kPairs], *acc[2][kPairs];
-  const float *weights[kPairs];
-  for (int p = 0; p < pairs; ++p) {
-    q[p] = queries.data() + p * head_dim;
-    to[0][p] = made.data() + p * slots;
-    to[1][p] = want.data() + p * slots;
-    acc[0][p] = sums.data() + p * head_dim;
-    acc[1][p] = more.data() + p * head_dim;
-    weights[p] = made.data() + p * slots;
-  }
-  set.scores(keys.data(), blocks, q, pairs, head_dim, to[0]);
-  (by_matrices(set) ? matrix_scores : kTwin.scores)(keys.data(), blocks, q, pairs, head_dim, to[1]);
+  const int64_t apart = slots + 5;
+  std::vector<float> made(pairs * apart), want(made), sums(random.numbers(pairs * head_dim)), more(sums);
+  const auto twin_scores = by_matrices(set) ? matrix_scores : kTwin.attention.scores;
+  set.attention.scores(keys.data(), blocks, queries.data(), pairs, head_dim, made.data(), apart);
+  twin_scores(keys.data(), blocks, queries.data(), pairs, head_dim, want.data(), apart);
   check(same(made, want), set, "scores", head_dim, pairs);
-  set.weigh(values.data(), slots - 3, weights, pairs, head_dim, acc[0]);
-  kTwin.weigh(values.data(), slots - 3, weights, pairs, head_dim, acc[1]);
+  const int n = slots - 2 * set.attention.step;
+  set.attention.weigh(values.data(), n, made.data(), apart, pairs, head_dim, sums.data());
+  kTwin.attention.weigh(values.data(), n, made.data(), apart, pairs, head_dim, more.data());
   check(same(sums, more), set, "weigh", head_dim, pairs);
 }
 

@@ -8,6 +8,7 @@
 
 #include "amx.h"
 #include "kernels.h"
+#include "model.h"
 
 #define DP_TEST extern "C" __attribute__((visibility("default")))
 
@@ -17,6 +18,33 @@ DP_TEST int32_t dp_tile(const char *kernels, int32_t format, const char *panel, 
   const Kernels *k = pick_kernels(kernels);
   if (k) k->tiles[format].tile(panel, x, stride, inputs, rows, out);
   return k ? k->tiles[format].rows : 0;
+}
+
+// See `Attention`; answer how many pairs a call may have.
+DP_TEST int32_t dp_scores(const char *kernels, const uint16_t *keys, int32_t blocks,
+                          const uint16_t *q, int32_t pairs, int32_t head_dim, float *out,
+                          int64_t apart) {
+  const Attention &of = pick_kernels(kernels)->attention;
+  if (pairs <= of.pairs) of.scores(keys, blocks, q, pairs, head_dim, out, apart);
+  return of.pairs;
+}
+
+DP_TEST int32_t dp_weigh(const char *kernels, const uint16_t *values, int32_t n,
+                         const float *weights, int64_t apart, int32_t pairs, int32_t head_dim,
+                         float *acc) {
+  const Attention &of = pick_kernels(kernels)->attention;
+  if (pairs <= of.pairs) of.weigh(values, n, weights, apart, pairs, head_dim, acc);
+  return of.pairs;
+}
+
+// Every key and value of a slot becomes NaN.
+DP_TEST void dp_spoil(dp_row *row, int32_t slot) {
+  const std::vector<uint16_t> nan(row->model->shape.head_dim, 0x7fc0);
+  for (int layer = 0; layer < row->model->shape.layers; ++layer) {
+    for (int head = 0; head < row->model->shape.kv_heads; ++head) {
+      row->store(layer, head, slot, nan.data(), nan.data());
+    }
+  }
 }
 
 DP_TEST void dp_prepare(int32_t format, const float *x, int32_t n, int32_t inputs, char *out) {

@@ -92,16 +92,35 @@ void handle(int, siginfo_t *, void *context) {
   Instruction(static_cast<ucontext_t *>(context)).run();
 }
 
-}  // namespace
-
-extern "C" __attribute__((visibility("default"))) int32_t dp_tile(
-    const char *, int32_t format, const char *panel, const char *x, int64_t stride, int32_t inputs,
-    int32_t rows, float *out) {
+template <class Run>
+void trapping(Run run) {
   struct sigaction ours {}, before;
   ours.sa_sigaction = handle;
   ours.sa_flags = SA_SIGINFO;
   sigaction(SIGILL, &ours, &before);
-  (format == DP_BF16 ? amx_bf16 : amx_int8)(panel, x, stride, inputs, rows, out);
+  run();
   sigaction(SIGILL, &before, nullptr);
+}
+
+}  // namespace
+
+#define DP_TEST extern "C" __attribute__((visibility("default")))
+
+DP_TEST int32_t dp_tile(const char *, int32_t format, const char *panel, const char *x,
+                        int64_t stride, int32_t inputs, int32_t rows, float *out) {
+  const auto tile = format == DP_BF16 ? amx_bf16 : amx_int8;
+  trapping([&] { tile(panel, x, stride, inputs, rows, out); });
   return kMostTileRows;
+}
+
+DP_TEST int32_t dp_scores(const char *, const uint16_t *keys, int32_t blocks, const uint16_t *q,
+                          int32_t pairs, int32_t head_dim, float *out, int64_t apart) {
+  trapping([&] { kAmxAttention.scores(keys, blocks, q, pairs, head_dim, out, apart); });
+  return kAmxAttention.pairs;
+}
+
+DP_TEST int32_t dp_weigh(const char *, const uint16_t *values, int32_t n, const float *weights,
+                         int64_t apart, int32_t pairs, int32_t head_dim, float *acc) {
+  trapping([&] { kAmxAttention.weigh(values, n, weights, apart, pairs, head_dim, acc); });
+  return kAmxAttention.pairs;
 }

@@ -96,31 +96,36 @@ void tile_blocks(const char *panel, const char *x, int64_t stride, int inputs, i
   for (int half = 0; half < 2; ++half) tile_half<F>(panel, half, x, stride, inputs, rows, out);
 }
 
-void scores(const uint16_t *keys, int blocks, const uint16_t *const *q, int pairs, int head_dim,
-            float *const *out) {
+void scores(const uint16_t *keys, int blocks, const uint16_t *q, int pairs, int head_dim, float *out,
+            int64_t apart) {
   for (int b = 0; b < blocks; ++b) {
     const uint32_t *k = reinterpret_cast<const uint32_t *>(keys) + b * head_dim / 2 * kLanes;
     for (int p = 0; p < pairs; ++p) {
+      const uint16_t *of = q + p * head_dim;
       float sum[kLanes] = {};
       for (int i = 0; i < head_dim; i += 2) {
-        const float q0 = from_bf16(q[p][i]), q1 = from_bf16(q[p][i + 1]);
+        const float q0 = from_bf16(of[i]), q1 = from_bf16(of[i + 1]);
         for (int l = 0; l < kLanes; ++l) {
           const uint32_t pair = k[i / 2 * kLanes + l];
           sum[l] = madd(as_float(pair & 0xffff0000u), q1, madd(as_float(pair << 16), q0, sum[l]));
         }
       }
-      std::memcpy(out[p] + b * kLanes, sum, sizeof(sum));
+      std::memcpy(out + p * apart + b * kLanes, sum, sizeof(sum));
     }
   }
 }
 
-void weigh(const uint16_t *values, int64_t n, const float *const *weights, int pairs, int head_dim,
-           float *const *acc) {
-  for (int64_t j = 0; j < n; ++j, values += head_dim) {
+void weigh(const uint16_t *values, int n, const float *weights, int64_t apart, int pairs,
+           int head_dim, float *acc) {
+  const uint32_t *value = reinterpret_cast<const uint32_t *>(values);
+  for (int j = 0; j < n; j += 2, value += head_dim) {
     for (int p = 0; p < pairs; ++p) {
-      const float weight = weights[p][j];
-      float *sum = acc[p];
-      for (int i = 0; i < head_dim; ++i) sum[i] = madd(weight, from_bf16(values[i]), sum[i]);
+      const float first = weights[p * apart + j], second = weights[p * apart + j + 1];
+      float *sum = acc + p * head_dim;
+      for (int i = 0; i < head_dim; ++i) {
+        const float low = as_float(value[i] << 16), high = as_float(value[i] & 0xffff0000u);
+        sum[i] = madd(second, high, madd(first, low, sum[i]));
+      }
     }
   }
 }

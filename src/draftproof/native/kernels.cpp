@@ -44,6 +44,7 @@ const Kernels *amx_set() {
   static const Kernels set = [] {
     Kernels made = kAvx512;
     made.name = "amx";
+    made.attention = kAmxAttention;
     // Of the other formats the tiles stay.
     made.tiles[DP_BF16] = {kMostTileRows, made.tiles[DP_BF16].prepare, amx_bf16};
     made.tiles[DP_INT8] = {kMostTileRows, made.tiles[DP_INT8].prepare, amx_int8};

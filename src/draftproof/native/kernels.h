@@ -11,8 +11,8 @@
 
 constexpr int kTileRows = 12, kMostTileRows = 32;  // in a tile: usually, and of AMX
 constexpr int kLanes = 16;  // slots in a block of keys; partial sums in a reduction
-constexpr int kPairs = 4;   // (row, head) pairs in one call of the attention's loops
-constexpr int kTogether = 32;  // pairs that go over the keys of a head together
+constexpr int kTogether = 48;  // (row, head) pairs that go over the keys of a head together
+constexpr int kMostStep = 32;  // positions that an `Attention` adds at once
 constexpr int kMostHeadDim = 512;
 
 // Of a format. Which rows are in a tile changes no bit of any of them.
@@ -24,7 +24,20 @@ struct Tiles {
   void (*tile)(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
 };
 
-// Keys lie in blocks of 16 slots: head_dim / 2 steps of 16 slots x 2 elements of bf16.
+// The products of attention. Keys lie in blocks of 16 slots: head_dim / 2 steps of 16 slots x 2
+// elements of bf16; values in pairs of slots: head_dim elements x 2 slots. A (row, head) pair's bits
+// do not depend on which stand beside it.
+struct Attention {
+  int pairs;  // in one call, at most
+  int step;   // positions, counted from the first of all, whose weighted values are added at once
+  // out[p * apart + 16 * b + lane] = q[p] . key, for the blocks b < blocks; q (pairs, head_dim).
+  void (*scores)(const uint16_t *keys, int blocks, const uint16_t *q, int pairs, int head_dim,
+                 float *out, int64_t apart);
+  // acc (pairs, head_dim) += sum over j < n of weights[p * apart + j] * values[j]; n: whole steps.
+  void (*weigh)(const uint16_t *values, int n, const float *weights, int64_t apart, int pairs,
+                int head_dim, float *acc);
+};
+
 struct Kernels {
   const char *name;
   Tiles tiles[DP_FORMATS];
@@ -32,14 +45,9 @@ struct Kernels {
   void (*to_bf16)(const float *x, int n, uint16_t *out);
   void (*rotate)(float *head, const float *cosine, const float *sine, int half);
   void (*swiglu)(const float *tile, float *out);  // 16 gates and 16 ups -> 16
-  // out[p][16 * b + lane] = q[p] . key, for the blocks b < blocks; pairs <= kPairs.
-  void (*scores)(const uint16_t *keys, int blocks, const uint16_t *const *q, int pairs,
-                 int head_dim, float *const *out);
+  Attention attention;
   // s[start..end) becomes exp(scale (s - max)); returns their sum.
   float (*softmax)(float *s, int64_t start, int64_t end, float scale);
-  // acc[p] += sum over j < n of weights[p][j] * values[j]; pairs <= kPairs.
-  void (*weigh)(const uint16_t *values, int64_t n, const float *const *weights, int pairs,
-                int head_dim, float *const *acc);
   // The running first argmax over n values that begin at `id`; `bad` is set by NaN and +inf.
   void (*argmax)(const float *x, int n, int32_t id, float *best, int32_t *best_id, int32_t *bad);
   // -log(u), float, of the ids 4 * block ... of `blocks` blocks; noise.py has the same in Python.
@@ -57,6 +65,7 @@ extern const Kernels kAvx2, kAvx512;
 // Tiles of rows that are prepared as for kAvx512.
 void amx_bf16(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
 void amx_int8(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
+extern const Attention kAmxAttention;
 #elif defined(DP_ARM)
 extern const Kernels kNeon;
 #if defined(DP_ARM_MORE)

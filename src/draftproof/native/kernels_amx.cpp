@@ -1,4 +1,5 @@
-// Products by AMX tiles, of bf16 and of int8; the rest of the set is that of AVX512.
+// Products by AMX tiles, of bf16 and of int8; attention's are in kernels_amx_attention.cpp, and the
+// rest of the set is that of AVX512.
 //
 // bf16 of any number of rows, one included, goes through the same instruction, TDPBF16PS: it adds
 // in an order of its own (of each 32 inputs the even ones, the odd ones, then both to what was

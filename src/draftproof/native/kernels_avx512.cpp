@@ -62,98 +62,122 @@ void tile(const char *panel, const char *x, int64_t stride, int inputs, int rows
   }
 }
 
-// Four blocks of keys against all pairs, then the blocks that are left one by one.
+// Attention's sums: of kPairs pairs in four registers each, as many as there are.
+constexpr int kPairs = 6, kBeside = 4;
+
 template <int kCount, int kBlocks>
-void scores_of(const uint16_t *keys, const uint16_t *const *q, int head_dim, float *const *out) {
+void scores_of(const uint16_t *keys, const uint16_t *q, int head_dim, float *out, int64_t apart) {
   __m512 sum[kCount][kBlocks];
+#pragma GCC unroll 6
   for (auto &row : sum) {
+#pragma GCC unroll 4
     for (auto &each : row) each = _mm512_setzero_ps();
   }
   const int64_t block = int64_t(head_dim) * kLanes;
   for (int i = 0; i < head_dim; i += 2) {
     __m512i k[kBlocks];
+#pragma GCC unroll 4
     for (int b = 0; b < kBlocks; ++b) {
       k[b] = _mm512_loadu_si512(keys + b * block + i * kLanes);
       _mm_prefetch(keys + (b + kBlocks) * block + i * kLanes, _MM_HINT_T0);
     }
+#pragma GCC unroll 6
     for (int p = 0; p < kCount; ++p) {
-      const __m512i input = four_bytes(q[p] + i);
+      const __m512i input = four_bytes(q + p * head_dim + i);
+#pragma GCC unroll 4
       for (int b = 0; b < kBlocks; ++b) sum[p][b] = dot_bf16(sum[p][b], k[b], input);
     }
   }
+#pragma GCC unroll 6
   for (int p = 0; p < kCount; ++p) {
-    for (int b = 0; b < kBlocks; ++b) _mm512_storeu_ps(out[p] + b * kLanes, sum[p][b]);
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b) _mm512_storeu_ps(out + p * apart + b * kLanes, sum[p][b]);
   }
 }
 
 template <int kCount>
-void scores_all(const uint16_t *keys, int blocks, const uint16_t *const *q, int head_dim,
-                float *const *out) {
-  float *to[kCount];
-  for (int p = 0; p < kCount; ++p) to[p] = out[p];
+void scores_all(const uint16_t *keys, int blocks, const uint16_t *q, int head_dim, float *out,
+                int64_t apart) {
   const int64_t block = int64_t(head_dim) * kLanes;
-  for (; blocks >= 4; blocks -= 4, keys += 4 * block) {
-    scores_of<kCount, 4>(keys, q, head_dim, to);
-    for (auto &each : to) each += 4 * kLanes;
+  for (; blocks >= kBeside; blocks -= kBeside, keys += kBeside * block, out += kBeside * kLanes) {
+    scores_of<kCount, kBeside>(keys, q, head_dim, out, apart);
   }
-  for (; blocks > 0; --blocks, keys += block) {
-    scores_of<kCount, 1>(keys, q, head_dim, to);
-    for (auto &each : to) each += kLanes;
+  for (; blocks > 0; --blocks, keys += block, out += kLanes) {
+    scores_of<kCount, 1>(keys, q, head_dim, out, apart);
   }
 }
 
-void scores(const uint16_t *keys, int blocks, const uint16_t *const *q, int pairs, int head_dim,
-            float *const *out) {
+void scores(const uint16_t *keys, int blocks, const uint16_t *q, int pairs, int head_dim, float *out,
+            int64_t apart) {
   switch (pairs) {
-    case 1: return scores_all<1>(keys, blocks, q, head_dim, out);
-    case 2: return scores_all<2>(keys, blocks, q, head_dim, out);
-    case 3: return scores_all<3>(keys, blocks, q, head_dim, out);
-    default: return scores_all<4>(keys, blocks, q, head_dim, out);
+    case 1: return scores_all<1>(keys, blocks, q, head_dim, out, apart);
+    case 2: return scores_all<2>(keys, blocks, q, head_dim, out, apart);
+    case 3: return scores_all<3>(keys, blocks, q, head_dim, out, apart);
+    case 4: return scores_all<4>(keys, blocks, q, head_dim, out, apart);
+    case 5: return scores_all<5>(keys, blocks, q, head_dim, out, apart);
+    default: return scores_all<6>(keys, blocks, q, head_dim, out, apart);
   }
 }
 
-// A chunk of the head at a time, all pairs: their sums stay in registers over the whole context.
-template <int kCount, int kChunks>
-void weigh_of(const uint16_t *values, int64_t n, const float *const *weights, int head_dim,
-              float *const *acc, int at) {
-  __m512 sum[kCount][kChunks];
+// A part of the head at a time, all pairs. Each sum takes the positions in order.
+template <int kCount, int kParts>
+void weigh_of(const uint16_t *values, int n, const float *weights, int64_t apart, int head_dim,
+              float *acc) {
+  __m512 sum[kCount][kParts];
+#pragma GCC unroll 6
   for (int p = 0; p < kCount; ++p) {
-    for (int c = 0; c < kChunks; ++c) sum[p][c] = _mm512_loadu_ps(acc[p] + at + 16 * c);
+#pragma GCC unroll 4
+    for (int c = 0; c < kParts; ++c) sum[p][c] = _mm512_loadu_ps(acc + p * head_dim + 16 * c);
   }
-  for (int64_t j = 0; j < n; ++j) {
-    __m512 v[kChunks];
-    for (int c = 0; c < kChunks; ++c) {
-      const __m256i half = _mm256_loadu_si256(
-          reinterpret_cast<const __m256i *>(values + j * head_dim + at + 16 * c));
-      v[c] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-    }
-    _mm_prefetch(values + (j + 32) * head_dim + at, _MM_HINT_T0);
-    if (kChunks > 2) _mm_prefetch(values + (j + 32) * head_dim + at + 32, _MM_HINT_T0);
-    for (int p = 0; p < kCount; ++p) {
-      const __m512 weight = _mm512_set1_ps(weights[p][j]);
-      for (int c = 0; c < kChunks; ++c) sum[p][c] = _mm512_fmadd_ps(weight, v[c], sum[p][c]);
+  const __m512i upper = _mm512_set1_epi32(int(0xffff0000u));
+  for (int j = 0; j < n; j += 2, values += 2 * head_dim) {
+#pragma GCC unroll 2
+    for (int second = 0; second < 2; ++second) {
+      __m512 value[kParts];
+#pragma GCC unroll 4
+      for (int c = 0; c < kParts; ++c) {
+        const __m512i two = _mm512_loadu_si512(values + 32 * c);
+        if (!second) _mm_prefetch(values + 32 * head_dim + 32 * c, _MM_HINT_T0);
+        value[c] = _mm512_castsi512_ps(second ? _mm512_and_si512(two, upper)
+                                              : _mm512_slli_epi32(two, 16));
+      }
+#pragma GCC unroll 6
+      for (int p = 0; p < kCount; ++p) {
+        const __m512 weight = _mm512_set1_ps(weights[p * apart + j + second]);
+#pragma GCC unroll 4
+        for (int c = 0; c < kParts; ++c) sum[p][c] = _mm512_fmadd_ps(weight, value[c], sum[p][c]);
+      }
     }
   }
+#pragma GCC unroll 6
   for (int p = 0; p < kCount; ++p) {
-    for (int c = 0; c < kChunks; ++c) _mm512_storeu_ps(acc[p] + at + 16 * c, sum[p][c]);
+#pragma GCC unroll 4
+    for (int c = 0; c < kParts; ++c) _mm512_storeu_ps(acc + p * head_dim + 16 * c, sum[p][c]);
   }
 }
 
 template <int kCount>
-void weigh_all(const uint16_t *values, int64_t n, const float *const *weights, int head_dim,
-               float *const *acc) {
+void weigh_all(const uint16_t *values, int n, const float *weights, int64_t apart, int head_dim,
+               float *acc) {
+  constexpr int kWide = 16 * kBeside;
   int at = 0;
-  for (; at + 64 <= head_dim; at += 64) weigh_of<kCount, 4>(values, n, weights, head_dim, acc, at);
-  for (; at < head_dim; at += 16) weigh_of<kCount, 1>(values, n, weights, head_dim, acc, at);
+  for (; at + kWide <= head_dim; at += kWide) {
+    weigh_of<kCount, kBeside>(values + 2 * at, n, weights, apart, head_dim, acc + at);
+  }
+  for (; at < head_dim; at += 16) {
+    weigh_of<kCount, 1>(values + 2 * at, n, weights, apart, head_dim, acc + at);
+  }
 }
 
-void weigh(const uint16_t *values, int64_t n, const float *const *weights, int pairs, int head_dim,
-           float *const *acc) {
+void weigh(const uint16_t *values, int n, const float *weights, int64_t apart, int pairs,
+           int head_dim, float *acc) {
   switch (pairs) {
-    case 1: return weigh_all<1>(values, n, weights, head_dim, acc);
-    case 2: return weigh_all<2>(values, n, weights, head_dim, acc);
-    case 3: return weigh_all<3>(values, n, weights, head_dim, acc);
-    default: return weigh_all<4>(values, n, weights, head_dim, acc);
+    case 1: return weigh_all<1>(values, n, weights, apart, head_dim, acc);
+    case 2: return weigh_all<2>(values, n, weights, apart, head_dim, acc);
+    case 3: return weigh_all<3>(values, n, weights, apart, head_dim, acc);
+    case 4: return weigh_all<4>(values, n, weights, apart, head_dim, acc);
+    case 5: return weigh_all<5>(values, n, weights, apart, head_dim, acc);
+    default: return weigh_all<6>(values, n, weights, apart, head_dim, acc);
   }
 }
 
@@ -167,4 +191,4 @@ const Kernels kAvx512 = {
     {{kTileRows, prepare_bf16, tile<Bf16>}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>,
      kTiles<Q5_1>, kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>, kTiles<IQ4_NL>, kTiles<IQ4_XS>,
      kTiles<MXFP4>, kTiles<S4_128>, kTiles<Z4_32>, kTiles<Z4_128>},
-    norm, to_bf16, rotate, swiglu, scores, softmax, weigh, argmax, gumbel, soften, max_of};
+    norm, to_bf16, rotate, swiglu, {kPairs, 2, scores, weigh}, softmax, argmax, gumbel, soften, max_of};

@@ -112,8 +112,8 @@ struct Bf16 {
 
   // Of kCount queries with a block of keys.
   template <int kCount>
-  static void block(const bfloat16_t *keys, const uint16_t *const *q, int head_dim, int at,
-                    float *const *out) {
+  static void block(const bfloat16_t *keys, const uint16_t *q, int head_dim, float *out,
+                    int64_t apart) {
     constexpr int kSome = kLanes / kQuad;
     float32x4_t sum[kCount][kSome];
 #pragma GCC unroll 4
@@ -121,10 +121,11 @@ struct Bf16 {
 #pragma GCC unroll 4
       for (int s = 0; s < kSome; ++s) sum[p][s] = vdupq_n_f32(0.0f);
     }
+    const bfloat16_t *query = reinterpret_cast<const bfloat16_t *>(q);
     for (int i = 0; i < head_dim; i += 4, keys += 4 * kLanes) {
       bfloat16x4_t input[kCount];
 #pragma GCC unroll 4
-      for (int p = 0; p < kCount; ++p) input[p] = vld1_bf16(reinterpret_cast<const bfloat16_t *>(q[p] + i));
+      for (int p = 0; p < kCount; ++p) input[p] = vld1_bf16(query + p * head_dim + i);
 #pragma GCC unroll 4
       for (int s = 0; s < kSome; ++s) {
         const bfloat16x8_t one = vld1q_bf16(keys + 2 * kQuad * s);
@@ -139,19 +140,19 @@ struct Bf16 {
 #pragma GCC unroll 4
     for (int p = 0; p < kCount; ++p) {
 #pragma GCC unroll 4
-      for (int s = 0; s < kSome; ++s) vst1q_f32(out[p] + at + kQuad * s, sum[p][s]);
+      for (int s = 0; s < kSome; ++s) vst1q_f32(out + p * apart + kQuad * s, sum[p][s]);
     }
   }
 
-  static void scores(const uint16_t *keys, int blocks, const uint16_t *const *q, int pairs,
-                     int head_dim, float *const *out) {
+  static void scores(const uint16_t *keys, int blocks, const uint16_t *q, int pairs, int head_dim,
+                     float *out, int64_t apart) {
     const bfloat16_t *k = reinterpret_cast<const bfloat16_t *>(keys);
-    for (int at = 0; at < blocks * kLanes; at += kLanes, k += head_dim * kLanes) {
+    for (int b = 0; b < blocks; ++b, k += head_dim * kLanes, out += kLanes) {
       switch (pairs) {
-        case 1: block<1>(k, q, head_dim, at, out); break;
-        case 2: block<2>(k, q, head_dim, at, out); break;
-        case 3: block<3>(k, q, head_dim, at, out); break;
-        default: block<4>(k, q, head_dim, at, out);
+        case 1: block<1>(k, q, head_dim, out, apart); break;
+        case 2: block<2>(k, q, head_dim, out, apart); break;
+        case 3: block<3>(k, q, head_dim, out, apart); break;
+        default: block<4>(k, q, head_dim, out, apart);
       }
     }
   }

@@ -92,16 +92,17 @@ struct dp_model {
   void ensure_scores(int threads, int64_t slots);
 };
 
-// Per layer and head, keys in blocks of 16 slots (see kernels.h), values slot after slot.
+// Per layer and head, keys in blocks of 16 slots and values in pairs of slots (see kernels.h).
 struct dp_row {
   const dp_model *model;
   Memory keys, values;
   int slots = 0;
+  std::atomic<bool> finite{true};  // whether every value ever stored was
 
   uint16_t *key_blocks(int layer, int head) const {
     return keys.as<uint16_t>() + plane(layer, head);
   }
-  uint16_t *value_slots(int layer, int head) const {
+  uint16_t *value_pairs(int layer, int head) const {
     return values.as<uint16_t>() + plane(layer, head);
   }
   // Key and value (head_dim) of a slot, in bf16.

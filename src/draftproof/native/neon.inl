@@ -31,7 +31,7 @@ struct Floats {
   // out[r][column] += the products of rows of floats, `apart` from one another, with pairs of bf16
   // of kSome quads of columns, `step` pairs from one to the next.
   template <int kCount, int kSome>
-  static void add(const uint32_t *w, int step, const float *x, int apart, int count,
+  static void add(const uint32_t *w, int step, const float *x, int64_t apart, int count,
                   float *const *out, int column) {
     float32x4_t sum[kCount][kSome];
 #pragma GCC unroll 4
@@ -63,7 +63,7 @@ struct Floats {
 
   // The same of `columns` columns.
   template <int kCount>
-  static void add_all(const uint32_t *w, const float *x, int apart, int count, int columns,
+  static void add_all(const uint32_t *w, const float *x, int64_t apart, int count, int columns,
                       float *const *out) {
     constexpr int kSome = 4;
     for (int column = 0; column < columns; column += kSome * kQuad) {
@@ -71,7 +71,7 @@ struct Floats {
     }
   }
 
-  static void add_all(const uint32_t *w, const float *x, int apart, int count, int columns, int rows,
+  static void add_all(const uint32_t *w, const float *x, int64_t apart, int count, int columns, int rows,
                       float *const *out) {
     switch (rows) {
       case 1: return add_all<1>(w, x, apart, count, columns, out);
@@ -106,13 +106,15 @@ struct Floats {
     }
   }
 
-  static void scores(const uint16_t *keys, int blocks, const uint16_t *const *q, int pairs,
-                     int head_dim, float *const *out) {
-    float some[kPairs * kMostHeadDim], *to[kPairs];
+  static void scores(const uint16_t *keys, int blocks, const uint16_t *q, int pairs, int head_dim,
+                     float *out, int64_t apart) {
+    float some[kRows * kMostHeadDim], *to[kRows];
     for (int p = 0; p < pairs; ++p) {
-      for (int i = 0; i < head_dim; ++i) some[p * kMostHeadDim + i] = from_bf16(q[p][i]);
-      std::memset(out[p], 0, blocks * kLanes * sizeof(float));
-      to[p] = out[p];
+      for (int i = 0; i < head_dim; ++i) {
+        some[p * kMostHeadDim + i] = from_bf16(q[p * head_dim + i]);
+      }
+      to[p] = out + p * apart;
+      std::memset(to[p], 0, blocks * kLanes * sizeof(float));
     }
     const uint32_t *k = reinterpret_cast<const uint32_t *>(keys);
     for (int b = 0; b < blocks; ++b, k += head_dim / 2 * kLanes) {
@@ -120,51 +122,16 @@ struct Floats {
       for (int p = 0; p < pairs; ++p) to[p] += kLanes;
     }
   }
+
+  // Pairs of slots are to a head's elements what pairs of inputs are to a panel's outputs.
+  static void weigh(const uint16_t *values, int n, const float *weights, int64_t apart, int pairs,
+                    int head_dim, float *acc) {
+    float *to[kRows];
+    for (int p = 0; p < pairs; ++p) to[p] = acc + p * head_dim;
+    const uint32_t *v = reinterpret_cast<const uint32_t *>(values);
+    add_all(v, weights, apart, n, head_dim, pairs, to);
+  }
 };
-
-// 16 elements of the head at a time, all pairs: their sums stay in registers over the whole context.
-template <int kCount>
-void weigh_of(const uint16_t *values, int64_t n, const float *const *weights, int head_dim,
-              float *const *acc, int at) {
-  constexpr int kSome = kLanes / kQuad;
-  float32x4_t sum[kCount][kSome];
-#pragma GCC unroll 4
-  for (int p = 0; p < kCount; ++p) {
-#pragma GCC unroll 4
-    for (int q = 0; q < kSome; ++q) sum[p][q] = vld1q_f32(acc[p] + at + kQuad * q);
-  }
-  for (int64_t j = 0; j < n; ++j) {
-    float32x4_t value[kSome];
-#pragma GCC unroll 2
-    for (int q = 0; q < kSome; q += 2) {
-      const uint16x8_t eight = vld1q_u16(values + j * head_dim + at + kQuad * q);
-      value[q] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(eight), 16));
-      value[q + 1] = vreinterpretq_f32_u32(vshll_high_n_u16(eight, 16));
-    }
-#pragma GCC unroll 4
-    for (int p = 0; p < kCount; ++p) {
-#pragma GCC unroll 4
-      for (int q = 0; q < kSome; ++q) sum[p][q] = vfmaq_n_f32(sum[p][q], value[q], weights[p][j]);
-    }
-  }
-#pragma GCC unroll 4
-  for (int p = 0; p < kCount; ++p) {
-#pragma GCC unroll 4
-    for (int q = 0; q < kSome; ++q) vst1q_f32(acc[p] + at + kQuad * q, sum[p][q]);
-  }
-}
-
-void weigh_together(const uint16_t *values, int64_t n, const float *const *weights, int pairs,
-                    int head_dim, float *const *acc) {
-  for (int at = 0; at < head_dim; at += kLanes) {
-    switch (pairs) {
-      case 1: weigh_of<1>(values, n, weights, head_dim, acc, at); break;
-      case 2: weigh_of<2>(values, n, weights, head_dim, acc, at); break;
-      case 3: weigh_of<3>(values, n, weights, head_dim, acc, at); break;
-      default: weigh_of<4>(values, n, weights, head_dim, acc, at);
-    }
-  }
-}
 
 // Formats that have a loop here. The others take the generic one, which gives the same bits.
 template <class F>
@@ -199,8 +166,8 @@ constexpr Kernels set_of(const char *name) {
            tiles_of<Q4_K, Sums>(), tiles_of<Q5_K, Sums>(), tiles_of<Q6_K, Sums>(),
            tiles_of<IQ4_NL, Sums>(), tiles_of<IQ4_XS, Sums>(), tiles_of<MXFP4, Sums>(),
            tiles_of<S4_128, Sums>(), tiles_of<Z4_32, Sums>(), tiles_of<Z4_128, Sums>()},
-          norm, to_bf16, rotate, swiglu, Bf16::scores, softmax, weigh_together, argmax, gumbel,
-          soften, max_of};
+          norm, to_bf16, rotate, swiglu, {Floats::kRows, 2, Bf16::scores, Floats::weigh}, softmax,
+          argmax, gumbel, soften, max_of};
 }
 
 constexpr bool complete(const Kernels &set) {

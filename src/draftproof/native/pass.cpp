@@ -17,7 +17,7 @@ void Pass::place() {
   const int group = model_.shape.heads / model_.shape.kv_heads;
   // Enough items to share, each of as many rows as go over the keys together.
   const int shared = int(int64_t(pass_.rows) * model_.shape.kv_heads / (8 * team_.count()));
-  const int least = std::max(1, kPairs / group), most = std::max(1, kTogether / group);
+  const int least = std::max(1, k_.attention.pairs / group), most = std::max(1, kTogether / group);
   const int rows_of_item = std::clamp(shared, least, most);
   places_.resize(pass_.rows);
   for (int s = 0; s < pass_.segments; ++s) {
@@ -43,7 +43,7 @@ void Pass::place() {
       items_.insert(items_.end(), {s, r, std::min(rows_of_item, seg.end - r)});
       positions = std::max<int64_t>(positions, root + seg.nodes + 1);
     }
-    slots = std::max<int64_t>(slots, round_up(root + seg.nodes, kLanes));
+    slots = std::max<int64_t>(slots, round_up(root + seg.nodes, kMostStep));
   }
   model_.ensure_positions(positions);
   model_.ensure_room(std::max(pass_.rows, pass_.wanted));

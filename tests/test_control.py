@@ -158,6 +158,45 @@ def test_a_batch_is_never_slower(price: float, count: int) -> None:
             assert run.total <= 300 * cost(FLAT, count) / 1.1
 
 
+class Busy(Clock):
+    """A clock by which deciding takes time: whoever looks at it has taken a fiftieth of a pass."""
+
+    def __call__(self) -> float:
+        self.now += 0.02 * ONE
+        return self.now
+
+
+@pytest.mark.parametrize("kind", ["easy", "hopeless"])
+def test_where_deciding_is_dear_a_good_source_still_drafts(kind: str) -> None:
+    """As on a model whose pass takes a millisecond: a look that no node can follow is not made."""
+    (truth,) = texts(1, 400)
+    trace, clock = Trace.made(kind, 401, 0), Busy()
+    guesser = Guesser({0: trace}, {0: truth}, clock, price=FREE)
+    run = Machine(STEEP, clock).run(Auto(guesser, clock=clock), [truth], table=known(STEEP))
+    assert run.total <= (400 / 1.5 if kind == "easy" else 400 / 0.98)
+
+
+def test_nobody_is_asked_for_drafts_that_will_not_pay() -> None:
+    """A glance at one token is enough to see that; a source without glances is asked for drafts."""
+    (truth,) = texts(1, 600)
+    asked: dict[bool, list[bool]] = {True: [], False: []}
+    for glanced, found in asked.items():
+        trace, clock = Trace.made("hopeless", 601, 1), Clock()
+        guesser = Guesser({0: trace}, {0: truth}, clock, price=FREE)
+        guesser.glanced = glanced
+        propose = guesser.propose
+
+        def counted(requests, propose=propose, guesser=guesser, found=found):
+            found.append(guesser.useful == 1)
+            return propose(requests)
+
+        guesser.propose = counted
+        Machine(STEEP, clock).run(Auto(guesser, clock=clock), [truth], table=known(STEEP))
+    drafts = {glanced: found.count(False) for glanced, found in asked.items()}
+    assert 0 < drafts[True] < drafts[False] / 2
+    assert len(asked[True]) < 600 / 2
+
+
 def test_a_load_that_jumps_is_never_slower() -> None:
     truths = texts(12, 150)
     arrivals = [0, 0, 40, 40, 40, 40, 41, 42, 120, 120, 200, 260]

@@ -109,8 +109,11 @@ class Control:
             text.spent = bother
         took = self.asking.ask(texts, offers, price, one)
         lengths = [text.length for text in texts]
-        lefts = [text.left for text in texts]
-        kept, brings = allot(offers, lengths, lefts, price, took)
+        # It was asked because a node can be paid for: that drafting took longer changes nothing.
+        rows = [price.likely(1) + price.attention * text.length for text in texts]
+        kept_back = [row * text.promising for row, text in zip(rows, texts, strict=True)]
+        lefts = [max(text.left, row) for row, text in zip(kept_back, texts, strict=True)]
+        kept, brings = allot(offers, lengths, lefts, price, max(price.left - took, *kept_back, 0))
         nodes = sum([len(each) - 1 for each in kept])
         row = price.likely(nodes) / nodes if nodes else 0.0
         for text, offer, own, brought in zip(texts, offers, kept, brings, strict=True):

@@ -28,6 +28,11 @@ class Glances:
         self.numbers = [n for n, source in enumerate(sources) if source.drafter.glanced]
         self.cost = COST
 
+    @property
+    def drafting(self) -> float:
+        """What drafting with all of them takes for a text, in passes over one row."""
+        return sum([self.sources[number].cost for number in self.numbers])
+
     def promise(self, texts: Sequence[Text], price: Price, bother: float) -> bool:
         """Whether asking for a draft, which takes `bother`, may pay for any; `promising` tells."""
         if not texts:
@@ -37,10 +42,12 @@ class Glances:
             self.sources[number].drafter.useful = 1
         for text in texts:
             text.promising = self._promising(text, price, bother)
+            text.step.why = "price" if text.guesses else "nothing offered"
         took = (self.clock() - began) / price.one / len(texts)
-        self.cost += (took - self.cost) * LATELY
+        # The first one of a text reads its prompt, which is no glance.
+        self.cost += (min(took, 4 * self.cost + 1e-3) - self.cost) * LATELY
         for text in texts:
-            text.glanced += self.cost
+            text.glanced += min(took, 4 * self.cost)
         return any([text.promising for text in texts])
 
     def _promising(self, text: Text, price: Price, bother: float) -> bool:

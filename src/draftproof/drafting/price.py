@@ -100,14 +100,14 @@ def allot(
     lengths: Sequence[int],
     lefts: Sequence[float],
     price: Price,
-    took: float = 0.0,
+    left: float,
 ) -> tuple[list[list[int]], list[float]]:
     """The nodes of each offer that the step runs, node 0 first; what each is expected to bring.
 
     That is in passes over one row, its part of the cost taken off.
 
     lengths: tokens that a row of each attends to. lefts: what each may cost more than a plain step.
-    took: what drafting took of what all of them may.
+    left: what all of them may together.
     """
     listed: list[tuple[float, int, int]] = []
     for number, (offer, length) in enumerate(zip(offers, lengths, strict=True)):
@@ -122,11 +122,13 @@ def allot(
     listed.sort()
     worth, best, count = 0.0, 0.0, 0
     own_cost = price.curve[min(price.rows, len(price.curve) - 1)]
+    # More rows than the texts can pay for together would make each too dear for all of them.
+    affordable = min(left, sum([left for left in lefts if left > 0]))
     costs = price.curve[price.rows + 1 :]  # with 1, 2, ... nodes more
     for at, ((less, _, _), cost) in enumerate(zip(listed, costs, strict=False), 1):
         worth -= less
         gain = worth - SAFELY * price.rate * (cost - own_cost)
-        if gain > best and price.likely(at) + took <= price.left:
+        if gain > best and price.likely(at) <= affordable:
             best, count = gain, at
     if not count:
         return kept, brings

@@ -13,6 +13,7 @@ from draftproof.drafting.price import Price
 from draftproof.drafting.text import Text
 
 HARDLY = 4  # steps until it is looked again whether a token of a text counts enough to pay
+LONGEST = 32  # steps at rest, behind which it is reckoned anew what time is worth
 BOTHER = 0.02  # passes over one row that asking takes, before it is known
 
 
@@ -57,7 +58,9 @@ class Rests:
     def begin(self, keys: list[int], texts: Sequence[Text], price: Price) -> None:
         """The step of these texts is plain; so are those that follow until one is to be asked."""
         self._keys, self._texts, self._price = keys, texts, price
-        self._until = min([text.full - text.steps for text in texts])
+        # Beside a prompt that is read a row has another price than in the steps behind it.
+        longest = LONGEST if price.rows <= len(texts) else 0
+        self._until = min([longest, *(text.full - text.steps for text in texts)])
         self._next = min([text.ask - text.steps for text in texts])
 
     def took(self, asking: float) -> None:
@@ -69,26 +72,38 @@ class Rests:
 
         left: what the batch may lose. new: no pass was made yet, which would tell what one takes.
         """
+        # A draft of which not even one node could run is of no use.
+        least = self.bother + self.glances.drafting + price.likely(1)
         patience = max(wait(self.bother * len(texts) - left, price.unit), new)
         asked: list[Text] = []
         open_to: list[Text] = []
         for text in texts:
-            steps = max(patience, text.wait(self.bother))
+            due, text.promising = text.full <= text.steps, text.promising and _fresh(text)
+            steps = max(patience, text.wait(self.bother if due else least))
+            if steps:  # until a glance can be paid for too, or it would never be enough
+                steps = max(steps, text.wait(least + self.glances.cost))
             if not price.pays(text.step.weight):
                 steps = max(steps, HARDLY)
+            if price.rows > len(texts):  # beside a prompt, which gives a row another price
+                steps = min(steps, 1)
             if steps:
                 text.ask = max(text.ask, text.steps + steps)
                 text.full = max(text.full, text.steps + steps)
-            elif text.ran or text.full <= text.steps:
+            elif text.ran or due:
                 asked.append(text)
             elif text.ask <= text.steps:
                 open_to.append(text)
-        # Some may have been glanced at just now, which ended the rest.
-        fresh = [text for text in open_to if text.guessed != len(text.request.tokens)]
-        self.glances.promise(fresh, price, self.bother)
+        # Some were glanced at just now, which ended the rest.
+        unseen = [text for text in open_to if not _fresh(text)]
+        self.glances.promise(unseen, price, self.bother)
         for text in open_to:
             if text.promising:
                 asked.append(text)
             else:
                 text.passed_over(self.glances.cost)
         return asked
+
+
+def _fresh(text: Text) -> bool:
+    """Whether it was glanced at behind its last token."""
+    return text.guessed == len(text.request.tokens)

@@ -59,7 +59,7 @@ def machine() -> Machine:
 
 def settings() -> list[Choice]:
     draft, ngram, suffix = listed()
-    alone = [part for source in listed() for part in source.settings()[::7]]
+    alone = [part for source in listed() for part in source.settings()[3::17]]
     both = Choice((ngram.asis[1], draft.grown(num_draft_tokens=4, branch=2, min_confidence=0.1)))
     merged = Choice((ngram.asis[0], suffix.asis[0], draft.grown(num_draft_tokens=12, branch=1)))
     found = [Choice(), *(Choice((part,)) for part in alone), Choice((draft.grown(tree=TREE),))]
@@ -74,7 +74,7 @@ def test_a_replay_makes_the_steps_of_the_engine(temperature: float, tokens: int)
     with dp.LLM(models()[0], speculate=None) as llm:
         for row, choice in enumerate(choices):
             llm.use(choice.proposer({"suffix": {"corpus": 0}}))
-            for column, text in enumerate(texts):
+            for column, text in list(enumerate(texts))[1:3]:
                 (done,) = llm.generate([text.prompt], params_of(temperature, tokens))
                 assert done.token_ids == text.output
                 stats = done.stats
@@ -82,7 +82,7 @@ def test_a_replay_makes_the_steps_of_the_engine(temperature: float, tokens: int)
                 found = steps.steps, steps.accepted, steps.drafted
                 assert tuple(each[row, column] for each in found) == wanted, choice.name
                 accepted += stats.accepted
-    assert accepted > 50
+    assert accepted > 20
 
 
 @pytest.mark.parametrize(("temperature", "tokens"), CASES)
@@ -165,14 +165,16 @@ def test_records_are_small_and_come_back(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [tmp_path / "one.npz"]
 
 
+@pytest.mark.slow
 def test_a_thousand_settings_over_ten_thousand_positions() -> None:
     """In processor time, beside the aim of 10 s."""
     text = recorded(0.0, 40)[3]
     draft, ngram, suffix = listed()
     tape = Tape([text] * 250, listed())
     pairs = [(a, b) for a in draft.settings() for b in ngram.asis]
-    choices = [Choice(pair) for pair in pairs] + [Choice((p,)) for p in suffix.asis]
-    assert len(tape) == 10_000 and len(choices) > 700
+    pairs += [(a, b) for a in draft.settings() for b in suffix.asis]
+    choices = [Choice(pair) for pair in pairs[:1000]]
+    assert len(tape) == 10_000 and len(choices) == 1000
     began = time.process_time()
     replay(tape, choices, sources.named(listed()), machine(), 8)
     assert time.process_time() - began < 10

@@ -255,3 +255,16 @@ def test_the_command_interrupted(run: Any, tmp_path: Path, monkeypatch: Any) -> 
 def test_bad_words_are_one_sentence(run: Any, words: tuple[str, ...], said: str) -> None:
     code, out, err = run("tune", "T", *WORDS, *words)
     assert code == 2 and not out and said in err and len(err.strip().splitlines()) == 1
+
+
+def test_info_tells_of_a_draft(run: Any) -> None:
+    code, out, _ = run("info", "T", "--draft", "D", "--json")
+    pair = json.loads(out)["pair"]
+    assert code == 0 and pair["vocabulary"] == "same"
+    assert [each["batch"] for each in pair["batches"]] == [1, 8]
+    # As large as the target: it cannot pay, or hardly.
+    assert all(each["of_a_pass"] > 0.3 for each in pair["batches"])
+    code, out, _ = run("info", "T", "--draft", "D")
+    assert code == 0 and "vocabulary same" in out and "at batch 8" in out
+    code, out, err = run("info", "--draft", "D")
+    assert code == 2 and "--draft is about a model" in err

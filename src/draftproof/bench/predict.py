@@ -1,4 +1,4 @@
-"""What `analysis` expects of a measured side, from what its passes and drafts were measured to cost.
+"""What `analysis` expects of a measured side, from what its passes and drafts cost.
 
 Knows the results of a comparison; measures nothing.
 """

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from draftproof.analysis import (
     acceptance,
+    break_even,
     expected_tokens,
     explain,
+    from_records,
     pass_seconds,
     predict,
     speedup,
@@ -186,3 +188,49 @@ def test_an_explanation_adds_up_and_gives_the_reasons():
     assert "correlated" in more and "not every step drafted" not in more
     assert "-0.10 where less was drafted than assumed" in more
     assert "because acceptances" not in explain(prediction, prediction.tokens_per_step, 2.0)
+
+
+# --- predictions from records ---
+
+
+def test_records_give_the_tokens_that_were_written():
+    """Whatever hangs together: the mean alpha is 12% off where acceptance is as in `walk`."""
+    offered, accepted = walk(6, Fraction(9, 10))
+    n = 10**6
+    counts = Counted(
+        n,
+        round(n * sum(accepted)),
+        [round(n * a) for a in accepted],
+        [round(n * o) for o in offered],
+    )
+    truth = float(1 + sum(accepted))
+    made = from_records(acceptance([counts]), 1.0, 7, 0.2, {1: 1.0, 7: 1.0})
+    assert made.tokens_per_step == pytest.approx(truth, rel=1e-5)
+    assert made.speedup == pytest.approx(truth / 1.2, rel=1e-5)
+    assert abs(expected_tokens(made.alpha, 6) / truth - 1) > 0.01
+
+
+def test_records_of_a_batch_and_of_an_engine():
+    counts = acceptance([Counted(10, 15, [10, 5], [10, 10])])
+    cost = {1: 1.0, 2: 1.0, 4: 2.0, 6: 3.0}
+    made = from_records(counts, 0.5, 3, 0.5, cost, batch=2, own=1.0)
+    assert made.tokens_per_step == 1 + 0.5 * 1.5
+    # Two texts, half of whose steps draft two tokens: 4 rows. A plain step takes 1 + 1.
+    assert made.speedup == pytest.approx(1.75 / ((2 + 1 + 0.5) / 2))
+    for wrong in ({"drafting": 1.1}, {"nodes": 0.5}, {"batch": 0}, {"own": -1.0}):
+        given = {"drafting": 0.5, "nodes": 3, "draft_seconds": 0.5, "cost": cost, **wrong}
+        with pytest.raises(ValueError):
+            from_records(counts, **given)
+
+
+def test_where_a_draft_breaks_even():
+    flat = dict.fromkeys(range(1, 10), 1.0)
+    assert break_even(0.2, flat) == pytest.approx(0.2, abs=1e-6)  # Corollary 3.9
+    steep = {n: float(n) for n in range(1, 10)}
+    assert break_even(0.0, steep) is None and break_even(1.5, flat) is None
+    cost = {1: 1.0, 2: 1.1, 4: 1.4, 9: 2.5}
+    needed = break_even(0.1, cost)
+    assert needed is not None and 0.1 < needed < 1
+    for alpha, pays in ((needed + 1e-3, True), (needed - 1e-3, False)):
+        speeds = [predict(alpha, length, 0.1, cost).speedup for length in range(1, 9)]
+        assert (max(speeds) > 1) is pays

@@ -204,6 +204,44 @@ def predict(
     )
 
 
+def from_records(
+    acceptance: Acceptance,
+    drafting: float,
+    nodes: float,
+    draft_seconds: float,
+    cost: Mapping[int, float],
+    *,
+    batch: int = 1,
+    own: float = 0.0,
+) -> Prediction:
+    """What to expect where acceptance was recorded by depth: nothing is assumed independent.
+
+    drafting: share of the steps of a text that drafted. nodes: of their trees, node 0 included.
+    draft_seconds: of drafting, in a step of the batch. own: seconds of the engine in a step, beside
+    its pass and its drafts. A step runs `batch` texts in one pass; `alpha` and `free` are those of
+    one mean acceptance. Raises `ValueError` as `pass_seconds` does, and unless drafting is in
+    [0, 1], nodes >= 1, batch >= 1, and draft_seconds and own are finite and >= 0.
+    """
+    if not 0 <= drafting <= 1 or not 1 <= nodes < math.inf or batch < 1:
+        raise ValueError("drafting must be in [0, 1], nodes and batch 1 or more")
+    plain = pass_seconds(cost, batch) + _ratio("own", own)
+    rows = batch * (1 + drafting * (nodes - 1))
+    low, part = math.floor(rows), rows - math.floor(rows)
+    wide = pass_seconds(cost, low) * (1 - part) + pass_seconds(cost, low + 1) * part
+    tokens = 1 + drafting * math.fsum(acceptance.cumulative)
+    draft_cost = _ratio("draft_seconds", draft_seconds) / plain
+    return Prediction(
+        alpha=acceptance.alpha,
+        length=len(acceptance.conditional),
+        nodes=max(1, round(nodes)),
+        tokens_per_step=tokens,
+        draft_cost=draft_cost,
+        pass_cost=(wide + own) / plain,
+        free=tokens / (1 + draft_cost),
+        speedup=tokens / ((wide + own) / plain + draft_cost),
+    )
+
+
 def explain(prediction: Prediction, tokens_per_step: float, speedup: float) -> str:
     """Two sentences: where the measured tokens per step and speed-up part from the prediction.
 

@@ -237,6 +237,7 @@ def info(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="Tell what passes of this model cost.")
     ] = None,
+    draft: options.Draft = None,
     runner: options.Runner = "auto",
     dtype: options.Dtype = None,
     device: options.Device = "auto",
@@ -249,7 +250,10 @@ def info(
     ] = False,
     as_json: options.AsJson = False,
 ) -> int:
-    """Tell versions, devices, what is available or why not, and what passes cost."""
+    """Tell versions, devices, what is available or why not, and what passes cost.
+
+    With a draft: whether its vocabulary is the model's, and from which acceptance on it pays.
+    """
     return launch("info", locals())
 
 

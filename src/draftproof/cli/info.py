@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 import draftproof
 from draftproof import bundled, clock, native, quality
-from draftproof.cli import opening
+from draftproof.cli import opening, pairing
 from draftproof.methods import METHODS
 from draftproof.runners import costs, kept, packed_files
 from draftproof.runners.measuring import measure
@@ -44,8 +44,10 @@ def run(given: SimpleNamespace) -> int:
     found = facts()
     if given.measure and given.model is None:
         raise ValueError("--measure is about a model: draftproof info MODEL --measure")
+    if given.draft is not None and given.model is None:
+        raise ValueError("--draft is about a model: draftproof info MODEL --draft DRAFT")
     if given.model is not None:
-        found["costs"] = [of_model(given)]
+        found |= of_model(given)
     if given.as_json:
         print(json.dumps(found), flush=True)
         return 0
@@ -92,18 +94,22 @@ def facts() -> dict[str, Any]:
 
 
 def of_model(given: SimpleNamespace) -> dict[str, Any]:
-    """What passes of the model that is named cost, by rows; measured now if that is asked for."""
+    """What passes of the model that is named cost, and of a draft beside it."""
     with opening.load(SimpleNamespace(rule="coupled", **vars(given)), speculate=None) as llm:
         known = costs.of(llm.runner)
+        told = {} if given.draft is None else {"pair": pairing.of_pair(given, llm)}
         source = "kept from earlier runs" if known.passes else "estimated: add --measure"
         if given.measure:
             source = f"measured, {measure(llm.runner, known)} passes"
-        return {
+        if told:
+            source = "measured beside the draft"
+        about = {
             "of": kept.description(llm.runner),
             "from": source,
             "weight_bytes": quality.weight_bytes(llm),
             **known.learnt(),
         }
+        return {"costs": [about], **told}
 
 
 def _state(reason: str | None = None, **more: Any) -> dict[str, Any]:
@@ -196,6 +202,8 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if sizes := found["weights"]["bytes"]:
         of = f"{len(sizes)} files, {sum(sizes) / 1e6:.3g} MB"
         yield "packed weights", f"{of}, in {found['weights']['folder']}"
+    if "pair" in found:
+        yield from pairing.rows(found["pair"])
     for name, state in found["bundled"].items():
         size = ""
         if state["available"]:

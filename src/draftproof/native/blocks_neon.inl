@@ -82,6 +82,13 @@ int32_t begin_of(const char *group, int part) {
   return (of_part >> 7) * F::kZero;
 }
 
+// Less the sum of a row's integers, which times a block's zero is what that takes from its sums.
+inline int32_t less_of(const char *group) {
+  int32_t shift;
+  std::memcpy(&shift, group + offsetof(Group, shift), sizeof(shift));
+  return shift >> 7;
+}
+
 // `Sums<kCount, kSome>`: of a part, of kCount rows and kSome quads. It has
 //   void begin(const char *x, int64_t stride, const int32_t *from);  // the rows' group
 //   template <int kPair> void add(const Steps *weights);             // of each quad
@@ -119,7 +126,11 @@ struct Whole {
       const int at = kQuad * (first + q);
       float32x4_t scale = scales_at<F>(block + 2 * at), minimum = vdupq_n_f32(0.0f);
       if constexpr (F::kMinimum) minimum = halves_at(block + 2 * (kPanel + at));
-      if constexpr (F::kZeros) minimum = vmulq_f32(minimum, scale);
+      int32x4_t zero = vdupq_n_s32(0);
+      if constexpr (F::kZeros) {
+        const char *zeros = block + 2 * (kPanel + at);
+        zero = vmovl_s16(vld1_s16(reinterpret_cast<const int16_t *>(zeros)));
+      }
       if constexpr (F::kFine) {
         scale = vmulq_f32(scale, factors_at(fine + kPart * kPanel + at));
         if constexpr (F::kMinimum) {
@@ -131,7 +142,9 @@ struct Whole {
         static_assert(offsetof(Group, total) == offsetof(Group, scale) + 4);
         const char *row = x + r * stride + offsetof(Group, scale);
         const float32x2_t of_row = vld1_f32(reinterpret_cast<const float *>(row));
-        const float32x4_t scaled = vmulq_f32(vcvtq_f32_s32(sums.row(r, q)), scale);
+        int32x4_t whole = sums.row(r, q);
+        if constexpr (F::kZeros) whole = vmlaq_n_s32(whole, zero, less_of(x + r * stride));
+        const float32x4_t scaled = vmulq_f32(vcvtq_f32_s32(whole), scale);
         acc[r][q] = vfmaq_lane_f32(acc[r][q], scaled, of_row, 0);
         if constexpr (F::kMinimum) acc[r][q] = vfmaq_lane_f32(acc[r][q], minimum, of_row, 1);
       }

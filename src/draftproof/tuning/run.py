@@ -1,37 +1,31 @@
 """`dp.tune` from prompts to a profile: write once, record, replay, try the best.
 
-What is recorded lies in a folder until a run is complete, so that an interrupted one goes on.
+Knows the order of things; what each of them does is `job`'s.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from draftproof import clock
-from draftproof.heads.files import exit_of
 from draftproof.llm import LLM
 from draftproof.profiles import FORMAT, Choice, fingerprint
 from draftproof.runners import kept
-from draftproof.sampling import SamplingParams
-from draftproof.tuning import ranking, recording, sources, trying
-from draftproof.tuning.reading import read
+from draftproof.tuning import ranking
+from draftproof.tuning.job import Job, listed
 from draftproof.tuning.records import Text, bytes_of
 from draftproof.tuning.replay import Machine, Tape
 from draftproof.tuning.sources import Source
-from draftproof.tuning.timing import Loaded, of_machine
+from draftproof.tuning.timing import of_machine
 from draftproof.tuning.trying import Tick
 
-LEAST, BEST = 2, 3  # tokens of a prompt; settings that are run for real
 SHARE = 0.5  # of the time that may go into answers
 BATCHES = (1, 8)
 
@@ -114,7 +108,7 @@ def tune(
     there; it is removed in the end. The LLM drafts with nothing afterwards; its text is never
     another. Raises `ValueError`, in one sentence, for what cannot be tuned.
     """
-    job = _Job(llm, seed, max_tokens, Path(records) if records is not None else None, tick)
+    job = Job(llm, seed, max_tokens, Path(records) if records is not None else None, tick)
     _check(max_tokens, temperatures, batches, rounds, minutes)
     began = time.monotonic()
     until = began + 60 * minutes if minutes is not None else float("inf")
@@ -164,173 +158,6 @@ def tune(
     )
     job.forget()
     return made
-
-
-def listed(drafts: Sequence[str], dtypes: Sequence[str], heads: Sequence[str]) -> list[Source]:
-    """The sources: look-ups, each draft in each precision, heads. Raises `ValueError`."""
-    for dtype in dtypes:
-        if dtype not in ("auto", "int8", "int4"):
-            raise ValueError(f"a draft's dtype {dtype!r} is unknown: use auto, int8 or int4")
-    found = sources.look_ups()
-    for draft in drafts:
-        place, name = _place(draft), Path(draft).name
-        found += [
-            sources.draft(place, name, None if dtype == "auto" else dtype) for dtype in dtypes
-        ]
-    for folder in heads:
-        place = _place(folder)
-        found.append(sources.heads(place, Path(folder).name, exit_of(place) is not None))
-    return list(sources.named(found).values())
-
-
-def _place(model: str) -> str:
-    """Whole paths of what lies here, so that a profile can tell that it has moved."""
-    return str(Path(model).resolve()) if Path(model).exists() else model
-
-
-class _Job:
-    """The state of one run."""
-
-    def __init__(
-        self, llm: LLM, seed: int, max_tokens: int, folder: Path | None, tick: Tick
-    ) -> None:
-        self.llm, self.seed, self.max_tokens, self.folder = llm, seed, max_tokens, folder
-        self.tick, self.load = tick, Loaded()
-        self.untried: list[str] = []
-        self.left_out: list[str] = []
-        self.name = Path(str(getattr(llm.runner.config, "_name_or_path", ""))).name or "a model"
-
-    def fitting(
-        self, prompts: Sequence[str | Sequence[int]], groups: Sequence[str]
-    ) -> list[tuple[list[int], str]]:
-        """Token ids of the prompts that can be written behind; the others are named."""
-        found: list[tuple[list[int], str]] = []
-        for number, (prompt, group) in enumerate(zip(prompts, groups, strict=True), 1):
-            ids = self.llm.intake.ids(prompt)
-            if len(ids) < LEAST:
-                self.left_out.append(f"prompt {number} is too short ({len(ids)} tokens)")
-            elif len(ids) + self.max_tokens > self.llm.max_length:
-                self.left_out.append(f"prompt {number} is too long ({len(ids)} tokens)")
-            else:
-                found.append((ids, group))
-        if not found:
-            why = f": {'; '.join(self.left_out[:3])}" if self.left_out else ""
-            raise ValueError(f"there are no prompts to tune on{why}")
-        return found
-
-    def try_out(self, source: Source) -> None:
-        """Raises `ValueError` for a source that cannot draft for this target."""
-        from draftproof.drafting.adopting import adopt
-
-        self.tick(f"loading {source.name}", None)
-        drafter = adopt(source.part.proposer())
-        drafter.bind(self.llm.runner, self.load)
-        drafter.close()
-
-    def params(self, temperature: float) -> SamplingParams:
-        return SamplingParams(temperature=temperature, max_tokens=self.max_tokens, seed=self.seed)
-
-    def texts(
-        self,
-        prompts: Sequence[tuple[list[int], str]],
-        given: Sequence[Source],
-        temperature: float,
-        until: float,
-    ) -> list[Text]:
-        """The answers with what the sources draft in them; those that were recorded are read."""
-        params, texts = self.params(temperature), list[Text]()
-        live = [source for source in given if source.method != "draft"]
-        wide = self.llm.engine.scheduler.max_batch
-        for at in range(0, len(prompts), wide):
-            some = prompts[at : at + wide]
-            self.tick(f"T={temperature:g}: answers {at + 1} to {at + len(some)}", at / len(prompts))
-            files = [self.file(ids, given, temperature) for ids, _ in some]
-            if (known := _known(files)) is not None:
-                texts += known
-                continue
-            if texts and time.monotonic() > until:
-                self.untried.append(f"{len(prompts) - at} of {len(prompts)} prompts")
-                break
-            ids, groups = [ids for ids, _ in some], [group for _, group in some]
-            made = recording.write(self.llm, ids, groups, params, live)
-            for number, text in enumerate(made):
-                self.tick(
-                    f"T={temperature:g}: drafts in answer {at + number + 1}",
-                    (at + number / 2) / len(prompts),
-                )
-                for source in given:
-                    if source.method == "draft":
-                        self.read(source, text, params)
-            self.keep(made, files)
-            texts += made
-        return texts
-
-    def read(self, source: Source, text: Text, params: SamplingParams) -> None:
-        quantize = dict(source.part.options).get("quantize")
-        runner = self.load(self.llm.runner, source.part.model, quantize)
-        trees = read(runner, self.llm.runner.vocabulary, text, params, sources.recorded_paths())
-        recording.keep(text, source, [trees])
-
-    def file(self, ids: list[int], given: Sequence[Source], temperature: float) -> Path | None:
-        """Where a text is kept, by all that it hangs on."""
-        if self.folder is None:
-            return None
-        parts = [[each.as_dict() for each in (s.part, *s.asis)] for s in given]
-        of = [metadata.version("draftproof"), self.name, kept.description(self.llm.runner), ids]
-        text = json.dumps([*of, parts, temperature, self.max_tokens, self.seed], default=str)
-        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.npz"
-
-    def keep(self, texts: Sequence[Text], files: Sequence[Path | None]) -> None:
-        for text, file in zip(texts, files, strict=True):
-            if file is None:
-                continue
-            try:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                text.save(file)
-            except OSError as error:
-                raise ValueError(
-                    f"cannot keep what was recorded in {file.parent}: {error.strerror}"
-                ) from error
-
-    def forget(self) -> None:
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def measure(
-        self,
-        rows: Sequence[ranking.Row],
-        texts: Sequence[Text],
-        temperature: float,
-        batch: int,
-        rounds: int,
-        until: float,
-    ) -> None:
-        """Run the best settings for real, and note what became of each."""
-        best = [row for row in rows if row.choice.parts][:BEST]
-        trials = trying.run(
-            self.llm,
-            texts,
-            [row.choice for row in best],
-            self.params(temperature),
-            self.load,
-            batch,
-            rounds,
-            self.tick,
-            until,
-        )
-        plain = trials[0]
-        for row, trial in zip(best, trials[1:], strict=True):
-            row.measured = trial.speedup(plain)
-            row.measured_tokens_per_step = trial.tokens / max(1, trial.steps)
-            row.differing = trial.differing
-
-
-def _known(files: Sequence[Path | None]) -> list[Text] | None:
-    """What an earlier run recorded, if all of it is there and whole."""
-    with suppress(OSError, ValueError, KeyError, TypeError, EOFError):
-        if all(file is not None and file.exists() for file in files):
-            return [Text.load(file) for file in files if file is not None]
-    return None
 
 
 def _fastest(rows: Sequence[ranking.Row]) -> Choice:

@@ -158,8 +158,7 @@ class Engine:
 
     def _begin(self, request: Request) -> None:
         try:
-            # What is taken over from another key was never shown, and has no rows.
-            if not (self.drafts.observes or request.scores):
+            if not (self.drafts.observes or request.scores):  # who want to see every row
                 begin(self.runner, request.key, request.tokens, request.salt)
                 request.stats.cached = self.runner.cached(request.key)
         except Exception as error:
@@ -280,8 +279,9 @@ class Engine:
         length = len(request.prompt) - 1
         if self.drafts.observes or not length or self.runner.cached(request.key) < length:
             return False
-        heir.stats.cached = length
-        return hand_over(self.runner, request.key, heir.key, length)
+        took = hand_over(self.runner, request.key, heir.key, length)
+        heir.stats.cached = length if took else 0
+        return took
 
     def _abort_all(self) -> None:
         for request in [*self.scheduler.running, *self.scheduler.waiting]:

@@ -1,4 +1,4 @@
-"""The products of attention by themselves: right, and a pair's bits the same whoever stands beside it.
+"""The products of attention by themselves: right, and a pair's bits do not depend on its company.
 
 On the library whose AMX and, where there is none, AVX512 are emulated.
 """

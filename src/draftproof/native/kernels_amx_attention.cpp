@@ -89,8 +89,8 @@ void scores(const uint16_t *keys, int blocks, const uint16_t *q, int pairs, int 
   }
 }
 
-// Weights of a step as two bf16 each, whose sum is within 2^-16 of the weight: one alone would be
-// within 2^-8, which text shows.
+// Weights of a step as two bf16 each, whose sum is within 2^-16 of the weight; one alone, rounded,
+// would be within 2^-9.
 struct Split {
   alignas(64) uint16_t high[kPairs][kStep], low[kPairs][kStep];
 };

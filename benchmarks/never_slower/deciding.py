@@ -30,7 +30,7 @@ from draftproof.proposers.ngram import NGram
 from draftproof.proposers.suffix import SuffixAutomaton
 from draftproof.request import Request
 from draftproof.runners.base import Output, Work
-from draftproof.runners.costs import PassCosts, shipped
+from draftproof.runners.costs import ROWS, PassCosts, shipped
 from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
@@ -85,8 +85,6 @@ class Priced(PassCosts):
 
 
 def _costs() -> list[float]:
-    from draftproof.runners.costs import ROWS
-
     known = dict(zip(ROWS, shipped(KNEE), strict=True))
     return [known[1], known[4], known[8], known[16], known[32], known[64] * 1.5]
 

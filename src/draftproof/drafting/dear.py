@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.drafting.deepening import Chosen, gain
+from draftproof.drafting.deepening import RESERVE, Chosen, gain
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
 from draftproof.drafting.sources import READ, SOON, Source
@@ -35,7 +35,7 @@ def chosen(
             if (
                 first > 0
                 and prompt <= source.balance
-                and text.left > source.cost + written + price.likely(1)
+                and text.left > source.cost + written + price.likely(1) + RESERVE
             ):
                 paying.append((first, text, offer))
     paying.sort(key=lambda each: -each[0])
@@ -98,7 +98,7 @@ def next_look(sources: Sequence[Source], text: Text, price: Price, bother: float
             prompt, written = _reading(number, source, text)
             offer = text.step.offer or Offer.to(text.request, text.step.weight)
             if prompt <= source.balance and offer.depth > 0:
-                lacking = text.steps + text.wait(source.cost + written + price.likely(1))
+                lacking = text.steps + text.wait(source.cost + written + price.likely(1) + RESERVE)
                 cost = _calls(source, text.step.texts) / text.step.texts
                 pays = _worth(number, source, text, offer, price) > price.rate * cost
                 due = soon if pays else text.due[number]
@@ -128,7 +128,7 @@ def _due(number: int, source: Source, text: Text) -> bool:
     """Whether a source that does not pay is looked at again: sooner where it was right."""
     prompt, written = _reading(number, source, text)
     waited = text.steps >= text.due[number] and prompt <= source.balance
-    return waited and text.left > source.cost + written
+    return waited and text.left > source.cost + written + RESERVE
 
 
 def _reading(number: int, source: Source, text: Text) -> tuple[float, float]:

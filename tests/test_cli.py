@@ -40,7 +40,7 @@ def test_version_and_help(run: Any) -> None:
         assert part in out
     code, out, err = run()
     assert (code, err) == (0, "") and "generate" in out and "demo" in out
-    named = ["generate", "chat", "bench", "certify", "quality", "convert", "info", "demo"]
+    named = ["generate", "chat", "bench", "tune", "certify", "quality", "convert", "info", "demo"]
     named += ["train medusa", "train draft"]
     assert list(commands.every(cli.group())) == named
     code, out, _ = run("generate", "--help")

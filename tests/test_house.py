@@ -39,6 +39,7 @@ runners.choice          <- native gguf.* runners runners.* | torch
 runners.costs           <- tree clock runners.base runners.kept runners.takeover | torch numpy
 runners.kept            <- clock | torch platformdirs
 runners.packed_files    <-  | numpy platformdirs
+runners.packing         <- native native.* runners.* | torch transformers numpy
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree

@@ -48,9 +48,9 @@ def serve(
     device: options.Device = "auto",
     max_length: options.MaxLength = None,
     threads: options.Threads = None,
-    cache_weights: options.CacheWeights = False,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    cache_weights: options.CacheWeights = False,
     host: Annotated[str, option(SERVING, "The address that is listened on.")] = "127.0.0.1",
     port: Annotated[int, option(SERVING, "0 takes a free one.", min=0, max=65535)] = 8000,
     served_names: Annotated[

@@ -249,10 +249,9 @@ def _contents(cursor: _Cursor) -> tuple[dict[str, Any], dict[str, Stored]]:
         raise _Damaged("it does not begin as a GGUF file does")
     version = cursor.one("<I")
     if version not in (2, 3):
-        swapped = version % 0x10000 == 0
         raise _Damaged(
             "it is big-endian: get the file for this machine"
-            if swapped
+            if version % 0x10000 == 0
             else f"it is of version {version}, and 2 and 3 are read: get a newer file"
         )
     tensors = cursor.count(24, "tensors")
@@ -292,10 +291,9 @@ def _tensor(cursor: _Cursor, name: str, alignment: int) -> Callable[[int], Store
         raise _Damaged(f"{name} is empty, or begins at {offset}, which is not aligned")
 
     def place(begin: int) -> Stored:
-        if begin + offset + total > len(cursor.data):
-            raise _Damaged(f"{name} ends behind its end: it is cut short, fetch it again")
         at = begin + offset
-        data = np.frombuffer(cursor.data, np.uint8, total, at)
-        return Stored(kind, shape, data, cursor.data, at)
+        if at + total > len(cursor.data):
+            raise _Damaged(f"{name} ends behind its end: it is cut short, fetch it again")
+        return Stored(kind, shape, np.frombuffer(cursor.data, np.uint8, total, at), cursor.data, at)
 
     return place

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ from draftproof.tuning.replay import Machine, Steps, groups_of
 from draftproof.tuning.sources import Source
 from draftproof.writing import Writing
 
+T = TypeVar("T")
+
 
 class Clock:
     """What is said to have passed, and what deciding takes of this thread."""
@@ -52,11 +55,17 @@ class Clock:
 class Deciding(Auto):
     """`Auto`, which is charged for its own time and not for the time of the replay."""
 
+    def idle(self, requests: Sequence[Writing]) -> bool:
+        return self._charged(super().idle, requests)
+
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        return self._charged(super().propose, requests)
+
+    def _charged(self, call: Callable[[Sequence[Writing]], T], requests: Sequence[Writing]) -> T:
         assert isinstance(self.clock, Clock)
         self.clock.deciding(True)
         try:
-            return super().propose(requests)
+            return call(requests)
         finally:
             self.clock.deciding(False)
 
@@ -134,7 +143,7 @@ class Replayed(Drafter):
         self, source: Source, texts: Sequence[Text], machine: Machine, clock: Clock, branch: int
     ) -> None:
         like = adopt(source.part.proposer())
-        self.name, self.stepwise = like.name, like.stepwise
+        self.name, self.stepwise, self.glanced = like.name, like.stepwise, like.glanced
         self.drafting_cost, self.promise, self.trust = like.drafting_cost, like.promise, like.trust
         self.source, self.texts, self.clock, self.branch = source.name, texts, clock, branch
         self.drafting = machine.drafting[source.name]
@@ -144,6 +153,8 @@ class Replayed(Drafter):
         return
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        if self.glanced and self.useful == 1:  # a glance takes what looking at the record takes
+            return [self._whole(request).whole.truncate(1) for request in requests]
         return self.propose_within(requests, lambda grown: [True] * len(grown))
 
     def propose_within(self, requests: Sequence[Writing], goes_on: GoesOn) -> list[TokenTree]:

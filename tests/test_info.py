@@ -47,6 +47,7 @@ def test_json(run: Any) -> None:
             "methods",
             "optional",
             "costs",
+            "weights",
             "bundled",
         )
     }

@@ -6,6 +6,8 @@ Knows no transformers model: `Raw` packs a small one of random numbers.
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import hashlib
 import re
 import shutil
 import subprocess
@@ -24,6 +26,7 @@ import draftproof
 from draftproof import native
 
 SUPPORT = Path(__file__).parent
+BUILT = SUPPORT.parents[1] / "build" / "tests"
 SOURCES = Path(draftproof.__file__).parent / "native"
 # As CMakeLists.txt has it, but for speed; the portable kernels only.
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden")
@@ -57,14 +60,39 @@ def build(
 ) -> Path:
     """The kernels and `more` sources compiled with `flags`; skips where that cannot be.
 
-    alone: only those sources.
+    alone: only those sources. What was built from the same files stays in build/tests, for all
+    processes that test.
     """
     compiler = shutil.which("c++")
     if compiler is None or sys.platform != "linux":
         pytest.skip("there is no C++ compiler that builds for Linux here")
     sources = [path for path in SOURCES.glob("*.cpp") if not re.search("avx|amx|neon", path.name)]
     assert sources, "the kernels' sources are not in the checkout"
+    asked = repr((alone, [path.name for path in more], flags, link, compiler))
+    key = hashlib.sha256(asked.encode())
+    for path in sorted([*SOURCES.iterdir(), *SUPPORT.iterdir()]):
+        if path.suffix in (".cpp", ".h", ".inl"):
+            key.update(path.read_bytes())
+    BUILT.mkdir(parents=True, exist_ok=True)
+    kept = BUILT / f"{key.hexdigest()[:24]}-{name}"
+    with (BUILT / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            _compile(folder, name, more if alone else [*more, *sources], compiler, flags, link)
+            shutil.copy(folder / name, part := kept.with_suffix(".part"))
+            part.replace(kept)
+    shutil.copy(kept, folder / name)
+    return folder / name
 
+
+def _compile(
+    folder: Path,
+    name: str,
+    sources: Sequence[Path],
+    compiler: str,
+    flags: Sequence[str],
+    link: Sequence[str],
+) -> None:
     def run(*arguments: str) -> None:
         done = subprocess.run([compiler, *arguments], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -75,9 +103,8 @@ def build(
         return made
 
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compiled, more if alone else [*more, *sources]))
+        objects = list(pool.map(compiled, sources))
     run(*objects, *flags, *link, "-pthread", "-o", str(folder / name))
-    return folder / name
 
 
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")

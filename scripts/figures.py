@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from controlled import CONTROLLED
 from measured import (
     ROOT,
     benchmarks,
@@ -24,7 +25,6 @@ from measured import (
     load,
     machine,
     markdown,
-    never_slower,
     peers,
     speed,
     spread,
@@ -178,7 +178,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmarks,
     "cpu-peers": peers,
     "gguf-files": gguf_files,
-    "never-slower": never_slower,
+    **CONTROLLED,
 }
 
 

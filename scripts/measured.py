@@ -40,39 +40,7 @@ def machine(told: str) -> str:
     return re.sub(r", load [\d.]+", "", told)
 
 
-# --- docs/control.md and docs/formats.md ---------------------------------------------------------
-
-
-def never_slower() -> str:
-    """Every cell of benchmarks/never_slower."""
-    run = load("never_slower/cells")
-
-    def told(interval: Sequence[float] | None, least: float) -> str:
-        if interval is None:
-            return "-"
-        middle, low, high = interval
-        text = f"{middle:.3f} ({low:.3f}-{high:.3f})"
-        return f"**{text}**" if high < least else text
-
-    rows = [
-        [
-            name,
-            str(cell["turns"]),
-            told(cell["auto"], 0.98),
-            told(cell.get("off"), 0.99),
-            f"{cell['tokens_per_step']:.2f}",
-        ]
-        for name, cell in run["cells"].items()
-    ]
-    means = [f"{run['means'][side]:.3f}" for side in ("auto", "off")]
-    headings = ("cell", "turns", "plain / auto", "plain / off", "tokens/step")
-    differing = sum(cell["differing"] for cell in run["cells"].values())
-    return (
-        markdown(headings, [*rows, [f"mean of {len(rows)}", "", *means, ""]])
-        + f"\n{', '.join(run['dates'])}, {', '.join(run['processors'])}, 2 threads; seconds of "
-        "plain decoding over those of `auto`, and of `auto` with `speculate=False`, with 95% "
-        f"intervals; bold: wholly below 0.98, and 0.99. Texts that differ: {differing}.\n"
-    )
+# --- docs/formats.md ---------------------------------------------------------------------------
 
 
 def gguf_files() -> str:

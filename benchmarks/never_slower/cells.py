@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,6 +23,12 @@ REAL_FILE = Path("build/gguf/SmolLM2-135M-Instruct.Q4_1.gguf")
 RANDOM = 64  # tokens of a random prompt
 ANSWER = 64  # tokens of a first answer, behind which a chat goes on
 LONGEST = 400  # tokens of a prompt: what is measured is writing
+SHOWN = 4  # questions in a prompt whose form an answer goes on with
+FORM = (  # 40 tokens that stand in every question, and so are copied
+    "Answer every question in your own words, name your sources at the end of the answer, do not "
+    "repeat the question, and write no more than two sentences, so that everybody can follow what "
+    "you mean."
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ def _cells() -> Iterator[Cell]:
     for text in ("random", "chat", "repeating", "half"):
         yield Cell("smollm2", text=text)
         yield Cell("smollm2", text=text, batch=8)
+    yield Cell("smollm2", text="alternating", temperature=0.7)  # greedily it copies all of it
     for temperature in (0.7, 1.0):
         yield Cell("smollm2", temperature=temperature)
         yield Cell("smollm2", text="mt-bench", temperature=temperature)
@@ -79,6 +88,15 @@ def _cells() -> Iterator[Cell]:
 
 
 CELLS = tuple(_cells())
+
+
+def chosen(only: Sequence[str] | None) -> list[Cell]:
+    """The cell of that very name, or those whose names have all of the parts; None: all."""
+    exactly = [cell for cell in CELLS if list(only or ()) == [cell.name]]
+    found = exactly or [cell for cell in CELLS if all(part in cell.name for part in only or ())]
+    if not found:
+        raise SystemExit(f"no cell is called so: take a part of {', '.join(c.name for c in CELLS)}")
+    return found
 
 
 def writer(cell: Cell) -> dp.LLM:
@@ -111,10 +129,15 @@ def speculation(drafts: str) -> Any:
 
 
 @cache
-def hopeless() -> Any:
+def hopeless() -> Path:
+    """A folder with a draft of random weights, until the process ends."""
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(bundled.folder("draft"))
-    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    above = TemporaryDirectory()
+    atexit.register(above.cleanup)
+    folder = Path(above.name, "hopeless")
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    return folder
 
 
 def turns(cell: Cell, llm: dp.LLM) -> Iterator[tuple[list[list[int]], bool]]:
@@ -135,6 +158,10 @@ def _pool(text: str, llm: dp.LLM) -> Sequence[Callable[[], list[int]]]:
     if text == "random":
         seeds = [rng.random() for _ in range(160)]
         return [lambda seed=seed: _random(seed, llm) for seed in seeds]
+    if text == "alternating":
+        questions = [" ".join(each.turns[0].split()) for each in prompts.load("mt-bench", True)]
+        some = [rng.sample(questions, SHOWN) for _ in range(160)]
+        return [lambda each=each: _alternating(each, tokenizer) for each in some]
     if text == "half":
         pools = [_pool(kind, llm) for kind in ("repeating", "mt-bench")]
         return [prompt for pair in zip(*pools, strict=False) for prompt in pair]
@@ -160,6 +187,15 @@ def _repeating(text: str, tokenizer: Any) -> list[int]:
     """A text behind which a model writes it once more."""
     once = [int(token) for token in tokenizer(text.strip() + "\n\n\n")["input_ids"]][: LONGEST // 3]
     return once + once + once[: len(once) // 3]
+
+
+def _alternating(questions: Sequence[str], tokenizer: Any) -> list[int]:
+    """A form behind which a model writes it again with other words in it: some 40 tokens are
+    copied, some 40 are free, and so on.
+    """
+    filled = [f"Question {n}. {FORM}\n{each[:160]}\n\n" for n, each in enumerate(questions, 1)]
+    text = "".join([*filled, f"Question {len(questions) + 1}."])
+    return [int(token) for token in tokenizer(text)["input_ids"]]
 
 
 def _answered(prompt: prompts.Prompt, llm: dp.LLM) -> list[int]:

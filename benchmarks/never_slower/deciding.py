@@ -9,11 +9,13 @@ do. Drafting itself is counted apart.
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,6 +41,7 @@ from draftproof.writing import Writing
 VOCABULARY = 32_000
 KNEE = 9.0  # rows at which arithmetic takes as long as reading the weights, on the machine told of
 PROMPT = 64  # tokens
+HEADINGS = ("text", "batch", "plain", "off", "deciding", "drafting", "tokens/step")
 EMPTIES = 1 << 22  # bytes that are walked over between two steps
 
 Text = list[int]
@@ -204,11 +207,14 @@ def main(
     tokens: Annotated[int, typer.Option(help="Of a text.")] = 512,
     rounds: Annotated[int, typer.Option(help="The least of which counts.")] = 5,
     pass_ms: Annotated[float, typer.Option(help="That a pass over one row takes.")] = 10.0,
+    out: Annotated[Path, typer.Option(help="JSON of the table.")] = Path(
+        "docs/never_slower/deciding.json"
+    ),
 ) -> None:
-    """Measure, and print a table."""
+    """Measure, print a table and write it."""
     console = Console()
     console.print(clock.machine(), highlight=False)
-    table = Table("text", "batch", "plain", "off", "deciding", "drafting", "tokens/step")
+    table, rows = Table(*HEADINGS), []
     for kind, make in TEXTS.items():
         for batch in batches or [1, 4, 8, 16]:
             rng = random.Random(f"{kind} {batch}")
@@ -218,17 +224,20 @@ def main(
                 for side, took in found.items():
                     took.append(steps(texts, side != "plain", pass_ms / 1e3, off=side == "off"))
             own = {side: least([each.own for each in took]) for side, took in found.items()}
-            drafting = least([each.drafting for each in found["auto"]])
-            table.add_row(
-                kind,
-                str(batch),
-                f"{own['plain']:.1f}",
-                f"{own['off'] - own['plain']:+.1f}",
-                f"{own['auto'] - own['plain']:+.1f}",
-                f"{drafting:.1f}",
-                f"{found['auto'][0].tokens:.2f}",
-            )
+            row = {
+                "plain": own["plain"],
+                "off": own["off"] - own["plain"],
+                "deciding": own["auto"] - own["plain"],
+                "drafting": least([each.drafting for each in found["auto"]]),
+            }
+            written = found["auto"][0].tokens
+            rows.append({"text": kind, "batch": batch, **row, "tokens_per_step": written})
+            table.add_row(kind, str(batch), *(f"{us:.1f}" for us in row.values()), f"{written:.2f}")
     console.print(table)
+    about = {"machine": clock.machine(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    about |= {"tokens": tokens, "rounds": rounds, "pass_ms": pass_ms}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(about | {"rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

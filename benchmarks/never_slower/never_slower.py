@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import cells
 import forest
 import typer
-from cells import CELLS, Cell
+from cells import Cell
 from rich.console import Console
 
 import draftproof as dp
@@ -53,8 +53,7 @@ def main(
     console = Console()
     console.print(clock.machine(), highlight=False)
     out.parent.mkdir(parents=True, exist_ok=True)
-    chosen = [cell for cell in CELLS if all(part in cell.name for part in only or ())]
-    for cell in chosen:
+    for cell in cells.chosen(only):
         done = forest.read(out).get(cell.name, [])
         began = time.monotonic()
         measuring = Measuring(cell, max_tokens)

@@ -40,7 +40,7 @@ def gap(
     tokens: Annotated[int, typer.Option(help="Of the prompt.")] = 2000,
     rounds: int = 10,
     model: Annotated[str, typer.Option(help="smollm2 or bundled.")] = "smollm2",
-    out: Out = Path("bench-results/reader.json"),
+    out: Out = Path("docs/never_slower/gap.json"),
 ) -> None:
     """The longest gap between a writer's tokens while a long prompt is read."""
     cell = Cell(model, batch=WRITERS)
@@ -122,7 +122,7 @@ def latency(
     max_tokens: int = 128,
     model: Annotated[str, typer.Option(help="smollm2 or bundled.")] = "smollm2",
     text: str = "half",
-    out: Out = Path("bench-results/latency.json"),
+    out: Out = Path("docs/never_slower/latency.json"),
 ) -> None:
     """The mean time per output token of each text, by the two objectives in turn."""
     cell = Cell(model, text=text, batch=TOGETHER)

@@ -27,10 +27,11 @@ Tick = Callable[[str, float | None], None]
 
 @dataclass
 class Trial:
-    """What one setting took. seconds: of each round, all groups together."""
+    """What one setting took. seconds: of each round, all groups together; apart: of each group."""
 
     choice: Choice
     seconds: list[float] = field(default_factory=list)
+    apart: list[float] = field(default_factory=list)
     steps: int = 0  # of texts, in one round
     tokens: int = 0
     differing: int = 0  # texts unlike the recorded ones
@@ -73,7 +74,8 @@ def run(
             for number in clock.in_turn(range(len(trials)), turn):
                 took = _write(sides[number], trials[number], texts, params, batch)
                 if turn:
-                    trials[number].seconds.append(took)
+                    trials[number].seconds.append(sum(took))
+                    trials[number].apart += took
     finally:
         for side in sides:
             side.close()
@@ -82,15 +84,16 @@ def run(
 
 def _write(
     side: LLM, trial: Trial, texts: Sequence[Text], params: SamplingParams, batch: int
-) -> float:
-    seconds = 0.0
+) -> list[float]:
+    """Seconds of each group."""
+    seconds = []
     trial.steps = trial.tokens = trial.differing = 0
     for group in groups_of(len(texts), batch):
         requests = [made for number in group for made in side.prepare(texts[number].prompt, params)]
         began = time.perf_counter()
         for _ in side.engine.run(requests):
             pass
-        seconds += time.perf_counter() - began
+        seconds.append(time.perf_counter() - began)
         for number, request in zip(group, requests, strict=True):
             refuse(request)
             trial.steps += request.stats.steps

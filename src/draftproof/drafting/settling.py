@@ -69,6 +69,7 @@ def _learn(text: Text, sources: Sequence[Source], written: Sequence[int]) -> Non
         recent = text.recent[number]
         right, text.recent[number] = sources[number].learn(text.request, tree, written, recent)
         text.deep = max(LEAST, 2 * right + 4, text.deep * 3 // 4)
+        text.vain[number] = 0.0 if right else text.vain[number] + sources[number].cost
         if right and text.due[number] > text.steps:  # it was only looked at
             text.due[number] = min(text.due[number], text.steps + SOON)
             text.pause[number] = SOON

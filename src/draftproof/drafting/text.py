@@ -43,6 +43,7 @@ class Text:
     glanced: float = 0.0  # what glances took since the text was settled
     due: list[int] = field(init=False)  # the step at which a dear source is tried again,
     pause: list[int] = field(init=False)  # and how many steps that was ahead
+    vain: list[float] = field(init=False)  # passes that it took since it was right
     read: list[int] = field(init=False)  # tokens that each source has seen
     # How much more often than foretold each source was right of late.
     recent: list[float] = field(init=False)
@@ -56,6 +57,7 @@ class Text:
         self.due = [0 if pause <= SOON else pause for pause in self.pauses]
         self.pause = [*self.pauses]
         self.read, self.recent = [0] * len(self.pauses), [0.0] * len(self.pauses)
+        self.vain = [0.0] * len(self.pauses)
 
     def may_ask(self, number: int, name: str) -> bool:
         """Whether the request lets this source draft, and it can."""

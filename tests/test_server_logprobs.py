@@ -165,14 +165,14 @@ def test_a_prompt_that_was_not_read_to_its_end(
         forward = made.runner.forward
 
         def waits(*given: Any) -> Any:
-            time.sleep(0.2)
+            time.sleep(0.3)
             return forward(*given)
 
         monkeypatch.setattr(made.runner, "forward", waits)
         return made
 
     body = {"prompt": ["a", "b" * 300], "max_tokens": 1, "logprobs": 1, "echo": True}
-    with Server(slow, Limits(seconds=0.5)) as server:
+    with Server(slow, Limits(seconds=1.0)) as server:
         answer = server.post("/v1/completions", **body, stream=stream)
         assert answer.status_code == 200
         found = [*events(answer.text)] if stream else [answer.json()]

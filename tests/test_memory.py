@@ -207,3 +207,28 @@ def test_nothing_is_shared_between_salts() -> None:
         for _ in made.engine.run(requests):
             pass
         assert [read[key] for key in sorted(read)] == [299, 299, 0]
+
+
+@pytest.mark.parametrize("speculate", [None, "draft"])
+def test_completions_of_one_prompt_keep_to_their_bytes(speculate: str | None) -> None:
+    """Those that copy the prompt, and the one that takes the row of another over."""
+    slot = SLOT if speculate is None else SLOT + dp.LLM(draft()).runner.held.slot_bytes
+    most = 3 * 3 * FIRST_SLOTS * slot  # three rows of 300 + 300 tokens and some nodes
+    params = dp.SamplingParams(n=4, max_tokens=300, ignore_eos=True, temperature=1.0, seed=1)
+    drafting = None if speculate is None else dp.DraftModel(draft(), 3)
+    with llm(kv_memory=most, max_batch=4, speculate=drafting) as made:
+        requests = made.submit(some(Random(3), 300), params)
+        assert finish(made, requests, most) == 3
+        assert made.memory.taken == 0
+        assert not any(store.held.limits for store in made.memory.stores)
+
+
+def test_nobody_waits_for_a_prompt_that_is_scored() -> None:
+    """Its row holds nothing that could be copied."""
+    shared = some(Random(8), 700)
+    with llm(prefix_cache=True) as made:
+        scored = made.submit([*shared, 5], dp.SamplingParams(max_tokens=1, prompt_logprobs=1))
+        other = made.submit([*shared, 6], dp.SamplingParams(max_tokens=1))
+        made.engine.step()
+        assert 0 < made.runner.cached(scored[0].key) < 700
+        assert made.runner.cached(other[0].key) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 import draftproof as dp
 import serving
+from draftproof.server.settings import Limits
 from serving import Server, events
 
 
@@ -149,3 +151,33 @@ def test_vllms_prompt_logprobs(server: Server, plain: dp.LLM) -> None:
         for known, row in zip(own.prompt_logprobs[1:], found[1:], strict=True):
             values = {int(token): entry["logprob"] for token, entry in row.items()}
             assert known is not None and values == pytest.approx(known, abs=1e-9)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_was_not_read_to_its_end(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer has what there is, beside one that ended."""
+
+    def slow() -> dp.LLM:
+        made = serving.llm(speculate=None)
+        made.engine.scheduler.prompt_budget = 20
+        forward = made.runner.forward
+
+        def waits(*given: Any) -> Any:
+            time.sleep(0.3)
+            return forward(*given)
+
+        monkeypatch.setattr(made.runner, "forward", waits)
+        return made
+
+    body = {"prompt": ["a", "b" * 300], "max_tokens": 1, "logprobs": 1, "echo": True}
+    with Server(slow, Limits(seconds=1.0)) as server:
+        answer = server.post("/v1/completions", **body, stream=stream)
+        assert answer.status_code == 200
+        found = [*events(answer.text)] if stream else [answer.json()]
+    choices = [choice for each in found for choice in each["choices"]]
+    ended = {choice["index"]: choice for choice in choices if choice["finish_reason"]}
+    assert [ended[at]["finish_reason"] for at in (0, 1)] == ["length", "abort"]
+    values = ended[1]["logprobs"]["token_logprobs"]
+    assert len(values) == 300 and values[-1] is None

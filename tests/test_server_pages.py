@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
 import draftproof as dp
+import serving
 from draftproof.server.bodies import TextBody
 from draftproof.server.metrics import FIRST, GAP
 from draftproof.server.settings import Limits
@@ -89,3 +91,32 @@ def test_limits() -> None:
 def test_every_sampling_parameter_has_a_field() -> None:
     ours = {each.name for each in fields(dp.SamplingParams)}
     assert ours - TextBody.model_fields.keys() == {"speculate", "max_draft_nodes"}  # "speculative"
+
+
+def test_every_pass_is_counted_once() -> None:
+    """Those that only read, and none for a step that only ended a text."""
+    rows: list[int] = []
+
+    def spied() -> dp.LLM:
+        made = serving.llm(speculate=None)
+        made.engine.scheduler.prompt_budget = 64
+        forward = made.runner.forward
+
+        def spy(work: Any, *given: Any) -> Any:
+            rows.append(sum(item.rows() for item in work))
+            return forward(work, *given)
+
+        made.runner.forward = spy  # type: ignore[method-assign]
+        return made
+
+    with Server(spied) as server:
+        rows.clear()
+        server.completion("a" * 300, max_tokens=3, ignore_eos=True)
+        stream = {"prompt": "b", "max_tokens": 300, "ignore_eos": True, "stream": True}
+        with server.client.stream("POST", "/v1/completions", json=stream) as answer:
+            next(answer.iter_lines())
+        assert server.idle()
+        server.client.get("/health")
+        told = server.client.get("/metrics").text
+    (line,) = [at for at in told.splitlines() if at.startswith("vllm:iteration_tokens_total_sum")]
+    assert float(line.split()[-1]) == sum(rows)

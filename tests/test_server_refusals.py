@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import draftproof as dp
+import serving
+import spelling
+from draftproof.server import connection
 from draftproof.server.connection import HEAD_BYTES
 from draftproof.server.settings import Limits
 from serving import CONTEXT, NAME, Server
@@ -186,3 +192,69 @@ def test_hundreds_of_connections(server: Server) -> None:
     finally:
         for each in idle:
             each.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+def test_what_a_template_refuses(path: str) -> None:
+    own = copy.deepcopy(spelling.tokenizer())
+    own.chat_template = "{{ raise_exception('Conversation roles must alternate') }}"
+    with Server(lambda: serving.llm(tokenizer=own)) as server:
+        check(server.post(path, messages=HI), 400, "roles must alternate")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize"])
+def test_long_texts_are_encoded_beside_the_loop(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Else all streams would stand still."""
+    llm, threads = server.front.llm, set[int]()
+    tokenizer = llm.tokenizer
+
+    class Spy:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tokenizer, name)
+
+        def __call__(self, *given: Any, **options: Any) -> Any:
+            threads.add(threading.get_ident())
+            return tokenizer(*given, **options)
+
+        def apply_chat_template(self, *given: Any, **options: Any) -> Any:
+            threads.add(threading.get_ident())
+            return tokenizer.apply_chat_template(*given, **options)
+
+    monkeypatch.setattr(llm, "tokenizer", Spy())
+    monkeypatch.setattr(llm.intake, "tokenizer", Spy())
+    loop = server._thread.ident
+    long = "a" * 20_000
+    messages = [{"role": "user", "content": [{"type": "text", "text": long}]}]
+    chat = path.endswith("chat/completions")
+    server.post(path, **({"messages": messages} if chat else {"prompt": long}))
+    assert threads and loop not in threads
+
+
+def test_a_body_behind_its_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is it taken for headers, nor is its answer cut where those would have to be there."""
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "HEAD_BYTES", 1000)
+
+    def slow() -> dp.LLM:
+        made = serving.llm()
+        forward = made.runner.forward
+
+        def waits(*given: Any) -> Any:
+            time.sleep(0.1)
+            return forward(*given)
+
+        monkeypatch.setattr(made.runner, "forward", waits)
+        return made
+
+    with Server(slow) as server:
+        asked = {"prompt": "a", "max_tokens": 8, "ignore_eos": True, "stream": True}
+        body = json.dumps({**asked, "speculative": False, "user": "u" * 5000}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), 10) as each:
+            each.sendall(f"{head}Connection: close\r\n\r\n".encode())
+            time.sleep(0.1)
+            each.sendall(body)
+            answer = b"".join(iter(lambda: each.recv(1 << 16), b""))
+        assert answer.startswith(b"HTTP/1.1 200") and b"[DONE]" in answer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,3 +97,13 @@ def test_a_template_is_followed() -> None:
     own = byte_tokenizer()
     own.chat_template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}A"
     assert chat_ids(own, [{"role": "u", "content": "b"}]) == ids_of("u:b;A")
+
+
+def test_what_a_template_refuses_is_a_value_error() -> None:
+    own = copy.deepcopy(TOKENIZER)
+    own.chat_template = "{{ raise_exception('System role not supported') }}"
+    with pytest.raises(ValueError, match="System role not supported"):
+        chat_ids(own, [{"role": "system", "content": "b"}])
+    own.chat_template = "{{ messages[0].content + 1 }}"
+    with pytest.raises(ValueError, match="chat template cannot take these messages"):
+        chat_ids(own, [{"role": "user", "content": "b"}])

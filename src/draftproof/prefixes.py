@@ -26,8 +26,8 @@ class Prefixes:
         """Whether `request` has to wait for one of those before it, who reads what they share."""
         prompt, most = array("q", request.prompt[:-1]), 0
         for other in before if not request.scores else ():
-            if other.salt != request.salt or other.finished:
-                continue
+            if other.salt != request.salt or other.finished or other.scores:
+                continue  # what is scored is read by itself, and cannot be copied
             shared = shared_length(array("q", other.prompt[:-1]), prompt)
             if shared > most and shared - cached(other.key) >= WORTH:
                 self._leaders[request.key] = other, shared

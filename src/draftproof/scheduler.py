@@ -105,7 +105,11 @@ class Scheduler:
             done.append(cached(request.key))
             unread.append(len(request.tokens) - 1 - done[-1])
         turns, scored = [], SCORED
-        shares = self._shares(unread, self._budget(done, unread))
+        most = [
+            min(left, SCORED) if request.scores else left
+            for request, left in zip(ready, unread, strict=True)
+        ]
+        shares = self._shares(most, self._budget(done, unread))
         for request, at, left, share in zip(ready, done, unread, shares, strict=True):
             if request.scores and left:
                 share = min(share, scored)

@@ -148,13 +148,19 @@ class TextStream:
 def chat_ids(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
     """Token ids of a conversation under the model's own template.
 
-    Raises `ValueError` when the tokenizer has no template.
+    Raises `ValueError` when the tokenizer has no template, or one that cannot take the messages.
     """
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
         raise ValueError("this model has no chat template: use generate with a plain prompt")
-    ids = tokenizer.apply_chat_template(
-        list(messages), add_generation_prompt=True, tokenize=True, return_dict=False
-    )
+    try:
+        ids = tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    except ImportError:  # of the library that templates need
+        raise
+    except Exception as error:  # a template is a program: it may want other roles, in another order
+        said = " ".join(str(error).split())[:200]
+        raise ValueError(f"the model's chat template cannot take these messages: {said}") from error
     return [int(i) for i in ids]
 
 

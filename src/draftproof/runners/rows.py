@@ -81,7 +81,6 @@ class Rows:
 
     def release(self, key: int, tokens: array[int] | None = None, salt: str = "") -> None:
         """Forget `key`; `tokens`, the committed ones, let a later key of `salt` `adopt` its row."""
-        self.limits.pop(key, None)
         length, row = self.lengths.pop(key, 0), self.rows.pop(key, None)
         if row is None:
             return
@@ -130,7 +129,6 @@ class Rows:
         self.lengths.pop(heir, None)
         row = self.rows.pop(key)
         self.rows[heir] = row
-        self.limits.pop(key, None)
         self.lengths[heir] = length
 
     def vacated(self, row: int) -> None:

@@ -58,7 +58,9 @@ class Wanted:
         if self.silent:
             tokens, known = [], []
         if self.scored and not fresh.begin:
-            tokens, known = [*request.prompt, *tokens], [*head.prompt_logprobs, *known]
+            unread = [None] * (prompt - len(head.prompt_logprobs))  # it was ended before
+            tokens = [*request.prompt, *tokens]
+            known = [*head.prompt_logprobs, *unread, *known]
         return pieces.text(self.pieces, tokens, known, offset, as_ids)
 
     def extra(self, requests: Sequence[Request]) -> dict[str, Any]:

@@ -31,10 +31,10 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        heads = self._heads
+        heads, in_head = self._heads, self._in_head
         super().data_received(data)
-        if self._heads > heads or not self._in_head or self.transport.is_closing():
-            return
+        if not in_head or self._heads > heads or self.transport.is_closing():
+            return  # the end of a body is none of the next headers
         if self._timer is None:  # the first bytes behind an answer
             self._await()
         self._size += len(data)

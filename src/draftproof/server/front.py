@@ -10,8 +10,9 @@ import hashlib
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from draftproof.intake import is_conversation
 from draftproof.llm import LLM
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
@@ -25,7 +26,9 @@ from draftproof.server.settings import DEAD, DRAINING, LOADING, READY, Settings
 from draftproof.server.writer import Moved, Writer
 
 LAST = 5.0  # seconds for what was aborted to end
-LONG = 1 << 14  # characters of a prompt that is not encoded on the loop
+LONG = 1 << 14  # characters, or tokens, of a prompt that is not encoded on the loop
+
+T = TypeVar("T")
 
 
 class Front:
@@ -82,10 +85,9 @@ class Front:
 
     async def ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Token ids of a prompt that fits. Raises `Refused`."""
+        size = len(repr(prompt) if is_conversation(prompt) else prompt)
         try:
-            if isinstance(prompt, str) and len(prompt) > LONG:
-                return await asyncio.to_thread(self.llm.intake.ids, prompt)
-            return self.llm.intake.ids(prompt)
+            return await beside(size, lambda: self.llm.intake.ids(prompt))
         except ValueError as error:
             raise bad(str(error), "prompt") from error
 
@@ -183,7 +185,8 @@ class Front:
 
     def _moved(self, moved: Moved) -> None:
         now = time.monotonic()
-        self.metrics.step(moved.rows, moved.seconds, moved.foretold)
+        if moved.rows:
+            self.metrics.step(moved.rows, moved.seconds, moved.foretold)
         for request, ended in moved.requests:
             self._news(request, ended, now)
 
@@ -204,6 +207,11 @@ class Front:
         if job.done:
             job.then()
             self._done(job)
+
+
+async def beside(size: int, call: Callable[[], T]) -> T:
+    """What `call` returns; on a thread where it is about so much text that the loop would wait."""
+    return await asyncio.to_thread(call) if size > LONG else call()
 
 
 def unknown_model(name: str) -> Refused:

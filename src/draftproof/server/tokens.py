@@ -9,7 +9,7 @@ from starlette.requests import Request as Call
 from starlette.responses import Response
 
 from draftproof.server.bodies import DetokenizeBody, TokenizeBody
-from draftproof.server.front import Front
+from draftproof.server.front import Front, beside
 from draftproof.server.refusals import bad
 from draftproof.server.telling import told
 from draftproof.server.writing import conversation, described, taken
@@ -30,7 +30,10 @@ def routes(front: Front) -> APIRouter:
             if text is None:
                 raise bad("there is nothing to encode: send prompt, or messages", "prompt")
             special = body.add_special_tokens is not False
-            ids = [*map(int, tokenizer(text, add_special_tokens=special)["input_ids"])]
+            ids = await beside(
+                len(text),
+                lambda: [*map(int, tokenizer(text, add_special_tokens=special)["input_ids"])],
+            )
         answer: dict[str, Any] = {"count": len(ids), "max_model_len": front.llm.max_length}
         answer["tokens"] = ids
         if body.return_token_strs:
@@ -43,7 +46,8 @@ def routes(front: Front) -> APIRouter:
         size = front.llm.intake.vocabulary
         if stranger := next((token for token in body.tokens if not 0 <= token < size), None):
             raise bad(f"token id {stranger} is not in the vocabulary of {size}", "tokens")
-        text = needed(front).decode(body.tokens)
+        tokenizer = needed(front)
+        text = await beside(len(body.tokens), lambda: tokenizer.decode(body.tokens))
         return told({"prompt": text, "content": text})
 
     @router.get("/tokenizer_info")

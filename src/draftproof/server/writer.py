@@ -21,7 +21,8 @@ logger = logging.getLogger("draftproof.server")
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a step did: requests that wrote or ended, with whether they have; its pass's cost."""
+    """What a step did: requests that wrote or ended, with whether they have; its pass's cost, 0
+    where there was none."""
 
     requests: Sequence[tuple[Request, bool]]
     seconds: float
@@ -104,6 +105,8 @@ class Writer:
 
     def _step(self, llm: LLM) -> None:
         engine = llm.engine
+        costs = engine.drafts.costs
+        before = costs.passes
         try:
             moved = engine.step()
         except Exception as error:  # a defect of ours; what ran is lost, what comes is not
@@ -111,11 +114,12 @@ class Writer:
             moved = [*engine.scheduler.running, *engine.scheduler.waiting]
             for request in moved:  # the next step releases them
                 request.fail(error)
-        if moved:
+        ran = costs.passes > before
+        if moved or ran:
             each = [(request, request.finished) for request in moved]
-            costs = engine.drafts.costs
-            foretold = costs.seconds(costs.rows, costs.attended)
-            self._tell(self._moved, Moved(each, *engine.drafts.cost, foretold))
+            seconds, rows = engine.drafts.cost if ran else (0.0, 0)
+            foretold = costs.seconds(rows, costs.attended) if ran else 0.0
+            self._tell(self._moved, Moved(each, seconds, rows, foretold))
 
     def _tell(self, call: Callable[[Any], None], what: Any) -> None:
         if not self._loop.is_closed():  # by a second signal, which waits for nobody

@@ -76,6 +76,11 @@ def _planned(given: SimpleNamespace) -> Plan:
     more = _fields(given.body, deciding)
     files = given.prompts or [USUAL]
     prompts = prompt_files.read(files, given.num_prompts, None, given.chat, given.system)
+    try:
+        texts = [[each.turns, each.opening] for each in prompts]
+        json.dumps([texts, deciding, more], allow_nan=False, ensure_ascii=False).encode()
+    except ValueError as error:
+        raise ValueError(f"what is asked cannot be sent as JSON: {error}") from error
     levels, calls = _levels(given, len(prompts))
     if given.picture is not None and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--picture needs matplotlib: pip install 'draftproof[bench]'")

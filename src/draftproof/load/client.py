@@ -18,6 +18,7 @@ import httpx2
 from draftproof.load.answers import Answer, Events, Failed, Question, told
 
 CONNECT_S = 10.0
+IDLE_S = 2.0  # that a connection is kept; servers close theirs after 5 s, some in mid-call
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -55,7 +56,7 @@ class Client:
                 base_url=self.url,
                 headers=headers,
                 timeout=httpx2.Timeout(seconds, connect=CONNECT_S),
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+                limits=httpx2.Limits(None, None, keepalive_expiry=IDLE_S),
                 trust_env=False,  # a proxy in between is not what is measured
             )
         except (httpx2.InvalidURL, UnicodeError) as error:  # a header takes ASCII alone

@@ -56,7 +56,7 @@ class Client:
                 base_url=self.url,
                 headers=headers,
                 timeout=httpx2.Timeout(seconds, connect=CONNECT_S),
-                limits=httpx2.Limits(None, None, keepalive_expiry=IDLE_S),
+                limits=httpx2.Limits(keepalive_expiry=IDLE_S),
                 trust_env=False,  # a proxy in between is not what is measured
             )
         except (httpx2.InvalidURL, UnicodeError) as error:  # a header takes ASCII alone
@@ -98,6 +98,13 @@ class Client:
                 f"{self.url}/v1/models names no model: give the address of an OpenAI-compatible "
                 "server, or --model NAME"
             ) from error
+
+    async def connect(self, count: int) -> None:
+        """Have so many connections open, as clients have that were there before."""
+        calls = [self._http.get("/v1/models") for _ in range(count)]
+        for came in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(came, BaseException) and not isinstance(came, httpx2.HTTPError | OSError):
+                raise came  # the others show in what is measured
 
     async def ask(
         self, question: Question, shared: dict[str, Any], key: str, due: float | None = None

@@ -73,6 +73,7 @@ class Sweep:
         """Raises `ValueError` if a call fails that warms up: so would all others."""
         await self._warm()
         for level in self.levels:
+            await self.client.connect(level.clients or 0)
             level.began, busy = self.client.now(), time.process_time()
             try:
                 await (self._arrive(level) if level.clients is None else self._hold(level))

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-import torch
-
 T = TypeVar("T")
 
 
@@ -56,6 +54,8 @@ def processor() -> str:
 
 def machine() -> str:
     """One line: processor, cores, threads, load, versions."""
+    import torch  # here alone: a client of a server has no use for it
+
     capability = torch.backends.cpu.get_cpu_capability()
     return (
         f"{processor()}, {os.cpu_count()} cores, {capability}, {torch.get_num_threads()} threads, "

@@ -7,7 +7,8 @@ JSON lines (`.jsonl`, also `.gz`; `.json` with one list), each with one of
     turns     a user's messages, answered one after the other (MT-bench, Spec-Bench)
     messages  a conversation; the answer to its last user message is the `completion`
 
-Any other file is text, a prompt per paragraph (blank lines part them). Does not know models.
+Any other file is text, a prompt per paragraph (blank lines part them). Does not know models; what
+needs a tokenizer is imported where it is used, for clients of a server that have none.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from draftproof import bundled
-from draftproof.bundled import BUNDLED, corpus
+from draftproof.bundled import BUNDLED
 from draftproof.bundled.prompts import PROMPTS
-from draftproof.text import chat_ids
 
 HELD_OUT = "held-out"  # beginnings of modules that the bundled models were not trained on
 PUBLISHED = {  # bundled files; their sources are named beside them
@@ -55,6 +55,8 @@ class Prompt:
         if not (self.opening or (self.chat and has_template(tokenizer))):
             parts = [part for pair in zip(turns, answers, strict=False) for part in pair]
             return [int(i) for i in tokenizer("".join([*parts, turns[-1]]))["input_ids"]]
+        from draftproof.text import chat_ids
+
         messages = [*self.opening, ("user", turns[0])]
         for answer, turn in zip(answers, turns[1:], strict=True):
             messages += [("assistant", answer), ("user", turn)]
@@ -86,13 +88,18 @@ def read(
 
     sources: files, or names in `NAMES`. chat: every prompt goes through the chat template.
     system: what it is told before each, whatever a file says; the template is used then too.
+    tokenizer: None where a server has it, which is then asked for the template, too.
     Raises `ValueError` for a file that cannot be read, and where there is no template.
     """
     chat = chat or system is not None
-    if chat and not has_template(tokenizer):
+    if chat and tokenizer is not None and not has_template(tokenizer):
         raise ValueError("this model has no chat template: leave out --chat and --system")
     prompts: list[Prompt] = []
     for source in sources or [HELD_OUT]:
+        if str(source) == HELD_OUT and tokenizer is None:
+            raise ValueError(
+                f"{HELD_OUT} prompts are cut by a tokenizer, which only a server has here"
+            )
         if str(source) == HELD_OUT:
             prompts += [replace(each, chat=chat) for each in held_out(tokenizer, count or 10)]
         else:
@@ -201,6 +208,8 @@ def held_out(tokenizer: Any, count: int, length: int = 128) -> list[Prompt]:
     Each is 12 lines from the beginning of a top-level statement on, so that it parses with what
     follows it, cut at `length` tokens; those under 24 tokens are left out.
     """
+    from draftproof.bundled import corpus
+
     sources = corpus.modules(only_held_out=True)
     names: dict[str, str] = {}  # text -> id
     for turn in range(100):

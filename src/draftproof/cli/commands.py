@@ -8,12 +8,19 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from draftproof.cli import arguments, serving_arguments, training_arguments, tuning_arguments
+from draftproof.cli import (
+    arguments,
+    load_arguments,
+    serving_arguments,
+    training_arguments,
+    tuning_arguments,
+)
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "generate": arguments.generate,
     "chat": arguments.chat,
     "serve": serving_arguments.serve,
+    "load": load_arguments.load,
     "bench": arguments.bench,
     "tune": tuning_arguments.tune,
     "certify": arguments.certify,
@@ -106,6 +113,17 @@ OF_COMMANDS = {  # where an option means something else
             ("-m", "--model", "--model-name-or-path"),
             "the model is the first argument: serve MODEL",
         ),
+    },
+    "load": {
+        **dict.fromkeys(
+            ("--url", "--target", "--base-url"), "the address is the first argument: load URL"
+        ),
+        **dict.fromkeys(("-m", "--served-model-name"), "write --model NAME"),
+        **dict.fromkeys(("-p", "--prompt", "-f", "--file"), "write --prompts FILE"),
+        **dict.fromkeys(("-c", "--concurrency", "--max-concurrency"), "write --clients N"),
+        "--request-rate": "write --arrivals poisson --rate X",
+        "--request-count": "write --calls N",
+        "-n": "write --max-tokens N, and --calls N for the number of calls",
     },
     "info": {
         **dict.fromkeys(

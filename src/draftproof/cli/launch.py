@@ -11,13 +11,18 @@ from typing import Any
 from draftproof.cli import interrupts
 
 
-def launch(name: str, arguments: dict[str, Any]) -> int:
-    """The exit code of `run(arguments)` in the command's module.
-
-    The libraries that it uses say nothing of their own on a terminal.
-    """
+def start(name: str, arguments: dict[str, Any]) -> int:
+    """The exit code of `run(arguments)` in the module of a command that knows no model."""
     with interrupts.kept():
         command = import_module(f"draftproof.cli.{name}")
+    code: int = command.run(SimpleNamespace(**arguments))
+    return code
+
+
+def launch(name: str, arguments: dict[str, Any]) -> int:
+    """As `start`, of one that loads models: their libraries say nothing of their own."""
+    with interrupts.kept():
+        import_module(f"draftproof.cli.{name}")
         from huggingface_hub.utils.tqdm import enable_progress_bars
         from transformers.utils import logging as transformers_logging
     transformers_logging.set_verbosity_error()
@@ -25,5 +30,4 @@ def launch(name: str, arguments: dict[str, Any]) -> int:
     transformers_logging.disable_progress_bar()
     if sys.stderr is not None and sys.stderr.isatty():
         enable_progress_bars()  # a download is worth watching
-    code: int = command.run(SimpleNamespace(**arguments))
-    return code
+    return start(name, arguments)

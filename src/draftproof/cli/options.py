@@ -19,6 +19,7 @@ def option(panel: str, help: str, *names: str, **more: Any) -> Any:
 
 PROMPTS, OUTPUT = "What is written", "Output"
 SAMPLING, DRAFTING, LOADING = "Sampling", "Drafting", "The model"
+CLIENTS = "Its clients"
 DATA, TRAINING, RESULTS = "The data", "Training", OUTPUT
 HEADS, DRAFT = "The heads", "The draft"
 
@@ -162,6 +163,13 @@ Export = Annotated[
         metavar="FORMAT",
     ),
 ]
+
+# Between a server and its clients
+ApiKey = Annotated[
+    str | None,
+    option(CLIENTS, "A key that lets in.", "--api-key", metavar="KEY", envvar="DRAFTPROOF_API_KEY"),
+]
+Timeout = Annotated[float, option(CLIENTS, "Seconds of an answer, at most.", min=0.1)]
 
 # Training
 Data = Annotated[

@@ -8,9 +8,9 @@ import typer
 
 from draftproof.cli import options
 from draftproof.cli.launch import launch
-from draftproof.cli.options import option
+from draftproof.cli.options import CLIENTS, option
 
-SERVING, CLIENTS = "The server", "Its clients"
+SERVING = "The server"
 
 
 def serve(
@@ -91,7 +91,7 @@ def serve(
     max_queue_tokens: Annotated[
         int, option(CLIENTS, "Tokens of prompts that wait, at most.", min=1)
     ] = 1 << 20,
-    timeout: Annotated[float, option(CLIENTS, "Seconds of an answer, at most.", min=0.1)] = 3600.0,
+    timeout: options.Timeout = 3600.0,
     drain: Annotated[
         float, option(CLIENTS, "Seconds that answers have when the server ends.", min=0)
     ] = 30.0,

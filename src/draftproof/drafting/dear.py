@@ -45,10 +45,7 @@ def chosen(
         paying.pop()
     if sum([first for first, _, _ in paying]) > price.rate * _calls(source, len(paying)):
         for _, text, _ in paying:
-            if text.vain[number] < VAIN:
-                text.pause[number] = SOON
-            else:
-                _put_off(number, text)
+            _go_on(number, text)
         return {text.request.key: (text, offer) for _, text, offer in paying}, False
     due, left = Chosen(), price.left - source.cost
     for text, offer in zip(texts, offers, strict=True):
@@ -68,6 +65,14 @@ def _rests(number: int, text: Text) -> bool:
     of it later as at once; and a text that has turned may have turned back by then.
     """
     return text.vain[number] >= VAIN and text.steps < text.due[number]
+
+
+def _go_on(number: int, text: Text) -> None:
+    """It is asked: again soon, or later where it was wrong for long."""
+    if text.vain[number] < VAIN:
+        text.pause[number] = SOON
+    else:
+        _put_off(number, text)
 
 
 def _put_off(number: int, text: Text) -> None:

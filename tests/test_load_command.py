@@ -72,7 +72,7 @@ def test_chats_arrivals_json_and_picture(
 ) -> None:
     picture = tmp_path / "sweep.png"
     words = (server.url + "/v1/", "--api-key", "sesame", "--prompts", prompts, *SMALL, "--chat")
-    words += ("--arrivals", "poisson", "--rate", "50,100", "--system", "brief", "--json")
+    words += ("--arrivals", "poisson", "--request-rate", "50,100", "--system", "brief", "--json")
     words += ("--ttft-limit", "60000", "--tpot-limit", "0", "--picture", str(picture))
     result = run("load", *words)
     assert result.code == 0, result.err
@@ -123,10 +123,10 @@ def test_a_server_that_refuses_some(run: Any, prompts: str) -> None:
         (("--clients", "1.5"), "whole numbers"),
         (("--clients", "0"), "above 0"),
         (("--clients", "9", "--num-prompts", "3"), "9 clients have 3 calls in all: add --calls"),
-        (("--rate", "2"), "--rate needs --arrivals"),
-        (("--arrivals", "poisson"), "needs --rate"),
-        (("--arrivals", "poisson", "--rate", "inf"), "above 0"),
-        (("--arrivals", "fixed", "--rate", "1", "--clients", "2"), "drop --clients"),
+        (("--request-rate", "2"), "--request-rate needs --arrivals"),
+        (("--arrivals", "poisson"), "needs --request-rate"),
+        (("--arrivals", "poisson", "--request-rate", "inf"), "above 0"),
+        (("--arrivals", "fixed", "--request-rate", "1", "--clients", "2"), "drop --clients"),
         (("--arrivals", "no-such"), "cannot read the arrivals no-such"),
         (("--body", "{"), "--body is not JSON"),
         (("--body", "[]"), "--body must be an object"),
@@ -140,7 +140,7 @@ def test_a_server_that_refuses_some(run: Any, prompts: str) -> None:
         (("--max-tokens", "0"), "--max-tokens must be 1 or more"),
         (("--reference", "no-such"), "cannot read the reference no-such"),
         (("--out", "/dev/null/x"), "cannot write results"),
-        (("--request-rate", "1"), "write --arrivals poisson --rate X"),
+        (("--rate", "1"), "write --arrivals poisson --request-rate X"),
     ],
 )
 def test_refusals(run: Any, words: tuple[str, ...], said: str) -> None:

@@ -121,7 +121,7 @@ OF_COMMANDS = {  # where an option means something else
         **dict.fromkeys(("-m", "--served-model-name"), "write --model NAME"),
         **dict.fromkeys(("-p", "--prompt", "-f", "--file"), "write --prompts FILE"),
         **dict.fromkeys(("-c", "--concurrency", "--max-concurrency"), "write --clients N"),
-        "--request-rate": "write --arrivals poisson --rate X",
+        "--rate": "write --arrivals poisson --request-rate X",
         "--request-count": "write --calls N",
         "-n": "write --max-tokens N, and --calls N for the number of calls",
     },

@@ -166,8 +166,8 @@ def _levels(given: SimpleNamespace, prompts: int) -> tuple[list[Level], int]:
     """The loads, and how many conversations each of them has. Raises `ValueError`."""
     kind, calls = given.arrivals, given.calls or prompts
     if kind is None:
-        if given.rate is not None:
-            raise ValueError("--rate needs --arrivals fixed or poisson")
+        if given.request_rate is not None:
+            raise ValueError("--request-rate needs --arrivals fixed or poisson")
         counts = _numbers("--clients", given.clients or "1")
         if not all(count.is_integer() for count in counts):
             raise ValueError(f"--clients is {given.clients!r}: give whole numbers")
@@ -180,15 +180,15 @@ def _levels(given: SimpleNamespace, prompts: int) -> tuple[list[Level], int]:
     if given.clients is not None:
         raise ValueError("--arrivals wait for no client: drop --clients")
     if kind in arrivals.PROCESSES:
-        if given.rate is None:
-            raise ValueError(f"--arrivals {kind} needs --rate, calls in a second")
+        if given.request_rate is None:
+            raise ValueError(f"--arrivals {kind} needs --request-rate, calls in a second")
         process, seed = arrivals.PROCESSES[kind], given.seed or 0
         return [
             Level(f"{rate:g}/s {kind}", rate=rate, due=process(rate, calls, seed))
-            for rate in _numbers("--rate", given.rate)
+            for rate in _numbers("--request-rate", given.request_rate)
         ], calls
-    if given.rate is not None:
-        raise ValueError("a file of arrivals has a rate of its own: drop --rate")
+    if given.request_rate is not None:
+        raise ValueError("a file of arrivals has a rate of its own: drop --request-rate")
     times = arrivals.read(Path(kind))
     if given.calls is not None and given.calls > len(times):
         raise ValueError(f"{kind} has {len(times)} arrivals: drop --calls")

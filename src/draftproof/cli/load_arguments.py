@@ -34,7 +34,7 @@ def load(
             metavar="KIND",
         ),
     ] = None,
-    rate: Annotated[
+    request_rate: Annotated[
         str | None, option(CALLS, "Arrivals in a second: 0.5,1,2, say.", metavar="LIST")
     ] = None,
     calls: Annotated[

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from draftproof.drafting import pausing
 from draftproof.drafting.deepening import RESERVE, Chosen, gain
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
 from draftproof.drafting.sources import READ, SOON, Source
 from draftproof.drafting.text import FULL, PROBE, Text
 
-SHADOW = 48  # steps until a source that does not pay is tried again, at most
 AMORTISED = 8  # steps over which it is paid that a draft has to read what it missed
 AHEAD = 128  # tokens within which reading a prompt along must pay
-VAIN = 1.0  # passes without a token that is right, behind which one that seems to pay rests too
 DEPTHS = 8  # that are looked at to judge a whole draft
 
 
@@ -35,7 +34,7 @@ def chosen(
             first -= price.rate * reading / AMORTISED
             if (
                 first > 0
-                and not _rests(number, text)
+                and not pausing.rests(number, text)
                 and prompt <= source.balance
                 and text.left > source.cost + written + price.likely(1) + RESERVE
             ):
@@ -45,7 +44,7 @@ def chosen(
         paying.pop()
     if sum([first for first, _, _ in paying]) > price.rate * _calls(source, len(paying)):
         for _, text, _ in paying:
-            _go_on(number, text)
+            pausing.go_on(number, text)
         return {text.request.key: (text, offer) for _, text, offer in paying}, False
     due, left = Chosen(), price.left - source.cost
     for text, offer in zip(texts, offers, strict=True):
@@ -53,31 +52,9 @@ def chosen(
             break
         if text.may_ask(number, source.name) and offer.depth > 0 and _due(number, source, text):
             due[text.request.key] = text, offer
-            _put_off(number, text)
+            pausing.put_off(number, text)
             left -= 0.0 if source.drafter.stepwise else source.cost
     return due, True
-
-
-def _rests(number: int, text: Text) -> bool:
-    """Whether it was wrong so often that the rest of what may be lost is kept for later places.
-
-    Reading what a draft missed costs about what an account gains meanwhile, so a try costs as much
-    of it later as at once; and a text that has turned may have turned back by then.
-    """
-    return text.vain[number] >= VAIN and text.steps < text.due[number]
-
-
-def _go_on(number: int, text: Text) -> None:
-    """It is asked: again soon, or later where it was wrong for long."""
-    if text.vain[number] < VAIN:
-        text.pause[number] = SOON
-    else:
-        _put_off(number, text)
-
-
-def _put_off(number: int, text: Text) -> None:
-    text.due[number] = text.steps + text.pause[number]
-    text.pause[number] = min(2 * text.pause[number], SHADOW)
 
 
 def _calls(source: Source, texts: int) -> float:
@@ -124,7 +101,7 @@ def next_look(sources: Sequence[Source], text: Text, price: Price, bother: float
                 lacking = text.steps + text.wait(source.cost + written + price.likely(1) + RESERVE)
                 cost = _calls(source, text.step.texts) / text.step.texts
                 pays = _worth(number, source, text, offer, price) > price.rate * cost
-                pays = pays and not _rests(number, text)
+                pays = pays and not pausing.rests(number, text)
                 due = soon if pays else text.due[number]
                 if any([asked == number for asked, _ in text.step.offered]):
                     due = min(due, text.steps + SOON)  # it is not learnt from before that

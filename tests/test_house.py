@@ -74,7 +74,7 @@ bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !tra
 demo demo.*             <- llm analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
 prompts                 <- bundled bundled.* text
-load load.*             <- prompts pictures load.* | httpx2 rich matplotlib
+traffic traffic.*       <- prompts pictures traffic.* | httpx2 rich matplotlib
 training.data training.data.sources training.data.entries training.data.rows <- training.data.*
 training.jobs training.jobs.* <- * !server !server.* !cli !cli.* !demo.* !bench.* !certify.*
 training training.*     <- runners runners.* heads.* analysis bundled training.*

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftproof.load import arrivals, reference, report, summary
-from draftproof.load.answers import Answer, Events, Failed, Question
-from draftproof.load.client import Client, address
-from draftproof.load.levels import Asked, Level, Sweep
 from draftproof.prompts import Prompt
+from draftproof.traffic import arrivals, reference, report, summary
+from draftproof.traffic.answers import Answer, Events, Failed, Question
+from draftproof.traffic.client import Client, address
+from draftproof.traffic.levels import Asked, Level, Sweep
 from fake_server import FakeServer, Reply
 
 

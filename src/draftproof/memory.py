@@ -66,11 +66,12 @@ class Memory:
 
     @property
     def taken(self) -> int:
-        """Bytes that requests that run have or may need."""
+        """Bytes that requests that run have or may need; any thread may ask."""
+        claims = list(self._claims.items())
         return sum(
             held.slot_bytes * max(slots, held.slots_of(key))
             for held in self._rows()
-            for key, slots in self._claims.items()
+            for key, slots in claims
         )
 
     def check(self, request: Request) -> None:

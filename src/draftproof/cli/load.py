@@ -17,11 +17,11 @@ from rich.console import Console
 from draftproof import __version__, clock
 from draftproof import prompts as prompt_files
 from draftproof.cli.progress import Running
-from draftproof.load import arrivals, reference, report, summary
-from draftproof.load.answers import Answer
-from draftproof.load.client import STREAMED, Client
-from draftproof.load.levels import Asked, Level, Sweep
 from draftproof.prompts import Prompt
+from draftproof.traffic import arrivals, reference, report, summary
+from draftproof.traffic.answers import Answer
+from draftproof.traffic.client import STREAMED, Client
+from draftproof.traffic.levels import Asked, Level, Sweep
 
 CHANGED, FAILED, INTERRUPTED = 1, 2, 130  # exit codes
 USUAL = "humaneval"  # prompts, unless others are given
@@ -225,7 +225,7 @@ def _write(found: dict[str, Any], plan: Plan, picture: Path | None) -> None:
             raise ValueError(f"cannot write {path}: {error.strerror}") from error
         written.append(path)
     if picture is not None:
-        from draftproof.load.picture import draw
+        from draftproof.traffic.picture import draw
 
         draw(found["levels"], _heading(found), picture)
         written.append(picture)

@@ -118,7 +118,7 @@ class KVCache(Rows):
         return sum(part.element_size() * part.shape[0] * part.shape[2] for part in parts)
 
     def sizes(self) -> dict[int, int]:
-        return {row: held.slots for row, held in self._held.items()}
+        return {row: held.slots for row, held in list(self._held.items())}
 
     def drop(self, row: int) -> None:
         self._held.pop(row, None)

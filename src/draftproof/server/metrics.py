@@ -154,7 +154,11 @@ class Metrics:
         by_reason.labels(**self._of, reason="capacity").set_function(lambda: len(admission.waiting))
         by_reason.labels(**self._of, reason="deferred").set(0)
         gauge("vllm:engine_sleep_state", "It never sleeps.", lambda: 0, sleep_state="awake")
-        gauge("vllm:kv_cache_usage_perc", "Places taken, of all.", lambda: self._used(admission))
+        gauge(
+            "vllm:kv_cache_usage_perc",
+            "Of the bytes for keys and values.",
+            lambda: self._used(admission),
+        )
         gauge(
             "draftproof:price", "Tokens that a plain pass is worth.", lambda: self._figure("price")
         )
@@ -252,6 +256,9 @@ class Metrics:
         self._saved.inc(decisions.saved)
 
     def _used(self, admission: Admission) -> float:
+        memory = self._llm.memory if self._llm is not None else None
+        if memory is not None and memory.total:
+            return memory.taken / memory.total
         return (admission.load - len(admission.waiting)) / max(admission.places, 1)
 
     def _figure(self, name: str) -> float:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftproof.load.answers import Answer
-from draftproof.load.levels import Level
+from draftproof.traffic.answers import Answer
+from draftproof.traffic.levels import Level
 
 PERCENTILES = (50, 90, 99)
 

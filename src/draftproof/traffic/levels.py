@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import chain, cycle, islice
 from typing import Any
 
-from draftproof.load.answers import Answer, Question
-from draftproof.load.client import Client
 from draftproof.prompts import Prompt
+from draftproof.traffic.answers import Answer, Question
+from draftproof.traffic.client import Client
 
 NOT_ASKED = "not asked"  # a turn behind one that failed
 

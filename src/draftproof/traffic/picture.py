@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from draftproof.load.summary import PERCENTILES
 from draftproof.pictures import STYLES
+from draftproof.traffic.summary import PERCENTILES
 
 PANELS = {
     "first_token_ms": "time to first token, ms",

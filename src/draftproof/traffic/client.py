@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from draftproof.load.answers import Answer, Events, Failed, Question, told
+from draftproof.traffic.answers import Answer, Events, Failed, Question, told
 
 CONNECT_S = 10.0
 IDLE_S = 2.0  # that a connection is kept; servers close theirs after 5 s, some in mid-call

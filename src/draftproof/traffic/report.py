@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from draftproof.load.summary import PERCENTILES
+from draftproof.traffic.summary import PERCENTILES
 
 NAMES, COLUMN = 22, 13  # columns of the terminal, for what stands left and for each load
 TIMES = {

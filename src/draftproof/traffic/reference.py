@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from draftproof.load.answers import Answer
+from draftproof.traffic.answers import Answer
 
 SHOWN = 24  # characters of a text, from where it differs
 

@@ -39,9 +39,10 @@ def check_greedy(name: str, method: str, dtype: torch.dtype, max_batch: int) -> 
         assert sum(out.stats.accepted for out in outs) > 0, "nothing accepted: nothing tested"
 
 
-@pytest.mark.parametrize("max_batch", [1, 4])
+@pytest.mark.parametrize(
+    ("name", "max_batch"), [("llama", 1), *((name, 4) for name in tiny.CONFIGS)]
+)
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", tiny.CONFIGS)
 def test_greedy_equals_transformers(name: str, method: str, max_batch: int) -> None:
     check_greedy(name, method, torch.float32, max_batch)
 

@@ -36,7 +36,8 @@ runners.gguf_checkpoint <- native gguf.* runners.checkpoint runners.weights | to
 runners.four_bits       <- native runners.weights | torch
 runners.quantised_checkpoint <- hub runners.* | torch transformers
 runners.choice          <- native gguf.* runners runners.* | torch
-runners.costs           <- tree clock runners.base runners.kept runners.takeover | torch numpy
+runners.slices          <-
+runners.costs           <- tree clock runners.base runners.* | torch numpy
 runners.kept            <- clock | torch platformdirs
 runners.packed_files    <-  | numpy platformdirs
 runners.packing         <- native native.* runners.* | torch transformers numpy

@@ -39,10 +39,10 @@ def test_requests_wait_for_bytes_and_write_the_same(
     prefix_cache: bool, speculate: str | None
 ) -> None:
     rng = Random(1)
-    prompts = [some(rng, rng.randrange(5, 400)) for _ in range(12)]
+    prompts = [some(rng, rng.randrange(5, 300)) for _ in range(8)]
     params = [
-        dp.SamplingParams(temperature=0.8, seed=seed, max_tokens=rng.randrange(1, 200))
-        for seed in range(12)
+        dp.SamplingParams(temperature=0.8, seed=seed, max_tokens=rng.randrange(1, 100))
+        for seed in range(8)
     ]
     slot = SLOT if speculate is None else SLOT + dp.LLM(draft()).runner.held.slot_bytes
     most = 5 * FIRST_SLOTS * slot

@@ -55,7 +55,10 @@ def of(method: str) -> PreTrainedModel:
     return small(0, layers=2) if "exit" in method else small(0)
 
 
-@pytest.mark.parametrize("method", DRAWN)
+ALIKE = ("early exit, in doubt", "specinfer, each", "staged, in doubt")  # to another one of these
+
+
+@pytest.mark.parametrize("method", [method for method in DRAWN if method not in ALIKE])
 def test_laws(method: str) -> None:
     check_law("rejection", DRAWN[method](), 900, max_tokens=4, target=of(method))
 

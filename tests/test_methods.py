@@ -26,12 +26,17 @@ from draftproof.heads.module import Heads
 from method_prompts import GREEDY, PROMPTS, SAMPLED, plain, texts, told, written
 
 NAMES = ("llama", "qwen3", "gemma3")
+DEEP = ("specinfer", "staged twice")  # many passes of drafts: every model with them takes long
+EACH = [
+    pytest.param(name, method, marks=[pytest.mark.slow] * (method in DEEP and name != "llama"))
+    for name in NAMES
+    for method in METHODS
+]
 OFTEN = [pytest.param(name, marks=() if name == "llama" else pytest.mark.slow) for name in NAMES]
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "method"), EACH)
 def test_tokens_are_those_of_plain_decoding(
     name: str, method: str, params: dp.SamplingParams
 ) -> None:
@@ -98,7 +103,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param("greedy", marks=pytest.mark.slow), "sampled", "repeating"]
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "sampled")) for kind in KINDS]
 )
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", OFTEN)

@@ -85,20 +85,6 @@ def test_more_rows_never_cost_less() -> None:
     assert all(low <= high for low, high in pairwise(costs.curve()))
 
 
-def test_a_slice_is_the_largest_whose_pass_keeps_writers_waiting_no_longer() -> None:
-    costs = PassCosts(9.0)
-    taught(costs, FLAT, 64)
-    found = costs.slice(4, 0, 512)
-    limit = 4 * costs.seconds(4)
-    reading = found * found / 2
-    assert costs.seconds(4 + found, reading) <= limit * 1.001
-    assert costs.seconds(4 + found + 1, (found + 1) ** 2 / 2) > limit
-    assert costs.slice(4, 100_000, 512) < found  # what is read already is attended to
-    assert costs.slice(4, 0, 512, seconds=2 * costs.seconds(4)) < found
-    assert costs.slice(4, 0, 512, seconds=costs.one / 10) == 16  # or the prompt would never end
-    assert costs.slice(4, 0, 5) == 5
-
-
 def test_runners_start_with_what_they_compute_with() -> None:
     class Runner:
         name, precision = "native (avx512)", "bfloat16"

@@ -33,7 +33,7 @@ def seen(counts: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize(
-    ("seconds", "seed"), [(8, 0), pytest.param(300, 1, marks=pytest.mark.slow)]
+    ("seconds", "seed"), [(4, 0), pytest.param(300, 1, marks=pytest.mark.slow)]
 )
 def test_everything_at_once(runner: str, seconds: float, seed: int) -> None:
     if runner == "native" and native.found() is None:

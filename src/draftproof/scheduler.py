@@ -175,7 +175,7 @@ class Scheduler:
             return self.prompt_budget
         behind = max(at for at, left in zip(done, unread, strict=True) if left)
         seconds = None if self.gap is None else self.gap / 1000
-        return self.costs.slice(writers, behind, self.prompt_budget, seconds)
+        return self.costs.slices.tokens(writers, behind, self.prompt_budget, seconds)
 
     def _shares(self, unread: Sequence[int], budget: int) -> list[int]:
         """Tokens that each may read now.

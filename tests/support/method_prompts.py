@@ -16,14 +16,14 @@ PROMPTS = [
     [5],
     [20, 21, 22, 23, 24] * 3,
 ]
-GREEDY = dp.SamplingParams(max_tokens=40)
+GREEDY = dp.SamplingParams(max_tokens=30)
 SAMPLED = dp.SamplingParams(
     temperature=0.9,
     top_k=30,
     repetition_penalty=1.2,
     presence_penalty=0.3,
     frequency_penalty=-1.0,  # a random model does not repeat itself else, and look-up finds nothing
-    max_tokens=40,
+    max_tokens=30,
     seed=5,
 )
 

@@ -27,7 +27,8 @@ class Price:
     by its rows, at best where little is known, which decides; known: the likely cost, which is
     accounted for. unit: of a plain step. token: what one takes plainly, when all `soon` texts are
     written. attention: of a row, for each token that it attends to. left: what the step may cost
-    more than a plain one. one: seconds of such a pass.
+    more than a plain one. one: seconds of such a pass. room: nodes that the step may run; None: any
+    number.
     row: tokens that the cheapest row must bring.
     """
 
@@ -41,6 +42,7 @@ class Price:
     attention: float = 0.0
     left: float = math.inf
     one: float = 1.0
+    room: int | None = None
     row: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,8 +85,8 @@ def now(texts: Sequence[Text], costs: PassCosts, left: float) -> Price:
     rows, soon = max(costs.rows, writing), max(costs.texts, writing)
     token = min(unit / writing, curve[min(soon, most)] / soon)
     rate = max(1.0, plain / taken) / token
-    hopeful, attention = costs.hopeful(rows), costs.attention
-    return Price(rate, rows, hopeful, curve, unit, token, soon, attention, left, costs.one)
+    hopeful, attention, room = costs.hopeful(rows), costs.attention, costs.slices.room
+    return Price(rate, rows, hopeful, curve, unit, token, soon, attention, left, costs.one, room)
 
 
 def extra(curve: Sequence[float], rows: int, nodes: int) -> float:
@@ -124,7 +126,7 @@ def allot(
     own_cost = price.curve[min(price.rows, len(price.curve) - 1)]
     # More rows than the texts can pay for together would make each too dear for all of them.
     affordable = min(left, sum([left for left in lefts if left > 0]))
-    costs = price.curve[price.rows + 1 :]  # with 1, 2, ... nodes more
+    costs = price.curve[price.rows + 1 :][: price.room]  # with 1, 2, ... nodes more
     for at, ((less, _, _), cost) in enumerate(zip(listed, costs, strict=False), 1):
         worth -= less
         gain = worth - SAFELY * price.rate * (cost - own_cost)

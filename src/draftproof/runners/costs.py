@@ -22,11 +22,11 @@ import torch
 from draftproof import clock
 from draftproof.runners import kept
 from draftproof.runners.base import KEY, Target, Work
+from draftproof.runners.slices import Slices
 from draftproof.runners.takeover import on_threads
 from draftproof.tree import TokenTree
 
 SMALL, GAIN = 0.03, 1.15  # seconds of a pass, and what more threads must bring to be worth it
-GAP, LEAST = 4.0, 16  # passes of the writers that one with a slice takes; tokens of a slice
 CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
 MOST = 96  # rows that drafts can make of a pass: beyond it only prompts are read
@@ -69,6 +69,7 @@ class PassCosts:
         self._widest = self._spread[size - 1, size - 1]
         self.passes, self.keep = 0, False  # keep: for other processes, however few there are
         self.rows, self.attended, self.texts = 0, 0, 0  # see `plan`
+        self.slices = Slices(self)
         self._held: list[tuple[int, float, float]] = []
         self._table: list[float] | None = None
         self._hopeful: dict[int, list[float]] = {}
@@ -76,11 +77,13 @@ class PassCosts:
     def plan(self, rows: int, attended: int, texts: int = 0) -> None:
         """Rows that the next pass runs whatever is drafted, tokens they attend to, requests."""
         self.rows, self.attended, self.texts = rows, attended, texts
+        self.slices.plan()
 
     def observe(self, rows: int, attended: int, seconds: float) -> None:
         """A pass took so long. Seconds that no clock that goes can tell are left out."""
         if rows < 1 or not 1e-7 < seconds < 1e4:
             return
+        self.slices.end(rows, self.seconds(rows, attended), seconds)
         self.passes += 1
         self._held.append((rows, attended, math.log(seconds)))
         if len(self._held) == TOGETHER or self.passes < FIRST:
@@ -125,24 +128,6 @@ class PassCosts:
             rising = np.maximum.accumulate(np.maximum(costs, curve[rows]))
             found = self._hopeful[rows] = [*curve[:rows], *rising.tolist()]
         return found
-
-    def slice(self, writers: int, behind: int, most: int, seconds: float | None = None) -> int:
-        """Tokens of a prompt, `most` at most, that a pass of so many writers may read besides.
-
-        behind: tokens of the prompt that are read already. seconds: that the pass may take; None:
-        `GAP` times as long as the writers' own. At least `LEAST`, or the prompt would never end.
-        """
-        curve = self.curve()
-        own = curve[min(writers, MOST)]
-        limit = GAP * own if seconds is None else seconds / self.one
-        low, high = min(LEAST, most), most
-        while low < high:
-            rows = (low + high + 1) // 2
-            if self._share(writers + rows) + self.attention * rows * (behind + rows / 2) > limit:
-                high = rows - 1
-            else:
-                low = rows
-        return low
 
     def _share(self, rows: int) -> float:
         curve = self.curve()

@@ -91,12 +91,12 @@ class Texts(NamedTuple):
 
     data: mmap.mmap
     at: int
-    count: int
+    length: int
 
     def read(self) -> list[str]:
         """Raises `Damaged` for what is no text."""
         found: list[str] = []
-        _walk(self.data, self.at, self.count, found)
+        _walk(self.data, self.at, self.length, found)
         return found
 
 

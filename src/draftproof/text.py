@@ -174,7 +174,7 @@ def load_tokenizer(model: Any, tokenizer: Any, options: dict[str, Any]) -> Any:
     try:
         return _read(name, tokenizer is not None, options)
     finally:
-        give_back()  # a vocabulary is copied as text on its way
+        give_back()  # a vocabulary is much larger on its way
 
 
 def _read(name: str | Path, asked_for: bool, options: dict[str, Any]) -> Any:

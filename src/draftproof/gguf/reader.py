@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import mmap
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,21 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.gguf.cursor import Cursor, Damaged, Texts
+
 MAGIC = b"GGUF"
-SCALARS = {  # of a field, by number: how it is packed
-    0: "<B",
-    1: "<b",
-    2: "<H",
-    3: "<h",
-    4: "<I",
-    5: "<i",
-    6: "<f",
-    7: "<?",
-    10: "<Q",
-    11: "<q",
-    12: "<d",
-}
-STRING, ARRAY = 8, 9
 MOST_DIMENSIONS, MOST_ALIGNMENT = 4, 1 << 16
 BLOCKS = {  # of tensors, by number: name, elements of a block, and its bytes
     0: ("F32", 1, 4),
@@ -104,6 +91,11 @@ class File:
         """
         name = name.replace("{arch}", str(self.fields.get("general.architecture")))
         found = self.fields.get(name, default)
+        if isinstance(found, Texts):
+            try:
+                found = found.read()
+            except Damaged as error:
+                raise ValueError(f"{self.path}: {error}") from None
         if found is None:
             raise ValueError(f"{self.path} has no {name}: it is not a language model, or damaged")
         if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
@@ -167,89 +159,17 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Stored]]:
         raise ValueError(f"{path} is empty: fetch it again")
     try:
         with path.open("rb") as file:
-            return _contents(_Cursor(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-    except _Damaged as error:
+            return _contents(Cursor(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    except Damaged as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-class _Damaged(Exception):
-    """What is wrong with a file, in words that follow its name."""
-
-
-class _Cursor:
-    """Reads on through the bytes of a file, and never beyond its end."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.at = data, 0
-
-    @property
-    def left(self) -> int:
-        return len(self.data) - self.at
-
-    def take(self, size: int) -> bytes:
-        if size > self.left:
-            raise _Damaged("it ends too early: fetch it again")
-        self.at += size
-        return self.data[self.at - size : self.at]
-
-    def one(self, form: str) -> Any:
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
-
-    def count(self, size: int, what: str) -> int:
-        """A number of things that take `size` bytes each at least."""
-        found: int = self.one("<Q")
-        if found * size > self.left:
-            raise _Damaged(f"it says that it has {found} {what}, for which it is too small")
-        return found
-
-    def text(self) -> str:
-        return self.texts(1)[0]
-
-    def texts(self, count: int) -> list[str]:
-        """So many at once: vocabularies have hundreds of thousands."""
-        data, at, end, found = self.data, self.at, len(self.data), []
-        length = struct.Struct("<Q").unpack_from
-        try:
-            for _ in range(count):
-                begin = at + 8
-                at = begin + length(data, at)[0]
-                if at > end:
-                    raise _Damaged("a text in it is longer than the file is")
-                found.append(data[begin:at].decode())
-        except struct.error:
-            raise _Damaged("it ends too early: fetch it again") from None
-        except UnicodeDecodeError:
-            raise _Damaged("a name or text in it is not UTF-8: it is damaged") from None
-        self.at = at
-        return found
-
-    def value(self, kind: int) -> Any:
-        if kind in SCALARS:
-            return self.one(SCALARS[kind])
-        if kind == STRING:
-            return self.text()
-        if kind == ARRAY:
-            return self._array(self.one("<I"))
-        raise _Damaged(f"a field is of type {kind}, which no GGUF file has: it is damaged")
-
-    def _array(self, kind: int) -> list[Any]:
-        if kind == STRING:
-            return self.texts(self.count(8, "texts"))
-        if kind not in SCALARS:
-            raise _Damaged(f"a list is of type {kind}, which no model has: it is damaged")
-        form = SCALARS[kind]
-        size = struct.calcsize(form)
-        count = self.count(size, "values")
-        values: list[Any] = np.frombuffer(self.take(count * size), form).tolist()
-        return values
-
-
-def _contents(cursor: _Cursor) -> tuple[dict[str, Any], dict[str, Stored]]:
+def _contents(cursor: Cursor) -> tuple[dict[str, Any], dict[str, Stored]]:
     if cursor.take(4) != MAGIC:
-        raise _Damaged("it does not begin as a GGUF file does")
+        raise Damaged("it does not begin as a GGUF file does")
     version = cursor.one("<I")
     if version not in (2, 3):
-        raise _Damaged(
+        raise Damaged(
             "it is big-endian: get the file for this machine"
             if version % 0x10000 == 0
             else f"it is of version {version}, and 2 and 3 are read: get a newer file"
@@ -259,41 +179,41 @@ def _contents(cursor: _Cursor) -> tuple[dict[str, Any], dict[str, Stored]]:
     for _ in range(cursor.count(13, "fields")):
         name = cursor.text()
         if name in fields:
-            raise _Damaged(f"it has {name} twice")
+            raise Damaged(f"it has {name} twice")
         fields[name] = cursor.value(cursor.one("<I"))
     alignment = fields.get("general.alignment", 32)
     if type(alignment) is not int or not 0 < alignment <= MOST_ALIGNMENT or alignment % 8:
-        raise _Damaged(f"its alignment is {alignment!r}")
+        raise Damaged(f"its alignment is {alignment!r}")
     placed: dict[str, Callable[[int], Stored]] = {}
     for _ in range(tensors):
         name = cursor.text()
         if name in placed:
-            raise _Damaged(f"it has the tensor {name} twice")
+            raise Damaged(f"it has the tensor {name} twice")
         placed[name] = _tensor(cursor, name, alignment)
     begin = -(-cursor.at // alignment) * alignment
     return fields, {name: place(begin) for name, place in placed.items()}
 
 
-def _tensor(cursor: _Cursor, name: str, alignment: int) -> Callable[[int], Stored]:
+def _tensor(cursor: Cursor, name: str, alignment: int) -> Callable[[int], Stored]:
     """Reads where a tensor lies; its bytes are had when it is known where all of them begin."""
     dimensions = cursor.one("<I")
     if not 0 < dimensions <= MOST_DIMENSIONS:
-        raise _Damaged(f"{name} has {dimensions} dimensions")
+        raise Damaged(f"{name} has {dimensions} dimensions")
     shape = tuple(cursor.one("<Q") for _ in range(dimensions))[::-1]
     number, offset = cursor.one("<I"), cursor.one("<Q")
     if number not in BLOCKS:
-        raise _Damaged(f"{name} is of type {number}, which is not known: get another file")
+        raise Damaged(f"{name} is of type {number}, which is not known: get another file")
     kind, elements, size = BLOCKS[number]
     if shape[-1] % elements:
-        raise _Damaged(f"{name} has rows of {shape[-1]}, no multiple of {kind}'s {elements}")
+        raise Damaged(f"{name} has rows of {shape[-1]}, no multiple of {kind}'s {elements}")
     total = math.prod(shape) // elements * size
     if offset % alignment or not total:
-        raise _Damaged(f"{name} is empty, or begins at {offset}, which is not aligned")
+        raise Damaged(f"{name} is empty, or begins at {offset}, which is not aligned")
 
     def place(begin: int) -> Stored:
         at = begin + offset
         if at + total > len(cursor.data):
-            raise _Damaged(f"{name} ends behind its end: it is cut short, fetch it again")
+            raise Damaged(f"{name} ends behind its end: it is cut short, fetch it again")
         return Stored(kind, shape, np.frombuffer(cursor.data, np.uint8, total, at), cursor.data, at)
 
     return place

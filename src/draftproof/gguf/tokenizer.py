@@ -70,7 +70,7 @@ def of_gguf(path: Path) -> Any:
     else:
         special = _special(file, _listed(file, "tokens", str))
         found = PreTrainedTokenizerFast(tokenizer_file=str(beside), **special)
-    found.chat_template = found.chat_template or file.fields.get("tokenizer.chat_template")
+    found.chat_template = found.chat_template or _template(file)
     return found
 
 
@@ -106,12 +106,27 @@ def of_fields(file: File) -> PreTrainedTokenizerFast:
                 ),
             ]
         )
+    del tokens, types  # made before objects that stay, they give their memory back whole
     return PreTrainedTokenizerFast(
-        tokenizer_object=made,
-        chat_template=file.fields.get("tokenizer.chat_template"),
+        tokenizer_object=_Made(made),
+        chat_template=_template(file),
         clean_up_tokenization_spaces=False,
         **special,
     )
+
+
+class _Made:
+    """A tokenizer that nobody else has: transformers copies what it is given, by way of text."""
+
+    def __init__(self, made: Tokenizer) -> None:
+        self.made = made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tokenizer:
+        return self.made
+
+
+def _template(file: File) -> str | None:
+    return file.field("tokenizer.chat_template", str, "") or None
 
 
 def _unknown(file: File, what: str) -> ValueError:
@@ -125,7 +140,7 @@ def _byte_level(file: File, tokens: Sequence[str]) -> Tokenizer:
     if pre not in SPLITS:
         raise _unknown(file, f"its text is split by the rule {pre!r}")
     split, whole = SPLITS[pre]
-    pairs = [merge.split(" ") for merge in _listed(file, "merges", str)]
+    pairs = (merge.split(" ") for merge in _listed(file, "merges", str))
     vocabulary = {token: at for at, token in enumerate(tokens)}
     try:
         merges = [(left, right) for left, right in pairs]

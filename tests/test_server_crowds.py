@@ -103,6 +103,22 @@ def test_a_client_that_takes_nothing_is_one_that_left() -> None:
     assert [request.key for request in asyncio.run(main())] == [0]
 
 
+def test_a_step_is_one_write_for_each_stream() -> None:
+    """However many of its texts moved: the system call is most of what a step costs."""
+    with Server(lambda: slowed(0.003)) as server:
+        with connected(server, {**LONG, "stream": True, "n": 3, "max_tokens": 40}) as client:
+            came = b""
+            while not came.endswith(b"0\r\n\r\n"):
+                came += client.recv(1 << 16)
+        sizes, rest = [], came.partition(b"\r\n\r\n")[2]
+        while rest:
+            size, _, rest = rest.partition(b"\r\n")
+            sizes.append(int(size, 16))
+            rest = rest[sizes[-1] + 2 :]
+    assert came.count(b"data: {") > 2 * len(sizes)
+    assert len(sizes) <= 40 + 5  # they begin a step or two apart
+
+
 def test_a_full_queue_says_when_to_come_again() -> None:
     with Server(slowed, limits=Limits(queued=2, drain=1.0)) as server:
         clients = [connected(server, LONG) for _ in range(6)]  # 4 places, 2 wait

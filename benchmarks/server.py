@@ -127,7 +127,7 @@ async def floor(llm: dp.LLM, text: str, tokens: int) -> tuple[float, float]:
     thread.join()
     clients[0].close()
     server.close()
-    reader.wait()
+    await asyncio.to_thread(reader.wait)
     return 1e6 * took / tokens, speeds[0]
 
 

@@ -7,7 +7,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,7 +16,11 @@ import pytest
 import draftproof as dp
 import serving
 from draftproof.request import Request
+from draftproof.server import bodies
+from draftproof.server.answers import Wanted
+from draftproof.server.events import Events
 from draftproof.server.job import Job
+from draftproof.server.pieces import Pieces
 from draftproof.server.settings import Limits, digest
 from draftproof.server.stream import Stream
 from fakes import request as make_request
@@ -87,18 +90,33 @@ def test_a_client_that_takes_nothing_is_one_that_left() -> None:
     async def silent() -> Any:
         await asyncio.sleep(60)
 
-    async def chunks() -> AsyncIterator[bytes]:
-        yield b"data: {}"
-
     async def main() -> list[Request]:
         ended: list[Request] = []
         asked = [make_request(0, [1, 2], max_tokens=5)]
-        stream = Stream(Job("a", asked, ended.extend), chunks(), stall=0.05)
-        await stream({"type": "http"}, silent, stuck)
+        job, pieces = Job("a", asked, ended.extend), Pieces(None)
+        wanted = Wanted(bodies.ChatBody(messages=[]), True, "tiny", pieces, "")
+        stream = Stream(Events(job, wanted), stall=0.05, keep_alive=60.0)
+        await stream({"type": "http", "draftproof": {"send": stuck}}, silent, stuck)
         await asyncio.sleep(0)
         return ended
 
     assert [request.key for request in asyncio.run(main())] == [0]
+
+
+def test_a_step_is_one_write_for_each_stream() -> None:
+    """However many of its texts moved: the system call is most of what a step costs."""
+    with Server(lambda: slowed(0.003)) as server:
+        with connected(server, {**LONG, "stream": True, "n": 3, "max_tokens": 40}) as client:
+            came = b""
+            while not came.endswith(b"0\r\n\r\n"):
+                came += client.recv(1 << 16)
+        sizes, rest = [], came.partition(b"\r\n\r\n")[2]
+        while rest:
+            size, _, rest = rest.partition(b"\r\n")
+            sizes.append(int(size, 16))
+            rest = rest[sizes[-1] + 2 :]
+    assert came.count(b"data: {") > 2 * len(sizes)
+    assert len(sizes) <= 40 + 5  # they begin a step or two apart
 
 
 def test_a_full_queue_says_when_to_come_again() -> None:

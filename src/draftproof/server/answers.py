@@ -35,7 +35,6 @@ class Wanted:
     echoes: Sequence[str] = ()
     silent: bool = False
     by_token: bool = False
-    keep_alive: float = 15.0
 
     @property
     def scored(self) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from draftproof.request import Request
 from draftproof.server import counted
 from draftproof.server.answers import Wanted, echoed
-from draftproof.server.chunks import ALIVE, DONE, Chunks
+from draftproof.server.chunks import DONE, Chunks
 from draftproof.server.job import Job
 from draftproof.server.progress import Fresh, Progress
 from draftproof.server.refusals import of_failure
@@ -62,30 +63,39 @@ class Choice:
         )
 
 
-async def events(job: Job, wanted: Wanted) -> AsyncIterator[bytes]:
-    """All of them; a text that fails ends the stream with OpenAI's error body."""
-    options = wanted.body.stream_options
-    with_usage = options is not None and options.include_usage
-    always = options is not None and options.continuous_usage_stats
-    chunks = Chunks(job.id, job.created, wanted.model, chat=wanted.chat, usage=with_usage)
-    choices = {
-        request.key: Choice(index, job, wanted, chunks)
-        for index, request in enumerate(job.requests)
-    }
-    for choice in choices.values():
-        for chunk in choice.opening():
-            yield chunk
-    async for request in job.news(wanted.keep_alive):
-        if request is None:
-            yield ALIVE
-        elif job.ended(request) and request.finish_reason == "error":
-            yield chunks.error(of_failure(request))
-            yield DONE
-            return
-        elif not (choice := choices[request.key]).done:  # else it was told twice
-            usage = wanted.usage(job) if always else None
-            for chunk in choice.news(job.ended(request), usage):
-                yield chunk
-    if with_usage:
-        yield chunks.last(wanted.usage(job))
-    yield DONE
+class Events:
+    """All of them, as bytes of all that is there at a time; a text that fails ends the stream with
+    OpenAI's error body."""
+
+    def __init__(self, job: Job, wanted: Wanted) -> None:
+        self.job, self._wanted, self.done = job, wanted, False
+        options = wanted.body.stream_options
+        self._with_usage = options is not None and options.include_usage
+        self._always = options is not None and options.continuous_usage_stats
+        named = {"chat": wanted.chat, "usage": self._with_usage}
+        self._chunks = Chunks(job.id, job.created, wanted.model, **named)
+        self._choices = {
+            request.key: Choice(index, job, wanted, self._chunks)
+            for index, request in enumerate(job.requests)
+        }
+
+    def opening(self) -> bytes:
+        """What is sent before anything is written."""
+        return b"".join(chunk for choice in self._choices.values() for chunk in choice.opening())
+
+    def of(self, moved: Sequence[Request]) -> bytes:
+        """Of all that moved since the last call."""
+        job, events = self.job, list[bytes]()
+        for request in moved:
+            if job.ended(request) and request.finish_reason == "error":
+                self.done = True
+                return b"".join([*events, self._chunks.error(of_failure(request)), DONE])
+            if not (choice := self._choices[request.key]).done:  # else it was told twice
+                usage = self._wanted.usage(job) if self._always else None
+                events += choice.news(job.ended(request), usage)
+        if job.done:
+            self.done = True
+            if self._with_usage:
+                events.append(self._chunks.last(self._wanted.usage(job)))
+            events.append(DONE)
+        return b"".join(events)

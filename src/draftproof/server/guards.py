@@ -38,7 +38,7 @@ class Guards:
         given = headers.get("x-request-id", "")
         known = given if given.isascii() and given.isprintable() and len(given) <= 128 else ""
         name = known or uuid.uuid4().hex
-        scope["draftproof"] = {"id": name, "key": "", "logged": False}
+        scope["draftproof"] = {"id": name, "key": "", "logged": False, "send": send}
 
         async def told(message: Message) -> None:
             nonlocal status

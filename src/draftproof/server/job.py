@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from draftproof.request import Request
 
@@ -27,8 +26,8 @@ class Job:
         self.created = int(time.time())
         self._abort = abort
         self._left = {request.key for request in requests}
-        self._moved: deque[Request] = deque()
-        self._bell = asyncio.Event()
+        self._moved: list[Request] = []
+        self._bell: asyncio.Future[None] | None = None  # of whoever waits for news
         self.told: dict[int, tuple[float, int]] = {}  # key -> when it wrote last, and tokens then
         self.then: Callable[[], object] = lambda: None  # called when all have ended
         self.about: dict[str, str] = {}  # of the call, for the log
@@ -55,26 +54,25 @@ class Job:
         if ended:
             self._left.discard(request.key)
         self._moved.append(request)
-        self._bell.set()
+        self.wake()
 
-    async def news(self, patience: float | None = None) -> AsyncIterator[Request | None]:
-        """Requests that moved, until all have ended; None where `patience` seconds brought none."""
-        while True:
-            while self._moved:
-                yield self._moved.popleft()
-            if self.done:
-                return
-            self._bell.clear()
-            try:
-                async with asyncio.timeout(patience):
-                    await self._bell.wait()
-            except TimeoutError:
-                yield None
+    def wake(self) -> None:
+        """Whoever waits for news has none, unless something moved."""
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    async def news(self) -> list[Request]:
+        """What moved since the last look, as soon as anything has; none where `wake` was called."""
+        if not self._moved:
+            self._bell = asyncio.get_running_loop().create_future()
+            await self._bell
+        moved, self._moved = self._moved, []
+        return moved
 
     async def finish(self) -> None:
         """Until all have ended."""
-        async for _ in self.news():
-            pass
+        while not self.done:
+            await self.news()
 
     def cancel(self) -> None:
         """Nobody waits for it any more: what still runs ends with the current step."""

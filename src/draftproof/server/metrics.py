@@ -70,6 +70,8 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self._of = {"model_name": model, "engine": "0"}
         self._llm: LLM | None = None
+        self._steps: list[tuple[int, float, float]] = []  # that are not counted yet
+        self._wrote: list[tuple[float | None, float, float, int]] = []
         seconds = {
             "time_to_first_token_seconds": ("From arrival to the first token.", FIRST),
             "inter_token_latency_seconds": ("Between two steps that wrote.", GAP),
@@ -174,17 +176,11 @@ class Metrics:
 
     def step(self, rows: int, seconds: float, foretold: float) -> None:
         """A step ran so many tokens in so long."""
-        self._spread["iteration_tokens_total"].observe(rows)
-        self._passes.inc(seconds)
-        self._foretold.inc(foretold)
+        self._steps.append((rows, seconds, foretold))
 
     def wrote(self, since: float | None, now: float, began: float, tokens: int) -> None:
         """A text got tokens, the ones before at `since`."""
-        self._count["generation_tokens"].inc(tokens)
-        if since is None:
-            self._spread["time_to_first_token_seconds"].observe(now - began)
-        else:
-            self._spread["inter_token_latency_seconds"].observe(now - since)
+        self._wrote.append((since, now, began, tokens))
 
     def rejected(self, limit: str) -> None:
         """A call found the queue full."""
@@ -192,6 +188,7 @@ class Metrics:
 
     def ended(self, request: Request) -> None:
         """A text has ended."""
+        self._settle()
         stats, params = request.stats, request.params
         reason = request.finish_reason if request.finish_reason in REASONS else "abort"
         self._ends.labels(**self._of, finished_reason=reason).inc()
@@ -242,7 +239,23 @@ class Metrics:
 
     def text(self) -> bytes:
         """As Prometheus reads it."""
+        self._settle()
         return generate_latest(self.registry)
+
+    def _settle(self) -> None:
+        """Count what steps have left: not between two passes, whose next one waits."""
+        for rows, seconds, foretold in self._steps:
+            self._spread["iteration_tokens_total"].observe(rows)
+            self._passes.inc(seconds)
+            self._foretold.inc(foretold)
+        for since, now, began, tokens in self._wrote:
+            self._count["generation_tokens"].inc(tokens)
+            if since is None:
+                self._spread["time_to_first_token_seconds"].observe(now - began)
+            else:
+                self._spread["inter_token_latency_seconds"].observe(now - since)
+        self._steps.clear()
+        self._wrote.clear()
 
     def _decided(self, request: Request) -> None:
         decisions = request.stats.decisions

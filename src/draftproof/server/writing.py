@@ -15,7 +15,7 @@ from draftproof.request import Request
 from draftproof.server import answers, sampled
 from draftproof.server.answers import Wanted
 from draftproof.server.bodies import Body, ChatBody, TextBody, Written, read
-from draftproof.server.events import events
+from draftproof.server.events import Events
 from draftproof.server.front import Front, unknown_model
 from draftproof.server.guards import body_of
 from draftproof.server.refusals import Refused, bad
@@ -129,12 +129,12 @@ async def answer(
         echoes=echoes,
         silent=body.max_tokens == 0,
         by_token=front.settings.chunk == "token",
-        keep_alive=front.settings.keep_alive,
     )
     job = front.begin(requests, chat, {"id": about["id"], "path": call.url.path})
     about["logged"] = True  # when it ends, with what it took
     if body.stream:
-        return Stream(job, events(job, wanted), front.settings.limits.stall)
+        settings = front.settings
+        return Stream(Events(job, wanted), settings.limits.stall, settings.keep_alive)
     if not await finished(job, call):
         return Response(status_code=GONE)
     failed(requests)

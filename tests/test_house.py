@@ -59,7 +59,7 @@ memory                  <- request runners.kv runners.rows | torch
 prefixes                <- request runners.rows
 scheduler               <- request memory prefixes runners.costs
 scoring                 <- tree request scheduler drafts runners.base
-drafts                  <- tree request writing rules sampling {RUN} scheduler {OFFER}
+drafts                  <- tree counts request writing rules sampling {RUN} scheduler {OFFER}
 engine                  <- tree verify writing request rules {RUN} drafting.base {STEP}
 profiles                <- tree {RUN} {KEPT} drafting.base proposers.auto methods | torch
 tuning tuning.*         <- * !server !server.* !cli !cli.* !bench !bench.* !training.* !demo.*

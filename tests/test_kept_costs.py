@@ -9,14 +9,16 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import draftproof as dp
 from draftproof import cli
+from draftproof.cli import info as command
 from draftproof.runners import costs, kept
 from draftproof.runners.costs import MOST, PassCosts
-from draftproof.runners.measuring import measure
+from draftproof.runners.measuring import measure, prepare
 from simulated import FLAT, STEEP, taught
 
 
@@ -85,6 +87,9 @@ def test_few_passes_are_not_kept(folder: Path) -> None:
         lambda text: json.dumps({"state": [1.0], "spread": [[1.0]]}),
         lambda text: text.replace('"state": [', '"state": [NaN, ', 1),
         lambda text: json.dumps({**json.loads(text), "state": [1e9] * len(costs.ROWS) + [1e9]}),
+        lambda text: json.dumps(
+            {**json.loads(text), "spread": (1e300 * np.eye(len(costs.ROWS) + 1)).tolist()}
+        ),
     ],
 )
 def test_a_damaged_file_is_made_anew(folder: Path, damage) -> None:
@@ -110,6 +115,44 @@ def test_without_a_place_to_write_nothing_is_lost_and_it_is_said_once(
     assert len(told) == 1 and "set XDG_CACHE_HOME" in str(told[0].message)
 
 
+def test_of_a_full_disk_nothing_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(json, "dump", full)
+    kept._tell.cache_clear()
+    with pytest.warns(UserWarning, match="No space left on device"):
+        ended(learn(Runner()))
+    assert [*folder.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"of": {}, "costs": {}}',
+        '{"of": {"model": "m"}, "costs": []}',
+        '{"of": 1, "costs": {"1": 1}}',
+        "OF {}",
+        'OF {"1": 0.0}',
+        'OF {"1": "x"}',
+        'OF {"1": NaN}',
+        'OF {"2": 1}',
+        'OF {"one": 1}',
+    ],
+)
+def test_what_is_kept_and_damaged_is_not_told(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True)
+    whole = json.dumps(dict.fromkeys(kept.OF, "x"))
+    if text.startswith("OF "):
+        text = f'{{"of": {whole}, "costs": {text[3:]}}}'
+    (folder / "damaged.json").write_text(text)
+    assert [*kept.listed()] == []
+    (folder / "other.json").write_text(f'{{"of": {whole}, "costs": {{"1": 1, "4": 2}}}}')
+    (found,) = kept.listed()
+    assert found["costs"] == {"1": 1, "4": 2} and "4: 2.00" in command._costs(found)[1]
+
+
 def test_a_real_process_keeps_them(folder: Path) -> None:
     code = (
         "import draftproof as dp\n"
@@ -128,12 +171,21 @@ def test_measuring_on_purpose_keeps_to_its_time_and_is_kept(folder: Path) -> Non
     llm = dp.LLM("bundled", speculate=None)
     now = iter(range(10**6))
     measured = PassCosts(9.0)
-    done = measure(llm.runner, measured, 400, lambda: float(next(now)))
+    done = measure(llm.runner, measured, 400, now=lambda: float(next(now)))
     rows = sum(each <= MOST for each in costs.ROWS)
     # Its clock moves by one with every look, thrice a pass: two rounds count, and not all of more.
     assert rows <= done == measured.passes <= 400 / 3
     assert measured.keep and measured.one == pytest.approx(1.0, rel=0.1)
+    slow = iter(range(0, 10**6, 2))  # a pass of four seconds: one that counts, and one before it
+    assert measure(llm.runner, PassCosts(9.0), 3, now=lambda: float(next(slow))) == 1
+    assert measure(llm.runner, PassCosts(9.0), 3, 2, lambda: 7.0) == 2 * rows  # it stands still
     assert llm.generate("def f(", dp.SamplingParams(max_tokens=4))[0].token_ids  # nothing is left
+
+
+def test_a_server_measures_before_it_is_ready_what_nobody_did(folder: Path) -> None:
+    with dp.LLM("bundled", speculate=None) as llm:
+        assert 0 < prepare(llm.runner) == costs.of(llm.runner).passes
+        assert prepare(llm.runner) == 0
 
 
 def test_info_tells_and_measures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

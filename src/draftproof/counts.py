@@ -20,6 +20,12 @@ class Share:
     offered: int = 0  # nodes
     used: int = 0  # of them, run by the target
     accepted: int = 0
+    failed: int = 0  # failures, and trees of which nothing or only a part can be used
+
+
+# Why no source was looked at in a step: the request wants none, has room for no draft, lost its
+# drafter, or makes a pass again whose drafts were to blame.
+OFF, LAST, FAILED, AGAIN = UNASKED = ("off", "last token", "failed", "again")
 
 
 @dataclass(slots=True)
@@ -41,6 +47,15 @@ class Decisions:
         if (found := self.sources.get(source)) is None:
             found = self.sources[source] = Share()
         return found
+
+    def plainly(self, why: str, steps: int = 1) -> None:
+        """So many steps are written plainly."""
+        self.plain_steps[why] = self.plain_steps.get(why, 0) + steps
+
+    @property
+    def unasked(self) -> int:
+        """Steps in which no source was looked at, so that nothing knows of them."""
+        return sum([self.plain_steps.get(why, 0) for why in UNASKED])
 
     @property
     def saved(self) -> float:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from draftproof.counts import AGAIN, FAILED, LAST, OFF
 from draftproof.drafting.adopting import adopt
-from draftproof.drafting.base import Proposer
+from draftproof.drafting.base import Proposer, alone
 from draftproof.request import Request
 from draftproof.rules import argmax_of
 from draftproof.runners.base import Output
@@ -79,8 +80,10 @@ class Drafts:
         reading: list[Request] = []
         for turn in turns:
             request = turn.request
-            if request.speculate is not False and self._drafts_for(request):
+            if not (why := self._unasked(request)):
                 (drafting if turn.whole else reading).append(request)
+            elif turn.whole:
+                request.decisions.plainly(why)
             request.again = False
         self._for_each(reading, self._read_along)
         self._drafting = bool(drafting)
@@ -91,8 +94,7 @@ class Drafts:
         trees: list[TokenTree | None] = []
         for turn in turns:
             tree = drafted.get(turn.request.key) or _root(turn)
-            # The bonus token needs a place too: no node may stand on the last position.
-            trees.append(tree.truncate(turn.request.room - 1) if turn.whole else None)
+            trees.append(_bounded(turn.request, tree) if turn.whole else None)
         return trees
 
     @property
@@ -145,10 +147,16 @@ class Drafts:
         except Exception as error:
             request.warnings.append(f"its drafter failed: {type(error).__name__}: {error}")
 
-    def _drafts_for(self, request: Request) -> bool:
-        if request.plain or request.again or request.room < 2:
-            return False
-        return request.speculate is True or request.speculate in self.names
+    def _unasked(self, request: Request) -> str:
+        """Why nothing is drafted for it in this step; "": it may be."""
+        wanted = request.speculate
+        if wanted is False or (wanted is not True and wanted not in self.names):
+            return OFF
+        if request.plain:
+            return FAILED
+        if request.again:
+            return AGAIN
+        return LAST if request.room < 2 else ""
 
     def _for_each(
         self, requests: Sequence[Request], call: Callable[[Sequence[Request]], None]
@@ -194,6 +202,12 @@ class Drafts:
         tree.check(request.tokens[-1], size)
         if size is not None and tree.laws is not None and tree.laws.shape[1] != size:
             raise ValueError(f"the tree's laws are not over the vocabulary of {size}")
+
+
+def _bounded(request: Request, tree: TokenTree) -> TokenTree:
+    """What of a tree may run: the bonus token needs a place too, and a request may want less."""
+    tree, most = tree.truncate(request.room - 1), request.params.max_draft_nodes
+    return tree if most is None else tree.bounded(most, alone(request))
 
 
 def _attended(turns: Sequence[Turn], rows: Sequence[int]) -> int:

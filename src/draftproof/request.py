@@ -203,6 +203,7 @@ class Request(Writing):
         self.mend()
         self.noise.forget(before=len(self.tokens))
         if written:
+            self.passes += 1
             self.stats.count(tree, path[:written], accepted, written)
 
     def mend(self) -> None:

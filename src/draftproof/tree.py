@@ -120,6 +120,20 @@ class TokenTree:
         kept = [i for i, depth in enumerate(depths) if depth <= max_depth]
         return self._part(kept, None if self.laws is None else self.laws[kept])
 
+    def bounded(self, nodes: int, by_depth: bool) -> TokenTree:
+        """The tree with at most so many drafted nodes (>= 0): the best, or the first, of them.
+
+        by_depth: only whole depths go, so the laws of the others stay true; else laws are lost.
+        """
+        if len(self.tokens) - 1 <= nodes:
+            return self
+        if by_depth:
+            counts = [sum(depth <= d for depth in self.depths) for d in range(max(self.depths))]
+            fits = [d for d, count in enumerate(counts) if count <= nodes + 1]
+            return self.truncate(max(fits, default=0))
+        whole = range(nodes + 1)
+        return self.best(nodes + 1) if self.scores is not None else self._part(whole, None)
+
     def below(self, vocabulary: int) -> TokenTree:
         """The tree without tokens that are no ids of such a vocabulary, and what hangs from them.
 

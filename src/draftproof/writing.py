@@ -125,6 +125,7 @@ class Writing:
         self.feedback: Feedback | None = None
         self.warnings: list[str] = []
         self.decisions = Decisions()
+        self.passes = 0  # of the target, that wrote
         self.together: Sequence[Writing] = ()  # all whose end somebody waits for at once
         self.speculate: bool | str = params.speculate  # may be changed between any two steps
         self.plain = False  # its drafter failed: one node per step from now on

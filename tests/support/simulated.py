@@ -242,6 +242,7 @@ def accept(request: Writing, tree: TokenTree, truth: list[int]) -> None:
         if not following or len(request.tokens) == len(truth):
             break
         path.append(following[0])
+    request.passes += 1
     request.feedback = Feedback(tree, path, {})
 
 

@@ -220,7 +220,8 @@ def _said(state: dict[str, Any], more: str = "") -> str:
 def _costs(found: dict[str, Any]) -> tuple[str, str]:
     """Seconds of a pass over one row, and how many of those it takes over more rows."""
     of, seconds = found["of"], {int(rows): each for rows, each in found["costs"].items()}
-    listed = ", ".join(f"{rows}: {seconds[rows] / seconds[1]:.2f}" for rows in ROWS)
+    shares = [(rows, seconds[rows] / seconds[1]) for rows in ROWS if rows in seconds]
+    listed = ", ".join(f"{rows}: {share:.2f}" for rows, share in shares)
     told = f"1 row {seconds[1] * 1e3:.3g} ms; {listed} of that ({found.get('from', 'kept')})"
     size = f", {found['weight_bytes'] / 1e6:.1f} MB of weights" if "weight_bytes" in found else ""
     return (

@@ -14,6 +14,7 @@ from typing import Any
 from draftproof import LLM, SamplingParams, memory
 from draftproof.cli import defaults, opening, sampling
 from draftproof.cli.chat import give_template
+from draftproof.runners import measuring
 
 logger = logging.getLogger("draftproof.server")
 
@@ -52,7 +53,7 @@ def run(given: SimpleNamespace) -> int:
     )
 
     def open() -> LLM:
-        return opening.load(
+        made = opening.load(
             given,
             tokenizer=tokenizer,
             speculate=speculate,
@@ -62,6 +63,9 @@ def run(given: SimpleNamespace) -> int:
             kv_memory=given.kv_memory,
             cache_weights=given.cache_weights,
         )
+        if made.engine.proposer is not None:  # nobody waits for a pass yet
+            measuring.prepare(made.runner)
+        return made
 
     with _logged(), running.listen(given.host, given.port) as bound:
         where = "http://{}:{}".format(*bound.getsockname()[:2])

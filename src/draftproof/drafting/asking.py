@@ -12,10 +12,10 @@ from functools import partial
 from draftproof.drafting import dear
 from draftproof.drafting.base import GoesOn, alone
 from draftproof.drafting.deepening import Deepening
-from draftproof.drafting.failing import check, give_up
+from draftproof.drafting.failing import check, give_up, too_large
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
-from draftproof.drafting.sources import Source
+from draftproof.drafting.sources import LARGEST, Source
 from draftproof.drafting.text import Text
 from draftproof.drafting.together import passed
 from draftproof.tree import TokenTree
@@ -63,12 +63,24 @@ class Asking:
             reading = [
                 text
                 for text in texts
-                if alone(text.request) or dear.reading_pays(number, source, text)
+                if text.may_ask(number, source.name)
+                and (alone(text.request) or dear.reading_pays(number, source, text))
             ]
             if reading:
-                source.drafter.read_along([text.request for text in reading])
-                for text in reading:
-                    text.read[number] = len(text.request.prompt)
+                self._read(number, reading)
+
+    def _read(self, number: int, texts: Sequence[Text]) -> None:
+        source = self.sources[number]
+
+        def read(some: Sequence[Text]) -> Sequence[None]:
+            source.drafter.read_along([text.request for text in some])
+            return [None] * len(some)
+
+        def stop(text: Text, error: Exception) -> None:
+            give_up(text, number, source, error)
+
+        for text, _ in passed(texts, read, stop):
+            text.read[number] = len(text.request.prompt)
 
     def propose(
         self,
@@ -104,6 +116,8 @@ class Asking:
                 text.failed.add(number)
                 source.drafter.release(request)
             if number not in text.failed:
+                if len(tree) - 1 > LARGEST:
+                    too_large(text, number, source, len(tree) - 1)
                 text.read[number] = len(request.tokens)
                 text.step.offered.append((number, tree))
         for text in texts:

@@ -54,20 +54,20 @@ class Control:
         self._usual = USUAL  # what asking brings a text of late
 
     def read_along(self, requests: Sequence[Writing]) -> None:
-        self.asking.read_along([self._text(request) for request in requests])
+        self.asking.read_along([self.text(request) for request in requests])
 
     def release(self, request: Writing) -> None:
         if (text := self._texts.pop(request, None)) is not None:
             self._usual += (text.hopes - self._usual) * LATEST
             for source, pause in zip(self.sources, text.pause, strict=True):
                 source.pause = pause
-            self.books.late += settle(text, self.sources, self.costs.one, self.rests.done + 1)
+            self.books.late += settle(text, self.sources, self.costs.one)
         self.fixed.release(request)
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         began, one, steps_done = self.clock(), self.costs.one, self.rests.end()
-        texts = [self._text(request) for request in requests]
-        won = sum([settle(text, self.sources, one, steps_done) for text in texts])
+        texts = [self.text(request) for request in requests]
+        won = sum([settle(text, self.sources, one) for text in texts])
         self.books.settle(won, steps_done)
         price = self.price = now(texts, self.costs, self.books.left)
         for text, each in zip(texts, weights(texts, self.objective, price.soon), strict=True):
@@ -128,7 +128,8 @@ class Control:
             tell(text, self.sources, one)
         return took, row * nodes + bother * len(texts)
 
-    def _text(self, request: Writing) -> Text:
+    def text(self, request: Writing) -> Text:
+        """What is known of it, begun where nothing is."""
         found = self._texts.get(request)
         if found is None:
             pauses = [source.pause for source in self.sources]

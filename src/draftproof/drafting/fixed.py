@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from draftproof.drafting.asking import Asking
 from draftproof.drafting.base import Partial
-from draftproof.drafting.sources import Source
+from draftproof.drafting.sources import LARGEST, Source
 from draftproof.drafting.text import Text
 from draftproof.drafting.weights import reason
 from draftproof.runners.costs import ROWS, shipped
@@ -78,12 +78,13 @@ class Fixed:
         if pick is None or not step.offered:
             return TokenTree.chain(request.tokens[-1:])
         number, depth = pick
-        tree = step.offered[-1][1].truncate(min(depth, request.room - 1))
-        if (most := request.params.max_draft_nodes) is not None:
-            while len(tree) - 1 > most:
-                tree = tree.truncate(max(tree.depths) - 1)
+        share, whole = request.decisions.share(self.sources[number].name), step.offered[-1][1]
+        tree = whole.truncate(min(depth, request.room - 1))
+        most = request.params.max_draft_nodes
+        tree = tree.bounded(LARGEST if most is None else min(most, LARGEST), by_depth=True)
         step.only, step.kept = number, [*range(len(tree))]
-        request.decisions.share(self.sources[number].name).used += len(tree) - 1
+        share.offered += len(whole) - 1
+        share.used += len(tree) - 1
         self._ran[request] = number, max(tree.depths)
         return tree
 

@@ -13,8 +13,10 @@ from draftproof.tree import TokenTree
 LEAST = 4  # nodes of a draft of which nothing was right of late
 
 
-def settle(text: Text, sources: Sequence[Source], one: float, steps: int = 1) -> float:
+def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     """Learn from the tokens written since the last step, or since several plain ones.
+
+    Those in which no source was looked at, because the request wanted none, are among them.
 
     Returns what it brought forward beyond a plain one, in passes over one row, glances paid.
     """
@@ -24,11 +26,13 @@ def settle(text: Text, sources: Sequence[Source], one: float, steps: int = 1) ->
     text.length, text.spent = text.length + len(written), 0.0
     if not written:  # its step is made again
         return 0.0
+    decisions = request.decisions
+    steps, text.passes = request.passes - text.passes, request.passes
+    unasked, text.unasked = decisions.unasked - text.unasked, decisions.unasked
     text.steps += steps
     ran = len(step.kept) > 1
     if step.only < 0:
         _learn(text, sources, written)
-    decisions = request.decisions
     names: list[str] = []
     for owner in step.owners(written, request.feedback) if ran else ():
         names.append(sources[owner].name)
@@ -36,8 +40,8 @@ def settle(text: Text, sources: Sequence[Source], one: float, steps: int = 1) ->
         sources[owner].brought(step.worth)
     decisions.by_token += names
     decisions.by_token += [""] * (len(written) - len(names))
-    if plain := steps - ran:
-        decisions.plain_steps[step.why] = decisions.plain_steps.get(step.why, 0) + plain
+    if plain := steps - unasked - ran:
+        decisions.plainly(step.why, plain)
     extra, text.glanced = step.extra + glanced, 0.0
     won = (len(written) - steps) * step.worth
     late = 1 - (1 - LATELY) ** steps

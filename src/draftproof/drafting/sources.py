@@ -23,7 +23,7 @@ FREE, FREE_OF_PASSES = 0.2, 0.03
 SOON = 4  # steps until a dear source is tried again, behind a success
 READ = 24.0  # tokens that a draft reads in the time of drafting one
 LOAN, SAVED = 4.0, 64.0  # passes over one row
-LARGEST = 256  # nodes of a tree that are looked at
+LARGEST = 256  # drafted tokens of a tree that are looked at
 
 Clock = Callable[[], float]
 
@@ -90,7 +90,7 @@ class Source:
         depths, scores, parents = tree.depths, tree.scores, tree.parents
         known: dict[tuple[float, int], float] = {}
         found, survivals = [1.0], [1.0]
-        for node in range(1, min(len(parents), LARGEST)):
+        for node in range(1, min(len(parents), LARGEST + 1)):
             before, chance = survivals[parents[node]], 0.0
             if before > least:
                 key = round(conditional(parents, scores, node), 3), depths[node]

@@ -35,6 +35,8 @@ class Text:
     spent: float = 0.0  # of what this step may cost more than a plain one
     deep: int = 6  # that free drafts are of use, by how deep they were right of late
     steps: int = 0
+    passes: int = 0  # of its request when it was last settled, and of them
+    unasked: int = 0  # those for which no source was looked at
     ask: int = 0  # the step at which sources are glanced at again,
     full: int = 0  # and the one at which they are asked whatever a glance tells
     guesses: list[tuple[int, TokenTree]] = field(default_factory=list)  # of the last glance,
@@ -49,10 +51,12 @@ class Text:
     recent: list[float] = field(init=False)
     ran: bool = False  # nodes of it, in its last step
     used: dict[int, int] = field(default_factory=dict)  # the last step that ran a source's node
-    failed: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)  # sources without which it goes on
+    crowded: set[int] = field(default_factory=set)  # and those whose drafts were too large
 
     def __post_init__(self) -> None:
         self.begin, self.hopes = self.length, self.brings
+        self.passes, self.unasked = self.request.passes, self.request.decisions.unasked
         # A source that did not pay for the texts before is not tried at once.
         self.due = [0 if pause <= SOON else pause for pause in self.pauses]
         self.pause = [*self.pauses]

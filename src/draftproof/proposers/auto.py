@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Drafter, Proposer
 from draftproof.drafting.control import Control
+from draftproof.drafting.failing import attempt
 from draftproof.drafting.sources import Clock, Source
 from draftproof.runners import costs
 from draftproof.runners.base import Load, Target
@@ -81,9 +83,11 @@ class Auto(Drafter):
         )
 
     def observe(self, request: Writing, position: int, hidden: Mapping[int, Tensor]) -> None:
-        for source in self.sources:
+        for number, source in enumerate(self.sources):
             if source.drafter.observes:
-                source.drafter.observe(request, position, hidden)
+                text = self.control.text(request)
+                call = partial(source.drafter.observe, request, position, hidden)
+                attempt(call, text, number, source)
 
     def read_along(self, requests: Sequence[Writing]) -> None:
         self.control.read_along(requests)
@@ -91,7 +95,10 @@ class Auto(Drafter):
     def release(self, request: Writing) -> None:
         self.control.release(request)
         for source in self.sources:
-            source.drafter.release(request)
+            try:  # whatever one of them does, the others let go
+                source.drafter.release(request)
+            except Exception as error:
+                request.warnings.append(f"{source.name} failed: {type(error).__name__}: {error}")
 
     def close(self) -> None:
         for source in self.sources:

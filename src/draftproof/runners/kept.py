@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 import warnings
@@ -21,6 +22,7 @@ from platformdirs import user_cache_path
 from draftproof import clock
 
 ENOUGH = 64  # passes that are worth to be kept
+OF = ("model", "runner", "precision", "processor", "threads", "version")
 
 
 class Learnt(Protocol):
@@ -63,9 +65,14 @@ def keep(costs: Learnt, runner: Any) -> None:
 def listed() -> Iterator[dict[str, Any]]:
     """What is kept: "of" (`description`) and "costs" (rows: seconds)."""
     for file in sorted(folder().glob("*.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        try:
             found = json.loads(file.read_text())
-            yield {"of": dict(found["of"]), "costs": dict(found["costs"])}
+            of = {name: found["of"][name] for name in OF}
+            costs = {str(int(rows)): float(each) for rows, each in found["costs"].items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # damaged: made anew by the next process that learns of the same
+        if "1" in costs and all(0 < each < math.inf for each in costs.values()):
+            yield {"of": of, "costs": costs}
 
 
 def description(runner: Any) -> dict[str, Any]:
@@ -73,26 +80,32 @@ def description(runner: Any) -> dict[str, Any]:
     config, device = runner.config, runner.device
     name = getattr(config, "_name_or_path", "") or config.model_type
     on_gpu = device.type == "cuda"
-    return {
-        "model": Path(str(name)).name,
-        "runner": runner.name,
-        "precision": runner.precision,
-        "processor": torch.cuda.get_device_name(device) if on_gpu else clock.processor(),
-        "threads": runner.threads or torch.get_num_threads(),
-        "version": metadata.version("draftproof"),
-    }
+    said = (
+        Path(str(name)).name,
+        runner.name,
+        runner.precision,
+        torch.cuda.get_device_name(device) if on_gpu else clock.processor(),
+        runner.threads or torch.get_num_threads(),
+        metadata.version("draftproof"),
+    )
+    return dict(zip(OF, said, strict=True))
 
 
 def _save(costs: Learnt, before: int, file: Path, of: dict[str, Any], process: int) -> None:
     if (costs.passes - before < ENOUGH and not costs.keep) or os.getpid() != process:
         return
+    made: str | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         # Another process may write the same file, or read it.
         with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
+            made = written.name
             json.dump({"of": of, **costs.learnt()}, written)
-        os.replace(written.name, file)
+        os.replace(made, file)
     except OSError as error:
+        if made is not None:  # a full disk holds what fitted
+            with suppress(OSError):
+                os.unlink(made)
         _tell(f"{error.strerror or error}: {file.parent}")
 
 

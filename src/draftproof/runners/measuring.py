@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from draftproof import clock
 from draftproof.runners.base import KEY, Target
-from draftproof.runners.costs import MOST, ROWS, PassCosts, pass_seconds, passes
+from draftproof.runners.costs import MOST, ROWS, PassCosts, of, pass_seconds, passes
 
 LONGEST = 3.0  # seconds of measuring
+ROUNDS = 8  # of measuring what will be learnt from all passes to come
 BEHIND = 64  # tokens that the passes attend to
 
 
@@ -17,32 +18,42 @@ def measure(
     runner: Target,
     costs: PassCosts,
     seconds: float = LONGEST,
+    rounds: int = 1000,
     now: Callable[[], float] = time.perf_counter,
 ) -> int:
     """Teach `costs` by passes over 1, 2, 3, 4, 6, 8, ... rows, in turn; how many there were.
 
-    Stops after so many seconds, and makes two passes over each number of rows even if that takes
-    longer; the first of them is not counted. Passes that the model has no room for are left out.
+    Stops after so many seconds or rounds, and makes one pass even if that takes longer. Not counted
+    are the first ones, over the most rows first, for at most a third of the time. Passes that the
+    model has no room for are left out.
     """
     behind = max(1, min(BEHIND, runner.max_length - MOST))
     sizes = [rows for rows in ROWS if rows <= MOST and behind + rows <= runner.max_length]
+    began, done = now(), 0
     over = passes(runner, behind)
-    began, rounds, done = now(), 0, 0
     try:
-        while rounds < 2 or now() - began < seconds:
-            for rows in clock.in_turn(sizes, rounds):
-                if rounds > 1 and now() - began >= seconds:
-                    break
+        for rows in reversed(sizes):
+            over(rows)()
+            if now() - began > seconds / 3:
+                break
+        while done < rounds * len(sizes):
+            for rows in clock.in_turn(sizes, done // len(sizes)):
+                if done and now() - began >= seconds:
+                    return done
                 started = now()
                 over(rows)()
-                if rounds:
-                    costs.observe(rows, rows * (behind + (rows + 1) // 2), now() - started)
-                    done += 1
-            rounds += 1
+                costs.observe(rows, rows * (behind + (rows + 1) // 2), now() - started)
+                done += 1
+        return done
     finally:
+        costs.keep = True
         runner.free(KEY)
-    costs.keep = True
-    return done
+
+
+def prepare(runner: Target, now: Callable[[], float] = time.perf_counter) -> int:
+    """Measure where no earlier process did, shortly; how many passes there were."""
+    known = of(runner)
+    return 0 if known.passes else measure(runner, known, LONGEST, ROUNDS, now)
 
 
 def check_gap(runner: Target, milliseconds: float) -> None:

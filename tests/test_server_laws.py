@@ -17,6 +17,7 @@ from draftproof.tree import TokenTree
 from laws import WARPED, exact_law, small
 from serving import Server, events
 
+pytestmark = pytest.mark.slow
 PROMPT, LENGTH = [1, 3], 3
 MANY = 200  # completions of a call
 
@@ -48,7 +49,10 @@ def counted(server: Server, seed: int, stream: bool, asked: dict[str, Any]) -> t
 
 def check(asked: dict[str, Any]) -> None:
     """Four calls at once, half of them streams."""
-    with Server(opened, Limits(queued=4 * MANY, n=MANY, texts=MANY)) as server, ThreadPoolExecutor(4) as pool:
+    with (
+        Server(opened, Limits(queued=4 * MANY, n=MANY, texts=MANY)) as server,
+        ThreadPoolExecutor(4) as pool,
+    ):
         calls = [pool.submit(counted, server, at, at % 2 > 0, asked) for at in range(4)]
         found = [call.result() for call in calls]
     assert all(accepted > MANY // 4 for _, accepted in found)

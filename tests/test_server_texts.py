@@ -70,6 +70,10 @@ def test_something_is_drafted_and_accepted(server: Server) -> None:
     found = answer["metrics"]["speculative_decoding"]
     assert found["num_accepted_draft_tokens"] == details["accepted_prediction_tokens"]
     assert sum(found["acceptance_histogram"]) == found["num_spec_steps"] > 0
+    asked = {"temperature": 0, "max_tokens": 40, "ignore_eos": True, "metrics": True}
+    asked |= {"stream": True, "stream_options": {"include_usage": True}}
+    *_, last = events(server.post("/v1/completions", prompt="abc", **asked).text)
+    assert not last["choices"] and last["metrics"] == answer["metrics"]  # where vLLM has them
     off = server.completion("abc", temperature=0, max_tokens=40, ignore_eos=True, speculative=False)
     assert off["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 0
     assert off["choices"][0]["text"] == answer["choices"][0]["text"]

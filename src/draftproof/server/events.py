@@ -87,5 +87,5 @@ async def events(job: Job, wanted: Wanted) -> AsyncIterator[bytes]:
             for chunk in choice.news(job.ended(request), usage):
                 yield chunk
     if with_usage:
-        yield chunks.last(wanted.usage(job))
+        yield chunks.last(wanted.usage(job), wanted.extra(job.requests))
     yield DONE

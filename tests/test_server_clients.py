@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 import draftproof as dp
 import serving
-from draftproof.server.settings import digest
+from draftproof.server.settings import DRAINING, Limits, digest
+from fakes import request as make_request
 from serving import NAME, Server
 
 
@@ -112,12 +114,110 @@ def test_leaving_a_stream(client: openai.OpenAI, server: Server) -> None:
         ({"temperature": -1}, openai.BadRequestError),
         ({"prompt": "a" * 1000}, openai.BadRequestError),
         ({"n": 1000}, openai.BadRequestError),
+        ({"best_of": 3}, openai.BadRequestError),
+        ({"prompt": "a" * (9 << 20)}, openai.APIStatusError),
     ],
 )
-def test_errors(client: openai.OpenAI, changes: Any, error: type[openai.APIStatusError]) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors(
+    client: openai.OpenAI, changes: Any, error: type[openai.APIStatusError], stream: bool
+) -> None:
+    asked = {"model": NAME, "prompt": "a", "max_tokens": 1, "stream": stream, **changes}
     with pytest.raises(error) as caught:
-        client.completions.create(**{"model": NAME, "prompt": "a", "max_tokens": 1, **changes})
-    assert caught.value.body["message"] in str(caught.value)  # type: ignore[index]
+        client.completions.create(**asked)
+    found = caught.value
+    assert found.body["message"] in str(found)  # type: ignore[index]
+    assert found.status_code == (413 if error is openai.APIStatusError else found.status_code)
+    assert found.param in (*changes, None) and found.request_id
+
+
+def test_what_is_not_there_yet(client: openai.OpenAI) -> None:
+    """Each as the package sends it; the error names the parameter."""
+    schema = {"name": "a", "schema": {"type": "object"}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    for name, value in {
+        "tools": [tool],
+        "response_format": {"type": "json_schema", "json_schema": schema},
+        "prediction": {"type": "content", "content": "a"},
+    }.items():
+        asked: Any = {"model": NAME, "messages": MESSAGES, name: value}
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(**asked)
+        assert caught.value.param == name and caught.value.type == "invalid_request_error"
+
+
+def test_a_stream_that_fails(client: openai.OpenAI, server: Server) -> None:
+    """An error behind the first chunks is an exception of the package, in the middle."""
+    asked: Any = {"model": NAME, "messages": MESSAGES, "max_tokens": 5, "stream": True}
+    bans = {"bad_token_ids": list(range(server.front.llm.intake.vocabulary))}
+    with pytest.raises(openai.APIError, match="no token") as caught:
+        list(client.chat.completions.create(**asked, extra_body=bans))
+    assert not isinstance(caught.value, openai.APIStatusError)
+
+
+def test_a_full_queue_is_tried_again() -> None:
+    with Server(limits=Limits(queued=0)) as server:
+        admission, other = server.front.admission, make_request(-1, [1])
+        admission.places, admission._seconds = 1, 0.1
+        admission.enter([other])
+        base: Any = {"base_url": f"{server.url}/v1", "api_key": "any"}
+        asked: Any = {"model": NAME, "prompt": "a", "max_tokens": 1}
+        with openai.OpenAI(**base, max_retries=0) as client:
+            with pytest.raises(openai.RateLimitError) as caught:
+                client.completions.create(**asked)
+            assert int(caught.value.response.headers["retry-after"]) >= 1
+        later = server.loop.call_later, 0.3, admission.leave, other
+        server.loop.call_soon_threadsafe(*later)
+        with openai.OpenAI(**base, max_retries=3) as client:
+            assert client.completions.create(**asked).choices
+
+
+def test_while_it_ends_and_behind_that() -> None:
+    server = Server()
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+    with client:
+        with server:
+            server.front.admission.state = DRAINING
+            with pytest.raises(openai.InternalServerError) as caught:
+                client.completions.create(model=NAME, prompt="a", max_tokens=1)
+            assert caught.value.status_code == 503
+        with pytest.raises(openai.APIConnectionError):
+            client.models.list()
+
+
+def test_the_asynchronous_client(server: Server, plain: dp.LLM) -> None:
+    """Its helper for streams puts together what `create` would answer."""
+    asked: Any = {"model": NAME, "messages": MESSAGES, "temperature": 0.8, "max_tokens": 12}
+    asked |= {"logprobs": True, "top_logprobs": 2}
+    params = [dp.SamplingParams(temperature=0.8, seed=seed, max_tokens=12) for seed in range(8)]
+
+    async def main() -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="sesame") as client:
+
+            async def ask(seed: int) -> Any:
+                if seed % 2:
+                    return await client.chat.completions.create(**asked, seed=seed)
+                async with client.chat.completions.stream(**asked, seed=seed) as stream:
+                    try:
+                        return await stream.get_final_completion()
+                    except openai.LengthFinishReasonError as full:  # it wants whole objects
+                        return full.completion
+
+            return await asyncio.gather(*map(ask, range(8)))
+
+    for answer, each in zip(asyncio.run(main()), params, strict=True):
+        (choice,), (own,) = answer.choices, plain.chat(MESSAGES, each)
+        assert (choice.message.content, choice.finish_reason) == (own.text, own.finish_reason)
+        assert len(choice.logprobs.content) == len(own.token_ids)
+        assert all(len(entry.top_logprobs) == 2 for entry in choice.logprobs.content)
+
+
+def test_a_client_that_has_no_more_time(client: openai.OpenAI, server: Server) -> None:
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.05).completions.create(
+            model=NAME, prompt="abc", max_tokens=380, n=8, extra_body={"ignore_eos": True}
+        )
+    assert server.idle()
 
 
 def test_a_wrong_key(server: Server) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 import draftproof as dp
 import serving
-from serving import Server, events
+from draftproof.runners.rows import FIRST_SLOTS
+from serving import CONTEXT, Server, events
 
 PROMPTS = ["abc", "hello there, ", "def f(x):\n    return x\n", "aaaa" * 20]
 SAMPLED: list[dict[str, Any]] = [
@@ -69,6 +70,10 @@ def test_something_is_drafted_and_accepted(server: Server) -> None:
     found = answer["metrics"]["speculative_decoding"]
     assert found["num_accepted_draft_tokens"] == details["accepted_prediction_tokens"]
     assert sum(found["acceptance_histogram"]) == found["num_spec_steps"] > 0
+    asked = {"temperature": 0, "max_tokens": 40, "ignore_eos": True, "metrics": True}
+    asked |= {"stream": True, "stream_options": {"include_usage": True}}
+    *_, last = events(server.post("/v1/completions", prompt="abc", **asked).text)
+    assert not last["choices"] and last["metrics"] == answer["metrics"]  # where vLLM has them
     off = server.completion("abc", temperature=0, max_tokens=40, ignore_eos=True, speculative=False)
     assert off["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 0
     assert off["choices"][0]["text"] == answer["choices"][0]["text"]
@@ -171,3 +176,26 @@ def test_details_add_up(server: Server) -> None:
     assert len(drafted) == sum(step["accepted"] for step in found["steps"]) > 5
     assert {token["source"] for token in drafted} == {"draft"}
     assert all(t["source"] == "target" for t in found["tokens"] if not t["depth"])
+
+
+def test_a_text_that_memory_ends_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftproof.memory.OPEN", 100)
+
+    def narrow() -> dp.LLM:
+        made = serving.llm(speculate=None, kv_memory="auto")
+        made.memory.total = FIRST_SLOTS * made.memory.slot_bytes
+        return made
+
+    messages = [{"role": "user", "content": "hi"}]
+    body = {"messages": messages, "temperature": 0, "ignore_eos": True, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    with Server(narrow) as server:
+        open_ended, last = [
+            [*events(server.post("/v1/chat/completions", **body, **more).text)]
+            for more in ({}, {"max_tokens": 100})
+        ]
+    usage = open_ended[-1]["usage"]
+    assert usage["limited_by"] == "memory" and 100 < usage["total_tokens"] < CONTEXT - 64
+    assert open_ended[-2]["choices"][0]["finish_reason"] == "length"
+    assert "no memory" in str(open_ended[-2]["warnings"])
+    assert last[-1]["usage"]["completion_tokens"] == 100 and "limited_by" not in last[-1]["usage"]

@@ -107,10 +107,12 @@ class Memory:
         slots = _whole(min(request.max_length + OPEN, longest) + NODES)
         warning = f"no memory for keys and values of more than {request.max_length} tokens"
         if not self._claim(request.key, slots, self.total):
-            if warning not in request.warnings:
+            if not request.starved:
+                request.starved = True
                 request.warnings.append(warning)
             return
-        if warning in request.warnings:
+        if request.starved:
+            request.starved = False
             request.warnings.remove(warning)
         request.max_length = min(slots - NODES, longest)
         if request.max_length == longest:

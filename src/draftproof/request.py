@@ -97,6 +97,7 @@ class Request(Writing):
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.fault: BaseException | None = None  # what `error` says
+        self.starved = False  # there is no memory behind `max_length`
         self.again = False  # a row was not finite beside drafts: the next step goes without any
         self.torn = False  # in the middle of writing a token
         self.added = False  # to an engine

@@ -65,9 +65,9 @@ class Chunks:
         ]
         return b"".join(parts)
 
-    def last(self, usage: dict[str, Any]) -> bytes:
-        """The chunk without choices."""
-        return self._head + b"]" + self._end(usage)
+    def last(self, usage: dict[str, Any], more: dict[str, Any]) -> bytes:
+        """The chunk without choices. more: further fields, of all choices together."""
+        return self._head + b"]" + _fields(more) + self._end(usage)
 
     def error(self, refused: Refused) -> bytes:
         return b"data: " + refused.body + b"\n\n"

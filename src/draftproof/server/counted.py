@@ -12,12 +12,16 @@ from draftproof.request import Request
 
 
 def usage(requests: Sequence[Request], silent: bool = False) -> dict[str, Any]:
-    """Of all choices of an answer; each prompt counts once. silent: what was written does not."""
+    """Of all choices of an answer; each prompt counts once. silent: what was written does not.
+
+    `limited_by` is there where a text had to end because there was no memory for more of it.
+    """
     prompts = [request for request in requests if request.index == 0]
     read = sum(len(each.prompt) for each in prompts)
     wrote = 0 if silent else sum(request.stats.tokens for request in requests)
     accepted = sum(request.stats.accepted for request in requests)
     drafted = sum(request.stats.drafted for request in requests)
+    starved = any(each.starved and each.finish_reason == "length" for each in requests)
     return {
         "prompt_tokens": read,
         "completion_tokens": wrote,
@@ -27,6 +31,7 @@ def usage(requests: Sequence[Request], silent: bool = False) -> dict[str, Any]:
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": drafted - accepted,
         },
+        **({"limited_by": "memory"} if starved else {}),
     }
 
 

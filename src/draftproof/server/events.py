@@ -96,6 +96,8 @@ class Events:
         if job.done:
             self.done = True
             if self._with_usage:
-                events.append(self._chunks.last(self._wanted.usage(job)))
+                events.append(
+                    self._chunks.last(self._wanted.usage(job), self._wanted.extra(job.requests))
+                )
             events.append(DONE)
         return b"".join(events)

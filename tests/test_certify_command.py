@@ -94,7 +94,8 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str, capsys: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("plant", "rule"), [(wrong_row, "coupled"), (not_rolled_back, "rejection")]
+    ("plant", "rule"),
+    [(wrong_row, "coupled"), pytest.param(not_rolled_back, "rejection", marks=pytest.mark.slow)],
 )
 def test_a_script_shows_the_defect(
     plant: Callable[[pytest.MonkeyPatch], None],

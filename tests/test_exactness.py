@@ -110,7 +110,7 @@ def check_coupled(name: str, case: str, method: str, seed: int = 7) -> None:
     assert tuple(tuple(out.token_ids) for out in outs) == plain(name, case, seed)
 
 
-@pytest.mark.parametrize("method", ["draft", "both"])
+@pytest.mark.parametrize("method", [pytest.param("draft", marks=pytest.mark.slow), "both"])
 @pytest.mark.parametrize("case", SAMPLED)
 def test_drafts_do_not_change_a_sampled_token(case: str, method: str) -> None:
     check_coupled("llama", case, method)

@@ -180,7 +180,7 @@ def coarser(tokenizer: Any, share: float) -> Any:
     return Fast(tokenizer_object=made, bos_token=tokenizer.bos_token)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.5])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_a_trained_pair_with_two_tokenizers(temperature: float) -> None:
     (model, tokenizer), (small, own) = bundled("target"), bundled("draft")
     order = permutation(8192)

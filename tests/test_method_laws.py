@@ -129,8 +129,16 @@ def test_typical_acceptance_is_that_of_the_paper(tree: TokenTree, data: st.DataO
     assert bonus == int(p[path[-1]].argmax())
 
 
-@pytest.mark.parametrize("rule", ["coupled", "rejection"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "rule"),
+    [
+        pytest.param(
+            method, rule, marks=[pytest.mark.slow] * (rule == "coupled" and "staged" in method)
+        )
+        for method in METHODS
+        for rule in ("coupled", "rejection")
+    ],
+)
 def test_counters_are_those_of_the_trace(
     method: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,16 +27,29 @@ from method_prompts import GREEDY, PROMPTS, SAMPLED, plain, texts, told, written
 
 NAMES = ("llama", "qwen3", "gemma3")
 DEEP = ("specinfer", "staged twice")  # many passes of drafts: every model with them takes long
+
+
+def often(name: str, method: str, kind: str) -> bool:
+    """Whether it runs with the fast tests: all of one model, and each method once on the others."""
+    return name == "llama" or (method not in DEEP and (name == "qwen3") == (kind == "sampled"))
+
+
 EACH = [
-    pytest.param(name, method, marks=[pytest.mark.slow] * (method in DEEP and name != "llama"))
+    pytest.param(
+        name,
+        method,
+        params,
+        marks=[pytest.mark.slow] * (not often(name, method, kind)),
+        id=f"{name}-{method}-{kind}",
+    )
     for name in NAMES
     for method in METHODS
+    for kind, params in (("greedy", GREEDY), ("sampled", SAMPLED))
 ]
 OFTEN = [pytest.param(name, marks=() if name == "llama" else pytest.mark.slow) for name in NAMES]
 
 
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize(("name", "method"), EACH)
+@pytest.mark.parametrize(("name", "method", "params"), EACH)
 def test_tokens_are_those_of_plain_decoding(
     name: str, method: str, params: dp.SamplingParams
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price, allot
 from draftproof.runners.costs import ROWS, PassCosts
+from draftproof.runners.slices import LEAST
 from draftproof.tree import TokenTree
 
 ONE = 0.02
@@ -59,7 +60,9 @@ def test_a_slice_is_the_largest_whose_pass_keeps_writers_waiting_no_longer(
     assert costs.seconds(4 + found + 1, (found + 1) ** 2 / 2) > limit
     assert slices.tokens(4, 100_000, 512) < found  # what is read already is attended to
     assert slices.tokens(4, 0, 512, seconds=2 * costs.seconds(4)) < found
-    assert slices.tokens(4, 0, 512, seconds=costs.one / 10) == 16  # or the prompt would never end
+    assert (
+        slices.tokens(4, 0, 512, seconds=costs.one / 10) == LEAST
+    )  # or the prompt would never end
     assert slices.tokens(4, 0, 5) == 5
 
 
@@ -76,6 +79,12 @@ def test_passes_that_turn_out_dearer_get_smaller_slices(costs: PassCosts) -> Non
     took = read(costs, 0, dearer=1.6)
     assert costs.slices.tokens(WRITERS, 0, 512) < 0.8 * usual
     assert max(took[20:]) < LIMIT * 1.1 < max(took[:3])
+
+
+def test_where_the_slice_cannot_give_way_nothing_is_drafted(costs: PassCosts) -> None:
+    assert costs.slices.tokens(WRITERS, 500_000, 512) == LEAST
+    costs.plan(WRITERS + LEAST, 500_000 * LEAST, WRITERS)
+    assert costs.slices.room == 0
 
 
 def test_only_a_pass_with_a_slice_has_a_limit(costs: PassCosts) -> None:

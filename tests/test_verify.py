@@ -238,7 +238,7 @@ class Replayed(random.Random):
         return torch.rand((), generator=self.generator, dtype=torch.float64).item()
 
 
-def counted(case, n=8000, with_laws=True, shared=0):
+def counted(case, n=5000, with_laws=True, shared=0):
     """The first tokens of n runs of the step loop.
 
     shared > 0 (wrong): both start from one seed in each step, the draft with number `shared`.

@@ -212,7 +212,7 @@ def _bounded(request: Request, tree: TokenTree) -> TokenTree:
 
 def _attended(turns: Sequence[Turn], rows: Sequence[int]) -> int:
     """Tokens that the rows of a pass attend to, in all."""
-    return sum([n * len(turn.request.tokens) for n, turn in zip(rows, turns, strict=True)])
+    return sum([n * turn.at + n * (n + 1) // 2 for n, turn in zip(rows, turns, strict=True)])
 
 
 def _root(turn: Turn) -> TokenTree:

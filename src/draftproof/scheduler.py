@@ -23,9 +23,13 @@ SCORED = 128  # of them, where each has a row of logits
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request in one step: its uncached committed tokens, and whether they are all."""
+    """One request in one step: its uncached committed tokens, and whether they are all.
+
+    at: tokens that are cached, behind which `new` stands.
+    """
 
     request: Request
+    at: int
     new: list[int]
     whole: bool  # everything before the last token is cached or in `new`: a tree may follow
 
@@ -116,7 +120,7 @@ class Scheduler:
                 scored -= share
             if share or not left:
                 whole = share == left and not (request.scores and left)
-                turns.append(Turn(request, request.tokens[at : at + share], whole))
+                turns.append(Turn(request, at, request.tokens[at : at + share], whole))
         return turns
 
     def _admit(self, cached: Callable[[int], int], begin: Callable[[Request], None]) -> None:

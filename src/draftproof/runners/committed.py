@@ -55,6 +55,7 @@ class Committed:
 
     def begin(self, key: int, tokens: Sequence[int], salt: str = "") -> None:
         """Begin with what a key of this salt, earlier or running, has of `tokens` but the last."""
+        self._rows.prompts[key] = len(tokens)
         known = key in self._tokens or key in self._rows.rows  # a draft that failed begins again
         if not self.prefix_cache or known:
             return

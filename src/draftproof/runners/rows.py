@@ -51,6 +51,7 @@ class Rows:
         self.rows: dict[int, int] = {}  # key -> row
         self.lengths: dict[int, int] = {}  # key -> committed tokens
         self.limits: dict[int, int] = {}  # key -> slots that its row is made with, once for all
+        self.prompts: dict[int, int] = {}  # key -> tokens that are known to come
         self._parked: dict[int, Parked] = {}  # row -> what it holds for nobody, oldest first
 
     def row_of(self, key: int) -> int:
@@ -81,6 +82,7 @@ class Rows:
 
     def release(self, key: int, tokens: array[int] | None = None, salt: str = "") -> None:
         """Forget `key`; `tokens`, the committed ones, let a later key of `salt` `adopt` its row."""
+        self.prompts.pop(key, None)
         length, row = self.lengths.pop(key, 0), self.rows.pop(key, None)
         if row is None:
             return
@@ -125,6 +127,7 @@ class Rows:
     def hand_over(self, key: int, heir: int, length: int) -> None:
         """The row of `key` becomes that of `heir`, who is new, up to `length` tokens."""
         assert heir not in self.rows and 0 <= length <= self.lengths[key]
+        self.prompts.pop(key, None)
         del self.lengths[key]
         self.lengths.pop(heir, None)
         row = self.rows.pop(key)
@@ -169,15 +172,20 @@ class Rows:
     def size(self, key: int, have: int, wanted: int, most: int) -> int:
         """Slots that the row of `key` is to have when `wanted` are needed: its limit, if any.
 
-        A tree may need more than the limit, as its nodes lie side by side.
+        A tree may need more than the limit, as its nodes lie side by side. Where there is none, a
+        long prompt has room at once, and its answer some: growing copies what was read, and
+        everybody waits for it.
         """
-        limit = self.limits.get(key)
-        return grown(have, wanted, most) if limit is None else max(wanted, min(limit, most))
+        limit, prompt = self.limits.get(key), self.prompts.get(key, 0)
+        if limit is not None:
+            return max(wanted, min(limit, most))
+        return grown(have, max(wanted, min(prompt + prompt // 4, most)), most)
 
     def check(self, keys: Collection[int]) -> None:
         """Every row is one key's, or parked, or free; no key is known but `keys`."""
         assert self.rows.keys() <= set(keys), "a row is held for a key that has ended"
         assert self.lengths.keys() <= set(keys), "a length is held for a key that has ended"
+        assert self.prompts.keys() <= set(keys), "a prompt is held of a key that has ended"
         taken = [*self.rows.values(), *self._parked]
         assert len(taken) == len(set(taken)), "a row is held twice"
         assert set(taken) <= set(range(self.max_rows)), "a row is held that there is not"

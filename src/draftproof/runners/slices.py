@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-GAP, LEAST = 4.0, 16  # passes of the writers that one with a slice takes; tokens of a slice
+GAP, LEAST = 4.0, 8  # passes of the writers that one with a slice takes; tokens of a slice
 APART = 2.0  # mean deviations that a pass may turn out dearer and still keep the limit
 LATEST = 0.1  # weight of the last such pass in what is known of how they turn out
 
@@ -35,7 +35,7 @@ class Slices:
         self._costs = costs
         self._next: float | None = None  # as `_limit`, of the pass that is not yet planned
         self._limit: float | None = None  # seconds of the planned pass; None: it has no slice
-        self._writers, self._drafted = 0, 0  # of that pass; of the last one with a slice
+        self._free, self._drafted = 0, 0  # nodes of that pass; those of the last one with a slice
         self._over, self._apart = 0.0, 0.0  # logarithm of taken over expected, and its deviation
 
     def tokens(self, writers: int, behind: int, most: int, seconds: float | None = None) -> int:
@@ -45,7 +45,6 @@ class Slices:
         `GAP` times as long as the writers' own. At least `LEAST`, or the prompt would never end.
         Drafts keep what they took last and may take some more, up to half of it.
         """
-        self._writers = writers
         own = self._costs.seconds(writers)
         limit = self._next = GAP * own if seconds is None else seconds
         low, high = min(LEAST, most), most + self._drafted
@@ -56,6 +55,7 @@ class Slices:
             else:
                 low = rows
         drafted = min(self._drafted + writers, low // 2) if self._drafted else 0
+        self._free = writers if low > LEAST else 0
         return max(min(low - drafted, most), min(LEAST, most))
 
     def plan(self) -> None:
@@ -66,13 +66,13 @@ class Slices:
     def room(self) -> int | None:
         """Nodes that the planned pass may run besides; None: any number.
 
-        At least one for each writer: where none was drafted the slice has taken all the time, and
-        leaves it to them in the next pass.
+        One for each writer at least, if the slice can give way: where none was drafted it has taken
+        all the time, and leaves it to them in the next pass.
         """
         if self._limit is None:
             return None
         rows, attended = self._costs.rows, self._costs.attended
-        nodes, most = self._writers, self._drafted + self._writers
+        nodes, most = self._free, self._drafted + self._free
         while nodes < most and self._takes(rows + nodes + 1, attended) <= self._limit:
             nodes += 1
         return nodes

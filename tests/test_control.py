@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from draftproof.drafting.text import Text
-from draftproof.drafting.weights import weights
+from draftproof.drafting.weights import by_row, weights
 from draftproof.proposers.auto import Auto
 from draftproof.runners.costs import ROWS, PassCosts
 from simulated import (
@@ -249,3 +249,11 @@ def test_a_text_counts_less_while_others_that_end_with_it_are_read() -> None:
     assert weights([first, second], "throughput", 4)[1] > 1.5
     requests[2].together = ()
     assert weights([Text(requests[2], 2, [4], 0.0)], "throughput", 4) == [1.0]
+
+
+def test_what_a_row_alone_makes_dearer() -> None:
+    """A text that ends sooner saves its rows: all of what it takes, or nothing."""
+    assert by_row([0, 1, 1, 1, 1], 4) == 0.0
+    assert by_row([0, 1, 2, 3, 4], 4) == by_row([0, 1, 2, 3, 4], 9) == pytest.approx(1.0)
+    assert by_row([0, 1, 1.5, 2.0, 2.5], 4) == pytest.approx(0.8)
+    assert by_row([0, 1, 2], 1) == 0.0

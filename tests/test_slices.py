@@ -60,9 +60,7 @@ def test_a_slice_is_the_largest_whose_pass_keeps_writers_waiting_no_longer(
     assert costs.seconds(4 + found + 1, (found + 1) ** 2 / 2) > limit
     assert slices.tokens(4, 100_000, 512) < found  # what is read already is attended to
     assert slices.tokens(4, 0, 512, seconds=2 * costs.seconds(4)) < found
-    assert (
-        slices.tokens(4, 0, 512, seconds=costs.one / 10) == LEAST
-    )  # or the prompt would never end
+    assert slices.tokens(4, 0, 512, seconds=costs.one / 10) == LEAST  # else it would never end
     assert slices.tokens(4, 0, 5) == 5
 
 

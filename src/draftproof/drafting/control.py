@@ -24,7 +24,7 @@ from draftproof.drafting.settling import planned, settle
 from draftproof.drafting.sources import Clock, Source
 from draftproof.drafting.telling import tell
 from draftproof.drafting.text import Text
-from draftproof.drafting.weights import reason, weights
+from draftproof.drafting.weights import by_row, reason, weights
 from draftproof.runners.costs import PassCosts
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -70,7 +70,9 @@ class Control:
         won = sum([settle(text, self.sources, one) for text in texts])
         self.books.settle(won, steps_done)
         price = self.price = now(texts, self.costs, self.books.left)
-        for text, each in zip(texts, weights(texts, self.objective, price.soon), strict=True):
+        own = by_row(price.known, price.soon)
+        counted = weights(texts, self.objective, price.soon, own)
+        for text, each in zip(texts, counted, strict=True):
             step = text.step
             step.unit, step.texts = price.unit, len(texts)
             step.weight, step.worth = each, each * price.token

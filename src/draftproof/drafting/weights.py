@@ -10,15 +10,23 @@ LATENESS = 16  # how much more a token counts of a text that is later than the o
 SURE = 32  # steps after which the pace of a text counts as much as that of all
 
 
-def weights(texts: Sequence[Text], objective: str, running: int) -> list[float]:
+def by_row(curve: Sequence[float], texts: int) -> float:
+    """Part of what a plain token takes that its row alone makes dearer: 0 on a flat curve of costs,
+    where only the last text to end saves passes, and 1 where every row takes as long.
+    """
+    rows = min(texts, len(curve) - 1)
+    return (1 - curve[1] / curve[rows]) * rows / (rows - 1) if rows > 1 else 0.0
+
+
+def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.0) -> list[float]:
     """What a token of each text counts, 1 on average.
 
     Texts that are written together are done when the last of them is, so a token of the one with
     most left to write counts most, those included whose prompts are still being read, unless others
-    of them wait for a place. Under "latency", and where nobody waits for several at once, all
-    tokens count alike.
+    of them wait for a place. But a text that ends sooner leaves the others passes of a row less.
+    Under "latency", and where nobody waits for several at once, all tokens count alike.
 
-    running: requests that have a place.
+    running: requests that have a place. own: see `by_row`.
     """
     found = [1.0] * len(texts)
     if objective == "latency":
@@ -42,7 +50,7 @@ def weights(texts: Sequence[Text], objective: str, running: int) -> list[float]:
         left += [room / usual for room in unread]
         late = [(each / max(left)) ** LATENESS for each in left]
         for at, each in zip(members, late, strict=False):
-            found[at] = each * len(late) / sum(late)
+            found[at] = own + (1 - own) * each * len(late) / sum(late)
     return found
 
 

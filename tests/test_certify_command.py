@@ -56,6 +56,7 @@ def test_merged_methods_are_certified(capsys: Any) -> None:
     assert [*drafted] == ["ngram+draft", "ngram"] and drafted["ngram+draft"] > drafted["ngram"]
 
 
+@pytest.mark.slow
 def test_near_ties_have_a_code_of_their_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_script_shows_the_defect(
     assert capsys.readouterr().out.count("nothing differs") == 3
 
 
+@pytest.mark.slow
 def test_a_script_shows_a_false_law(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:

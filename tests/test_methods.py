@@ -46,6 +46,7 @@ EACH = [
     for method in METHODS
     for kind, params in (("greedy", GREEDY), ("sampled", SAMPLED))
 ]
+SHALLOW = [pytest.param(each, marks=[pytest.mark.slow] * (each in DEEP)) for each in METHODS]
 OFTEN = [pytest.param(name, marks=() if name == "llama" else pytest.mark.slow) for name in NAMES]
 
 
@@ -118,7 +119,7 @@ KINDS = {
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "sampled")) for kind in KINDS]
 )
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SHALLOW)
 @pytest.mark.parametrize("name", OFTEN)
 def test_an_end_at_every_position(name: str, method: str, kind: str) -> None:
     """A stop token, or the last token there is room for, anywhere in a block."""
@@ -149,7 +150,7 @@ def two_letters() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SHALLOW)
 @pytest.mark.parametrize("name", OFTEN)
 def test_a_stop_string_across_tokens(name: str, method: str) -> None:
     """It begins within one token and ends within the next."""

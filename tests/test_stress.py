@@ -31,9 +31,12 @@ def seen(counts: dict[str, int]) -> None:
         assert counts.get(what, 0) > 0, counts
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize(
-    ("seconds", "seed"), [(4, 0), pytest.param(300, 1, marks=pytest.mark.slow)]
+    ("runner", "seconds", "seed"),
+    [
+        ("native", 4, 0),
+        *(pytest.param(runner, 300, 1, marks=pytest.mark.slow) for runner in RUNNERS),
+    ],
 )
 def test_everything_at_once(runner: str, seconds: float, seed: int) -> None:
     if runner == "native" and native.found() is None:

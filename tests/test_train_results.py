@@ -20,6 +20,7 @@ from draftproof.training.jobs import job, medusa, served
 from training_folders import QUICK, SIZES, TWO, provenance_of
 
 
+@pytest.mark.slow
 def test_without_steps_there_are_at_least_300(train: Any, folder: Path, tmp_path: Path) -> None:
     few = tmp_path / "few.txt"
     few.write_text("x = 1\ny = 2\nprint(x, y, x + y, x - y, x * y, x / y)\n")

@@ -83,6 +83,7 @@ def test_an_interrupt_leaves_a_checkpoint(folder: Path, tmp_path: Path) -> None:
     assert said["reason"] == "interrupted" and 0 < said["step"] < 100_000
 
 
+@pytest.mark.slow
 def test_jointly_too_a_resumed_training_is_an_uninterrupted_one(
     train: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

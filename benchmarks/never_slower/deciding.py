@@ -9,7 +9,6 @@ do. Drafting itself is counted apart.
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import records
 import torch
 import typer
 from rich.console import Console
@@ -234,10 +234,8 @@ def main(
             rows.append({"text": kind, "batch": batch, **row, "tokens_per_step": written})
             table.add_row(kind, str(batch), *(f"{us:.1f}" for us in row.values()), f"{written:.2f}")
     console.print(table)
-    about = {"machine": clock.machine(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
-    about |= {"tokens": tokens, "rounds": rounds, "pass_ms": pass_ms}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(about | {"rows": rows}, indent=1) + "\n")
+    given = {"tokens": tokens, "rounds": rounds, "pass_ms": pass_ms}
+    records.write(out, given | {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ mean time per token of each of eight texts, over that of the throughput mode.
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import time
@@ -19,12 +18,12 @@ from typing import Annotated, Any
 
 import cells
 import forest
+import records
 import typer
 from cells import Cell
 from rich.console import Console
 
 import draftproof as dp
-from draftproof import clock
 from draftproof.request import Request
 
 WRITERS, TOGETHER = 4, 8
@@ -55,7 +54,9 @@ def gap(
     del runs[0]  # where memory is new to this machine, rows grow slowly
     longest = statistics.median(run["gap"] for run in runs)
     first = statistics.median(run["first_token_s"] for run in runs)
-    _write(out, "gap", {"model": model, "tokens": tokens, "longest": longest, "runs": runs})
+    records.write(
+        out, {"kind": "gap", "model": model, "tokens": tokens, "longest": longest, "runs": runs}
+    )
     Console().print(
         f"{model}, a prompt of {tokens} tokens among {WRITERS} writers: longest gap "
         f"{longest:.2f} plain passes (at most {MOST:g} asked for), its first token after "
@@ -154,17 +155,14 @@ def latency(
     for llm in modes.values():
         llm.close()
     middle, low, high = forest.interval(ratios)
-    _write(out, "latency", {"cell": cell.name, "ratio": (middle, low, high), "ms_per_token": runs})
+    records.write(
+        out,
+        {"kind": "latency", "cell": cell.name, "ratio": (middle, low, high), "ms_per_token": runs},
+    )
     Console().print(
         f"{cell.name}: latency mode takes {middle:.3f} ({low:.3f}-{high:.3f}) of the throughput "
         f"mode's time per token (at most {LATENCY:g} asked for)"
     )
-
-
-def _write(out: Path, kind: str, found: dict[str, Any]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    about = {"machine": clock.machine(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
-    out.write_text(json.dumps(about | {"kind": kind} | found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,10 +19,15 @@ def give_up(text: Text, number: int, source: Source, error: Exception) -> None:
     text.request.warnings.append(
         f"{source.name} drafts no further: {type(error).__name__}: {said}".rstrip(": ")
     )
+    let_go(source, text.request)
+
+
+def let_go(source: Source, request: Writing) -> None:
+    """The source holds nothing of the request any more; what fails in that is told, no more."""
     try:
-        source.drafter.release(text.request)
-    except Exception as failure:
-        text.request.warnings.append(f"{source.name} failed: {type(failure).__name__}: {failure}")
+        source.drafter.release(request)
+    except Exception as error:
+        request.warnings.append(f"{source.name} failed: {type(error).__name__}: {error}")
 
 
 def attempt(call: Callable[[], object], text: Text, number: int, source: Source) -> None:

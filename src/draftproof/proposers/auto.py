@@ -18,7 +18,7 @@ from torch import Tensor
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Drafter, Proposer
 from draftproof.drafting.control import Control
-from draftproof.drafting.failing import attempt
+from draftproof.drafting.failing import attempt, let_go
 from draftproof.drafting.sources import Clock, Source
 from draftproof.runners import costs
 from draftproof.runners.base import Load, Target
@@ -95,10 +95,7 @@ class Auto(Drafter):
     def release(self, request: Writing) -> None:
         self.control.release(request)
         for source in self.sources:
-            try:  # whatever one of them does, the others let go
-                source.drafter.release(request)
-            except Exception as error:
-                request.warnings.append(f"{source.name} failed: {type(error).__name__}: {error}")
+            let_go(source, request)
 
     def close(self) -> None:
         for source in self.sources:

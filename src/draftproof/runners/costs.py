@@ -83,7 +83,7 @@ class PassCosts:
         """A pass took so long. Seconds that no clock that goes can tell are left out."""
         if rows < 1 or not 1e-7 < seconds < 1e4:
             return
-        self.slices.end(rows, self.seconds(rows, attended), seconds)
+        self.slices.end(rows, attended, seconds)
         self.passes += 1
         self._held.append((rows, attended, math.log(seconds)))
         if len(self._held) == TOGETHER or self.passes < FIRST:

@@ -77,12 +77,12 @@ class Slices:
             nodes += 1
         return nodes
 
-    def end(self, rows: int, expected: float, seconds: float) -> None:
-        """The pass over so many rows took so long; how long the table expected."""
+    def end(self, rows: int, attended: int, seconds: float) -> None:
+        """The planned pass ran so many rows, and took so long; its costs are not learnt yet."""
         if self._limit is None:
             return
         self._drafted = max(0, rows - self._costs.rows)
-        off = math.log(seconds / expected)
+        off = math.log(seconds / self._costs.seconds(rows, attended))
         self._apart += LATEST * (min(1.0, abs(off - self._over)) - self._apart)
         self._over += LATEST * (max(-1.0, min(1.0, off)) - self._over)
 

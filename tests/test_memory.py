@@ -120,6 +120,18 @@ def test_an_open_text_gets_more_while_there_is_any(monkeypatch: pytest.MonkeyPat
                 assert more < len(request.output) < longest - 10 and len(short) == 1
 
 
+def test_a_long_prompt_has_its_row_at_once() -> None:
+    """Growing copies what was read, while everybody waits."""
+    with llm(max_batch=1) as made:
+        made.engine.scheduler.prompt_budget = 64
+        (request,) = made.submit([5] * 900, dp.SamplingParams(max_tokens=100, ignore_eos=True))
+        sizes = set()
+        while not request.finished:
+            made.engine.step()
+            sizes.add(made.runner.held.slots_of(request.key))
+        assert len(sizes - {0}) == 1 and max(sizes) >= 1000
+
+
 def test_idle_rows_make_way_the_oldest_first() -> None:
     rng, most = Random(4), 6 * FIRST_SLOTS * SLOT
     with llm(kv_memory=most, prefix_cache=True, max_batch=2) as made:

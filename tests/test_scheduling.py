@@ -99,3 +99,17 @@ def test_completions_of_a_prompt_whose_first_is_aborted_or_fails() -> None:
     assert runner.committed == {}
     read = sum(sum(sizes.values()) for sizes in runner.passes)
     assert read < 512 + len(prompt) + 200
+
+
+@pytest.mark.parametrize("budget", [7, 64, 512])
+def test_the_passes_of_a_prompt_attend_to_what_stands_before(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it is sliced: token n to n tokens, itself included."""
+    engine = Engine(Table(), scheduler=Scheduler(1, prompt_budget=budget))
+    seen: list[tuple[int, int]] = []
+    costs = engine.drafts.costs
+    monkeypatch.setattr(costs, "observe", lambda rows, attended, _: seen.append((rows, attended)))
+    run(engine, [request(0, [number % V for number in range(200)], max_tokens=1)])
+    assert sum(rows for rows, _ in seen) == 200
+    assert sum(attended for _, attended in seen) == 200 * 201 // 2

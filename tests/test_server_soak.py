@@ -32,12 +32,17 @@ def plain() -> Iterator[dp.LLM]:
 
 class Faults:
     """What goes wrong while `armed`: a method raises in this share of its steps, and this share of
-    requests cannot have a row."""
+    requests cannot have a row. The first of either goes wrong for sure: how often a method is asked
+    may depend on the clock."""
 
     def __init__(self, seed: int, share: float) -> None:
         self.armed, self.rng, self.share = True, Random(seed), share
         self.raised = 0
         self.known: dict[int, bool] = {}  # key -> whether its row cannot be had
+
+    def due(self, before: int) -> bool:
+        """Whether it goes wrong now. before: how often it has."""
+        return self.armed and (not before or self.rng.random() < self.share)
 
     def in_(self, kind: type[Any]) -> type[Any]:
         """The method, as one that raises."""
@@ -45,7 +50,7 @@ class Faults:
 
         class Shaky(kind):
             def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
-                if faults.armed and faults.rng.random() < faults.share:
+                if faults.due(faults.raised):
                     faults.raised += 1
                     raise RuntimeError("the draft broke")
                 trees: list[TokenTree] = super().propose(requests)
@@ -59,7 +64,7 @@ class Faults:
 
         def refusing(key: int, slots: int) -> int:
             if key not in self.known:
-                self.known[key] = self.armed and self.rng.random() < self.share
+                self.known[key] = self.due(self.refused)
             if self.known[key]:
                 raise MemoryError("no memory for another row")
             return reserve(key, slots)

@@ -1,6 +1,7 @@
 """What holds for every test: no network, one thread of torch, the same examples on every run."""
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -20,6 +21,10 @@ from draftproof.bundled import corpus
 # Fixtures: pair, run; chat, chat_models; folder, train; plain_llm, drafted_llm; refuse_tensor.
 pytest_plugins = ("commands", "conversing", "training_folders", "facade", "writing_rows")
 
+# What imports and collecting make stays to the end: the collector would look through it in vain,
+# and each full collection, those that tests ask for among them, would take half a second.
+gc.disable()
+
 # A shell that starts the tests with & has them ignore interrupts, which some of them raise.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -34,6 +39,12 @@ atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 # No deadline: the first call into torch is slow, and so is a busy machine.
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

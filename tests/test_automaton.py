@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof import native
-from draftproof.drafting.following import Following
 from draftproof.drafting.compiled import CompiledAutomaton, automaton
+from draftproof.drafting.following import Following
 
 compiled = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 TEXTS = st.lists(st.lists(st.integers(-1, 2), max_size=12), max_size=8)
@@ -41,9 +41,7 @@ def test_an_automaton_that_took_back_is_a_fresh_one(
 
 @compiled
 @given(TEXTS, st.lists(st.integers(-1, 2), max_size=20), st.data())
-def test_drafts_are_alike(
-    parts: list[list[int]], other: list[int], data: st.DataObject
-) -> None:
+def test_drafts_are_alike(parts: list[list[int]], other: list[int], data: st.DataObject) -> None:
     """With texts of others beside, while the own one grows and is taken back."""
     sides = [[made() for _ in range(3)] for made in (Following, automaton)]
     for _, newer, older in sides:

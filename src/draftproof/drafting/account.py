@@ -58,11 +58,6 @@ class Books:
         """What may be lost beyond what was planned."""
         return self.account.left - self._planned[0]
 
-    def begin(self, share: float) -> None:
-        """So large a part of the batch's texts has begun, each with half a plain pass to lose."""
-        own = ADVANCE * self.account.unit * min(share, 1.0)
-        self.account.debt -= min(max(self.account.debt, 0.0), own)
-
     def plan(self, extra: float, unit: float) -> None:
         """A step is about to cost so much beyond a plain one, which takes `unit`."""
         self._planned = extra, unit

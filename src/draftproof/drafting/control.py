@@ -51,7 +51,6 @@ class Control:
         self.books = Books()
         self.price: Price | None = None  # of the last step in which somebody was asked
         self.rests = Rests(Glances(sources, vocabulary, clock))
-        self._begun = 0  # texts since the last step in which somebody was asked
         self._usual = USUAL  # what asking brings a text of late
 
     def read_along(self, requests: Sequence[Writing]) -> None:
@@ -70,8 +69,6 @@ class Control:
         texts = [self.text(request) for request in requests]
         won = sum([settle(text, self.sources, one) for text in texts])
         self.books.settle(won, steps_done)
-        self.books.begin(self._begun / len(texts))
-        self._begun = 0
         price = self.price = now(texts, self.costs, self.books.left)
         own = by_row(price.known, price.soon)
         counted = weights(texts, self.objective, price.soon, own)
@@ -140,5 +137,4 @@ class Control:
             pauses = [source.pause for source in self.sources]
             found = self._texts[request] = Text(request, len(request.tokens), pauses, self._usual)
             found.full = dear.first_look(self.sources, found)
-            self._begun += 1
         return found

@@ -74,7 +74,7 @@ class Rests:
         """
         # A draft of which not even one node could run is of no use.
         least = self.bother + self.glances.drafting + price.likely(1)
-        patience = max(wait(self.bother - left, price.unit), new)
+        patience = max(wait(self.bother * len(texts) - left, price.unit), new)
         asked: list[Text] = []
         open_to: list[Text] = []
         for text in texts:
@@ -101,16 +101,7 @@ class Rests:
                 asked.append(text)
             else:
                 text.passed_over(self.glances.cost)
-        return self._affordable(asked, left)
-
-    def _affordable(self, asked: list[Text], left: float) -> list[Text]:
-        """As many as the batch can pay for, those first that brought most; the rest come next."""
-        most = max(1, int(left / max(self.bother, 1e-9)))
-        if len(asked) > most:
-            asked.sort(key=lambda text: text.hopes, reverse=True)
-            for text in asked[most:]:
-                text.ask = text.steps + 1
-        return asked[:most]
+        return asked
 
 
 def _fresh(text: Text) -> bool:

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof import native
-from draftproof.drafting.automaton import Automaton
 from draftproof.drafting.compiled import CompiledAutomaton, automaton
+from draftproof.drafting.following import Following
 
 compiled = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 TEXTS = st.lists(st.lists(st.integers(-1, 2), max_size=12), max_size=8)
 
 
-def state_of(made: Automaton) -> Any:
+def state_of(made: Following) -> Any:
     return [list(each.items()) for each in made.next], made.link, made.length, made.count, made.ends
 
 
@@ -27,19 +27,41 @@ def state_of(made: Automaton) -> Any:
 def test_an_automaton_that_took_back_is_a_fresh_one(
     parts: list[list[int]], data: st.DataObject
 ) -> None:
-    made = Automaton()
+    made = Following()
     for part in parts:
         for token in part:
             made.append(token)
         for _ in range(data.draw(st.integers(0, made.size))):
             made.undo()
-        fresh = Automaton()
+        fresh = Following()
         for token in made.tokens:
             fresh.append(token)
         assert state_of(made) == state_of(fresh)
 
 
-def alike(plain: Automaton, fast: CompiledAutomaton, query: list[int]) -> None:
+@compiled
+@given(TEXTS, st.lists(st.integers(-1, 2), max_size=20), st.data())
+def test_drafts_are_alike(parts: list[list[int]], other: list[int], data: st.DataObject) -> None:
+    """With texts of others beside, while the own one grows and is taken back."""
+    sides = [[made() for _ in range(3)] for made in (Following, automaton)]
+    for _, newer, older in sides:
+        newer.extend(other)
+        older.extend(other[::-1])
+    size = 0
+    for part in parts:
+        kept, count = data.draw(st.integers(0, size)), data.draw(st.integers(0, 2))
+        shape = data.draw(st.tuples(*[st.integers(0, 5)] * 4))
+        asked = kept, [abs(token) for token in part], count, shape
+        plain, fast = (
+            own.draft(kept, asked[1], [newer, older][:count], *shape, 0.1)
+            for own, newer, older in sides
+        )
+        assert plain == fast
+        size = kept + len(part)
+        assert [own.size for own, *_ in sides] == [size, size]
+
+
+def alike(plain: Following, fast: CompiledAutomaton, query: list[int]) -> None:
     """Both answer alike whatever they are asked."""
     assert plain.size == fast.size and plain.repeated() == fast.repeated()
     state, length = plain.match(query)
@@ -55,7 +77,7 @@ def alike(plain: Automaton, fast: CompiledAutomaton, query: list[int]) -> None:
 def test_the_compiled_one_answers_alike(
     parts: list[list[int]], query: list[int], data: st.DataObject
 ) -> None:
-    plain, fast = Automaton(), automaton()
+    plain, fast = Following(), automaton()
     assert isinstance(fast, CompiledAutomaton)
     for part in parts:
         for made in (plain, fast):
@@ -71,7 +93,7 @@ def test_the_compiled_one_answers_alike_in_a_long_text_of_many_words() -> None:
     """States with many edges are looked up by another way."""
     random = Random(1)
     text = [int(random.expovariate(1 / 300)) for _ in range(20_000)]
-    plain, fast = Automaton(), automaton()
+    plain, fast = Following(), automaton()
     assert isinstance(fast, CompiledAutomaton)
     for end in range(0, len(text), 500):
         for made in (plain, fast):
@@ -109,6 +131,16 @@ def test_bad_arguments_touch_nothing() -> None:
         asked = made, state, 3, 3, 0.1, ids, ids, shares
         assert library.dp_automaton_likeliest(*asked) == bad
     assert library.dp_automaton_likeliest(made, 0, -1, 3, 0.1, ids, ids, shares) == bad
+    for own, kept, count, other, context in (
+        (None, 0, 1, None, 4),
+        (made, 4, 0, None, 4),
+        (made, -1, 0, None, 4),
+        (made, 3, -1, None, 4),
+        (made, 3, 0, made, 4),
+        (made, 3, 0, None, -1),
+    ):
+        asked = own, kept, ids, count, other, None, context, 1, 3, 3, 0.1, ids, ids, shares
+        assert library.dp_automaton_draft(*asked) == bad
     assert library.dp_automaton_repeated(made, ctypes.byref(length)) >= 0 and length.value == 1
     library.dp_automaton_free(made)
     library.dp_automaton_free(None)

@@ -48,8 +48,9 @@ verify                  <- tree sampling | torch
 writing                 <- tree sampling counts runners.base | torch
 rules                   <- tree sampling verify writing runners.base | torch
 request                 <- foreign_names tree sampling counts verify writing rules | torch
-drafting.automaton drafting.script drafting.together <-
-drafting.compiled       <- native drafting.automaton
+drafting.automaton drafting.ngrams drafting.script drafting.together <-
+drafting.following      <- drafting.automaton
+drafting.compiled       <- native drafting.following drafting.ngrams
 drafting.base           <- tree writing runners.base foreign_names kinds | torch
 drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch

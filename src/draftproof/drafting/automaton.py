@@ -7,11 +7,7 @@ state's link is that of its longest suffix which occurs elsewhere too.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
-from itertools import count
-
-Continuations = tuple[list[int], list[int], list[float]]  # tokens, parents, shares
 
 REPEATS = 64  # suffixes counted at most per token, the longest first
 
@@ -116,33 +112,3 @@ class Automaton:
             state = self.next[state].get(token, 0)
             length = length + 1 if state else 0
         return state, length
-
-    def likeliest(self, state: int, nodes: int, depth: int, least: float) -> Continuations:
-        """What followed a state, best first, by how often each followed what stands before it.
-
-        nodes, depth: at most. least: share below which a continuation is left out. Parents count
-        from 1, as node 0 is what the state ends with. Negative tokens are left out.
-        """
-        tokens, parents, shares, depths = list[int](), list[int](), list[float](), [0]
-        order = count()
-        heap: list[tuple[float, int, int, int, int]] = []  # -share, order, parent, token, state
-
-        def push(parent: int, at: int, share: float) -> None:
-            if depths[parent] >= depth:
-                return
-            following = {token: to for token, to in self.next[at].items() if token >= 0}
-            total = sum(self.count[to] for to in following.values())
-            for token, to in following.items():
-                part = share * self.count[to] / total if total else 0.0
-                if part >= least:
-                    heapq.heappush(heap, (-part, next(order), parent, token, to))
-
-        push(0, state, 1.0)
-        while heap and len(tokens) < nodes:
-            less, _, parent, token, to = heapq.heappop(heap)
-            tokens.append(token)
-            parents.append(parent)
-            shares.append(-less)
-            depths.append(depths[parent] + 1)
-            push(len(tokens), to, -less)
-        return tokens, parents, shares

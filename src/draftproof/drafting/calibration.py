@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from draftproof.tree import TokenTree
+
 LEAST = 1e-3  # of a score; what is surer, or less sure, is not told apart
 # Variance that the weights of score, intercept, depth and recent outcomes gain with an outcome.
 DRIFTS = (2e-4, 1e-3, 1e-4, 1e-3)
@@ -40,6 +42,21 @@ class Calibration:
         """
         a, b, c, d = self.weights
         return _share(a * _odds(score) + b + c * _FAR[min(depth, DEEPEST)] + d * recent)
+
+    def chances(self, tree: TokenTree, recent: float, least: float, most: int) -> list[float]:
+        """Of the first `most` nodes, given their parents; 0 behind one reached with < `least`."""
+        a, b, c, d = self.weights
+        base, depths, scores, parents = b + d * recent, tree.depths, tree.scores, tree.parents
+        found, survivals = [1.0], [1.0]
+        for node in range(1, min(len(parents), most)):
+            parent = parents[node]
+            before, chance = survivals[parent], 0.0
+            if before > least:
+                odds = _odds(conditional(parents, scores, node))
+                chance = _share(a * odds + base + c * _FAR[min(depths[node], DEEPEST)])
+            found.append(chance)
+            survivals.append(before * chance)
+        return found
 
     def learn(self, score: float, depth: int, recent: float, written: bool) -> float:
         """What became of a token: a step of Newton's; slope and intercept hang together.

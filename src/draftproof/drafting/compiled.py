@@ -1,12 +1,14 @@
-"""The suffix automaton natively: what `Automaton` does, with the same result."""
+"""Look-ups natively: what `Following` and `NGrams` do, with the same result."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
 from ctypes import CDLL, byref, c_double, c_int32
+from typing import Any
 
-from draftproof.drafting.automaton import Automaton, Continuations
+from draftproof.drafting.following import Continuations, Following
+from draftproof.drafting.ngrams import Branches, NGrams
 from draftproof.native import OK, found, owned
 
 ROOM = 64  # nodes that there is room for at first
@@ -25,12 +27,7 @@ class CompiledAutomaton:
             raise MemoryError("no memory for a suffix automaton")
         owned(self, library.dp_automaton_free, self._handle)
         self.size = 0
-        self._make_room(ROOM)
-
-    def _make_room(self, nodes: int) -> None:
-        self._room = nodes
-        self._tokens, self._parents = (c_int32 * nodes)(), (c_int32 * nodes)()
-        self._shares = (c_double * nodes)()
+        self._room = Room(ROOM)
 
     def extend(self, tokens: Sequence[int]) -> None:
         given = array("i", tokens)  # kept until the call returns
@@ -56,24 +53,94 @@ class CompiledAutomaton:
         return self._done(state), self._length.value
 
     def likeliest(self, state: int, nodes: int, depth: int, least: float) -> Continuations:
-        """See `Automaton.likeliest`."""
-        if nodes > self._room:
-            self._make_room(nodes)
-        tokens, parents, shares = self._tokens, self._parents, self._shares
-        made = self._done(
-            self._library.dp_automaton_likeliest(
-                self._handle, state, nodes, depth, least, tokens, parents, shares
-            )
+        """See `Following.likeliest`."""
+        room = self._room = self._room.of(nodes)
+        made = self._library.dp_automaton_likeliest(
+            self._handle, state, nodes, depth, least, *room.arrays
         )
-        return tokens[:made], parents[:made], shares[:made]
+        return room.taken(self._done(made))
+
+    def draft(
+        self,
+        kept: int,
+        more: Sequence[int],
+        earlier: Sequence[Any],
+        context: int,
+        least: int,
+        nodes: int,
+        depth: int,
+        share: float,
+    ) -> Continuations:
+        """See `Following.draft`; in one call."""
+        given = array("i", more)  # kept until the call returns
+        others = [other._handle for other in earlier] + [None] * (2 - len(earlier))
+        room = self._room = self._room.of(nodes)
+        made = self._library.dp_automaton_draft(
+            *(self._handle, kept, *given.buffer_info(), *others),
+            *(context, least, nodes, depth, share, *room.arrays),
+        )
+        self.size = kept + len(given)
+        return room.taken(self._done(made))
 
     def _done(self, result: int) -> int:
-        if result < OK:
-            raise MemoryError("no memory for the suffix automaton of a text")
-        return result
+        return _done(result, "suffix automaton")
 
 
-def automaton() -> Automaton | CompiledAutomaton:
+class CompiledNGrams:
+    """See `NGrams`."""
+
+    def __init__(self, library: CDLL, size: int) -> None:
+        self._library, self.length = library, 0
+        self._handle = library.dp_ngrams_new(size)
+        if not self._handle:
+            raise MemoryError("no memory for the n-grams of a text")
+        owned(self, library.dp_ngrams_free, self._handle)
+        self._room = Room(ROOM)
+
+    def draft(
+        self, kept: int, more: Sequence[int], longest: int, enough: int, branches: int
+    ) -> Branches:
+        """See `NGrams.draft`."""
+        given = array("i", more)  # kept until the call returns
+        longest = min(longest, kept + len(given))
+        room = self._room = self._room.of(1 + longest * branches)
+        made = self._library.dp_ngrams_draft(
+            *(self._handle, kept, *given.buffer_info()),
+            *(longest, enough, branches, *room.arrays),
+        )
+        self.length = kept + len(given)
+        return room.taken(_done(made, "n-grams"))
+
+
+class Room:
+    """For tokens, parents and scores of a tree."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        self.arrays = (c_int32 * nodes)(), (c_int32 * nodes)(), (c_double * nodes)()
+
+    def of(self, nodes: int) -> Room:
+        """This, or a larger one where that is too small."""
+        return self if nodes <= self.nodes else Room(nodes)
+
+    def taken(self, nodes: int) -> tuple[list[int], list[int], list[float]]:
+        tokens, parents, scores = self.arrays
+        return tokens[:nodes], parents[:nodes], scores[:nodes]
+
+
+def _done(result: int, what: str) -> int:
+    if result < OK:
+        raise MemoryError(f"no memory for the {what} of a text")
+    return result
+
+
+def automaton() -> Following | CompiledAutomaton:
     """The compiled one, where it was built."""
     library = found()
-    return Automaton() if library is None else CompiledAutomaton(library)
+    return Following() if library is None else CompiledAutomaton(library)
+
+
+def ngrams(size: int) -> NGrams | CompiledNGrams:
+    """Compiled, where they were built."""
+    library = found()
+    return NGrams(size) if library is None else CompiledNGrams(library, size)

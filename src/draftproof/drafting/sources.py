@@ -20,10 +20,10 @@ RECENT, REACH, COSTS = 1 / 12, 1 / 24, 1 / 8  # weights of the latest
 # Passes over one row below which a source is asked without being asked about; the lower one of a
 # method that says that it takes passes of its own.
 FREE, FREE_OF_PASSES = 0.2, 0.03
+LARGEST = 256  # drafted tokens of a tree that are looked at
 SOON = 4  # steps until a dear source is tried again, behind a success
 READ = 24.0  # tokens that a draft reads in the time of drafting one
 LOAN, SAVED = 4.0, 64.0  # passes over one row
-LARGEST = 256  # drafted tokens of a tree that are looked at
 
 Clock = Callable[[], float]
 
@@ -86,19 +86,7 @@ class Source:
         self, request: Writing, tree: TokenTree, recent: float, least: float
     ) -> list[float]:
         """Of each node, given its parent; 0 behind one that is reached with less than `least`."""
-        calibration = self._calibration(request)
-        depths, scores, parents = tree.depths, tree.scores, tree.parents
-        known: dict[tuple[float, int], float] = {}
-        found, survivals = [1.0], [1.0]
-        for node in range(1, min(len(parents), LARGEST + 1)):
-            before, chance = survivals[parents[node]], 0.0
-            if before > least:
-                key = round(conditional(parents, scores, node), 3), depths[node]
-                if (chance := known.get(key, -1.0)) < 0:
-                    chance = known[key] = calibration.chance(*key, recent)
-            found.append(chance)
-            survivals.append(before * chance)
-        return found
+        return self._calibration(request).chances(tree, recent, least, LARGEST + 1)
 
     def chance(self, request: Writing, score: float, depth: int, recent: float) -> float:
         """Of one token of that score, given those before it."""

@@ -236,3 +236,27 @@ DP_API int32_t dp_automaton_likeliest(const dp_automaton *automaton, int32_t sta
 } catch (const std::exception &) {
   return DP_NO_MEMORY;
 }
+
+DP_API int32_t dp_automaton_draft(dp_automaton *own, int32_t kept, const int32_t *more,
+                                  int32_t count, dp_automaton *newer, dp_automaton *older,
+                                  int32_t context, int32_t matching, int32_t nodes, int32_t depth,
+                                  double least, int32_t *tokens, int32_t *parents, double *shares) {
+  if (!own || kept < 0 || size_t(kept) > own->tokens.size() || context < 0) return DP_BAD_ARGUMENT;
+  if (newer == own || older == own) return DP_BAD_ARGUMENT;
+  int32_t done = dp_automaton_undo(own, int32_t(own->tokens.size()) - kept);
+  if (done == DP_OK) done = dp_automaton_append(own, more, count);
+  if (done != DP_OK) return done;
+  const dp_automaton *longest = own;
+  int32_t length = 0, state = dp_automaton_repeated(own, &length);
+  const int32_t looked = std::min(context, int32_t(own->tokens.size()));
+  for (dp_automaton *each : {newer, older}) {
+    if (!each || each->tokens.empty() || !looked) continue;
+    int32_t matched = 0;
+    const int32_t *last = own->tokens.data() + own->tokens.size() - looked;
+    const int32_t at = dp_automaton_match(each, last, looked, &matched);
+    if (at < 0) return at;
+    if (matched > length) longest = each, state = at, length = matched;
+  }
+  if (length < matching || depth < 1) return 0;
+  return dp_automaton_likeliest(longest, state, nodes, depth, least, tokens, parents, shares);
+}

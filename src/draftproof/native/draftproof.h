@@ -20,6 +20,7 @@ typedef struct dp_team dp_team;    // threads that work together
 typedef struct dp_model dp_model;  // packed weights and room to work in
 typedef struct dp_row dp_row;      // keys and values of one sequence, all layers
 typedef struct dp_automaton dp_automaton;  // all substrings of a text
+typedef struct dp_ngrams dp_ngrams;        // where each n-gram of a text stands
 
 enum {
   DP_OK = 0,
@@ -199,3 +200,22 @@ DP_API int32_t dp_automaton_match(dp_automaton *automaton, const int32_t *tokens
 DP_API int32_t dp_automaton_likeliest(const dp_automaton *automaton, int32_t state, int32_t nodes,
                                       int32_t depth, double least, int32_t *tokens,
                                       int32_t *parents, double *shares);
+// `more` comes behind the first `kept` tokens. What follows the longest suffix of the text that
+// occurs in it earlier, or where `newer` or `older` (may be NULL) hold a longer one of its last
+// `context` tokens, there; nothing where fewer than `matching` tokens match. The rest as above.
+DP_API int32_t dp_automaton_draft(dp_automaton *own, int32_t kept, const int32_t *more,
+                                  int32_t count, dp_automaton *newer, dp_automaton *older,
+                                  int32_t context, int32_t matching, int32_t nodes, int32_t depth,
+                                  double least, int32_t *tokens, int32_t *parents, double *shares);
+
+// The n-grams of `size` tokens of a text (ngrams.py says what they are). One thread at a time. After
+// DP_NO_MEMORY they can only be freed.
+DP_API dp_ngrams *dp_ngrams_new(int32_t size);
+DP_API void dp_ngrams_free(dp_ngrams *ngrams);
+// `more` comes behind the first `kept` tokens; what followed the same last tokens earlier, the
+// longest match first: `branches` of those of at least `enough` tokens or as long as the longest,
+// with at most `longest` tokens each. Returns the nodes of the tree, room for 1 + branches * longest
+// of them: node 0 is the last token.
+DP_API int32_t dp_ngrams_draft(dp_ngrams *ngrams, int32_t kept, const int32_t *more, int32_t count,
+                               int32_t longest, int32_t enough, int32_t branches, int32_t *tokens,
+                               int32_t *parents, double *scores);

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from draftproof.drafting.automaton import Automaton
 from draftproof.drafting.base import Drafter, alone
 from draftproof.drafting.compiled import CompiledAutomaton, automaton
+from draftproof.drafting.following import Following
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -27,7 +27,7 @@ OWNERS = 64  # salts whose outputs are remembered
 class Own:
     """The automaton of one request's text, and when that was."""
 
-    automaton: Automaton | CompiledAutomaton = field(default_factory=automaton)
+    automaton: Following | CompiledAutomaton = field(default_factory=automaton)
     rewinds: int = 0
 
 
@@ -35,8 +35,8 @@ class Own:
 class Earlier:
     """Outputs of requests of one salt that have ended, in two generations."""
 
-    old: Automaton | CompiledAutomaton = field(default_factory=automaton)
-    new: Automaton | CompiledAutomaton = field(default_factory=automaton)
+    old: Following | CompiledAutomaton = field(default_factory=automaton)
+    new: Following | CompiledAutomaton = field(default_factory=automaton)
 
     @property
     def size(self) -> int:
@@ -100,21 +100,24 @@ class SuffixAutomaton(Drafter):
         return [self._propose(request) for request in requests]
 
     def _propose(self, request: Writing) -> TokenTree:
-        own = self._follow(request)
-        longest, (state, length) = own, own.repeated()
-        for earlier in () if alone(request) else self._of(request.salt):
-            if earlier.size:
-                at, matched = earlier.match(request.tokens[-LONGEST:])
-                if matched > length:
-                    longest, state, length = earlier, at, matched
-        root = request.tokens[-1]
-        if length < self.min_match or request.room < 2:
-            return TokenTree.chain([root])
-        nodes = min(self.num_draft_tokens, self.useful)
-        tokens, parents, shares = longest.likeliest(state, nodes, request.room - 1, self.min_share)
-        return TokenTree([root, *tokens], [-1, *parents], scores=[1.0, *shares])
+        if (own := self._own.get(request)) is None:
+            own = self._own[request] = Own()
+        # The text only grows, unless it drafts for a draft.
+        kept = min(own.automaton.size, request.shortest(own.rewinds))
+        own.rewinds = request.rewinds
+        tokens, parents, shares = own.automaton.draft(
+            kept,
+            request.tokens[kept:],
+            () if alone(request) else self._of(request.salt),
+            LONGEST,
+            self.min_match,
+            min(self.num_draft_tokens, self.useful),
+            request.room - 1,
+            self.min_share,
+        )
+        return TokenTree([request.tokens[-1], *tokens], [-1, *parents], scores=[1.0, *shares])
 
-    def _of(self, salt: str) -> Sequence[Automaton | CompiledAutomaton]:
+    def _of(self, salt: str) -> Sequence[Following | CompiledAutomaton]:
         """What earlier requests of this salt wrote."""
         if salt not in self._earlier:
             return ()
@@ -124,13 +127,3 @@ class SuffixAutomaton(Drafter):
     def _too_much(self) -> bool:
         size = sum(earlier.size for earlier in self._earlier.values())
         return size > self.corpus or len(self._earlier) > OWNERS
-
-    def _follow(self, request: Writing) -> Automaton | CompiledAutomaton:
-        """The automaton of the request's text, which only grows unless it drafts for a draft."""
-        if (own := self._own.get(request)) is None:
-            own = self._own[request] = Own()
-        kept = min(own.automaton.size, request.shortest(own.rewinds))
-        own.rewinds = request.rewinds
-        own.automaton.undo(own.automaton.size - kept)
-        own.automaton.extend(request.tokens[kept:])
-        return own.automaton

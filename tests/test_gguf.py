@@ -73,6 +73,14 @@ def test_weights_and_rotations_are_the_models_own(tmp_path: Path, name: str) -> 
     assert torch.allclose(turning, model.model.rotary_emb.inv_freq, rtol=1e-6)
 
 
+def test_a_factor_without_a_type_is_linear_scaling(tmp_path: Path) -> None:
+    model = made("llama")
+    file = gguf_files.write(tmp_path / "m.gguf", model, llama__rope__scaling__factor=4.0)
+    loaded = gguf_checkpoint.load(file, dtype=torch.float32, device=torch.device("cpu"))
+    turning = loaded.model.rotary_emb.inv_freq
+    assert torch.allclose(turning, model.model.rotary_emb.inv_freq / 4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_are_what_the_formats_makers_say(tmp_path: Path, kind: str) -> None:
     """Weight by weight, what lies in the file as their library reads it; queries turned back."""

@@ -32,7 +32,7 @@ hub                     <-  | huggingface_hub
 gguf gguf.*             <- gguf.* | torch transformers numpy tokenizers gguf
 runners.loading         <- hub runners.kv | torch transformers huggingface_hub
 runners.checkpoint      <- hub runners.* | torch transformers safetensors
-runners.gguf_checkpoint <- native gguf.* runners.checkpoint runners.weights | torch transformers
+runners.gguf_checkpoint <- native gguf.* runners.* | torch transformers
 runners.four_bits       <- native runners.weights | torch
 runners.quantised_checkpoint <- hub runners.* | torch transformers
 runners.choice          <- native gguf.* runners runners.* | torch

@@ -16,7 +16,7 @@ from torch import Tensor
 from draftproof import hub, native, places
 from draftproof.bundled import located
 from draftproof.gguf import vocabulary, writing
-from draftproof.gguf.configuration import HEAD
+from draftproof.gguf.names import HEAD
 from draftproof.runners import choice
 from draftproof.runners.checkpoint import Checkpoint
 from draftproof.runners.weights import LoadedWeights, Weights

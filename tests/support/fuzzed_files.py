@@ -15,6 +15,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from draftproof import native
 from draftproof.gguf.configuration import configuration
 from draftproof.gguf.reader import read
@@ -33,7 +35,7 @@ def mutate(data: bytes, names: int, rng: random.Random) -> bytes:
         if place < 0.5:
             at = rng.randrange(1200)
         elif place < 0.9:
-            at = names - rng.randrange(6000)
+            at = max(0, names - rng.randrange(6000))
         else:
             at = rng.randrange(names, len(data))
         if rng.random() < 0.5:
@@ -51,6 +53,8 @@ def load(file: Path, vocabulary: bool = False) -> None:
     found = gguf_checkpoint.find(file, dtype=None, as_they_lie=True)
     if packing.refusal(found.model) is None:
         packing.Packed(found, "bfloat16")
+    else:
+        gguf_checkpoint.load(file, dtype=None, device=torch.device("cpu"))
     if vocabulary:
         of_gguf(file)
 

@@ -52,8 +52,8 @@ def write(
     if tokenizer is not None:
         _vocabulary(writer, tokenizer, pre)
     for name, value in fields.items():
-        add = writer.add_uint32 if isinstance(value, int) else writer.add_string
-        add(name.replace("__", "."), value)
+        adding = {int: writer.add_uint32, float: writer.add_float32}
+        adding.get(type(value), writer.add_string)(name.replace("__", "."), value)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config.num_hidden_layers)
     for name, tensor in made.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:

@@ -1,122 +1,89 @@
-"""From a GGUF file's fields to a transformers configuration, and from names to names."""
+"""From a GGUF file's fields to a transformers configuration."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
+from draftproof.gguf import others
+from draftproof.gguf.fields import ends, rope, size
+from draftproof.gguf.names import EMBEDDINGS, HEAD, TOP
 from draftproof.gguf.reader import File
 
 CONFIGS: Mapping[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-TOP = {EMBEDDINGS: "token_embd.weight", "model.norm.weight": "output_norm.weight"}
-TOP |= {HEAD: "output.weight"}
-IN_LAYER = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+# Why others are refused; of those that are in no list nobody has looked.
+RECURRENT = "has layers whose state cannot be rolled back"
+ROUTED = "is a mixture of experts, which would lie in memory as floating-point numbers"
+REASONS = {
+    **dict.fromkeys(
+        ("mamba", "mamba2", "lfm2", "qwen35", "qwen3next", "rwkv7", "jamba"), RECURRENT
+    ),
+    **dict.fromkeys(("qwen2moe", "qwen3moe", "qwen35moe", "gpt-oss", "minimax-m2"), ROUTED),
+    **dict.fromkeys(("t5", "t5encoder", "bert", "nomic-bert"), "is no decoder-only language model"),
+    **dict.fromkeys(("falcon", "bloom", "mpt"), "does not use transformers' attention interface"),
+    **dict.fromkeys(("stablelm", "nemotron"), "hides from its attention which tokens a pass has"),
+    **dict.fromkeys(("gemma3n", "gemma4"), "was not compared with its model"),
+    "deci": "has layers of different kinds",
 }
-IN_LAYERS = re.compile(rf"model\.layers\.(\d+)\.({'|'.join(IN_LAYER)})\.(weight|bias)")
-FREQUENCIES = "rope_freqs.weight"  # what Llama 3 divides its rotary frequencies by
-MOST = 1 << 24  # of any size that a configuration says
 
 
 def configuration(file: File) -> PreTrainedConfig:
     """The model's configuration. Raises `ValueError` for what is not supported, or makes no sense.
 
-    Its rotary factors are in a tensor and not in here.
+    Rotary factors of Llama 3 are in a tensor and not in here.
     """
     architecture = file.architecture
-    if architecture not in CONFIGS:
+    if architecture not in CONFIGS and architecture not in others.MAKE:
+        reason = REASONS.get(architecture, "is not one of those that were compared")
         raise ValueError(
-            f"{file.path} is of architecture {architecture!r}, and of GGUF files "
-            f"{', '.join(CONFIGS)} are read: give the hub id of the model it was made from"
+            f"{file.path} is of architecture {architecture!r}, which {reason}: of GGUF files "
+            f"{', '.join((*CONFIGS, *others.MAKE))} are read; give the hub id of the model"
         )
     if file.fields.get(f"{architecture}.expert_count"):
         raise ValueError(f"{file.path} is a mixture of experts, which is not read from GGUF")
-    hidden = _size(file, "{arch}.embedding_length")
-    heads = _size(file, "{arch}.attention.head_count")
-    width = _size(file, "{arch}.attention.key_length", hidden // heads)
-    if _size(file, "{arch}.attention.value_length", width) != width:
+    hidden = size(file, "{arch}.embedding_length")
+    heads = size(file, "{arch}.attention.head_count")
+    width = size(file, "{arch}.attention.key_length", hidden // heads)
+    if size(file, "{arch}.attention.value_length", width) != width:
         raise ValueError(f"{file.path}: keys and values of different widths are not supported")
-    if _size(file, "{arch}.rope.dimension_count", width) != width:
+    rotated = size(file, "{arch}.rope.dimension_count", width)
+    if rotated != width and architecture not in others.PARTLY:
         raise ValueError(f"{file.path}: heads of which only a part is rotated are not supported")
     embeddings = file.tensors.get(TOP[EMBEDDINGS])
     if embeddings is None or len(embeddings.shape) != 2:
         raise ValueError(f"{file.path} has no {TOP[EMBEDDINGS]}: it is a vocabulary, or damaged")
-    layers = _size(file, "{arch}.block_count")
+    layers = size(file, "{arch}.block_count")
     if (last := f"blk.{layers - 1}.attn_norm.weight") not in file.tensors:
         raise ValueError(f"{file.path} lacks {last}: it is damaged, or of another kind")
-    bias = {"attention_bias": "blk.0.attn_q.bias" in file.tensors}
-    config: PreTrainedConfig = CONFIGS[architecture](
-        architectures=[CLASSES[architecture]],
-        vocab_size=embeddings.shape[0],
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=_size(file, "{arch}.attention.head_count_kv", heads),
-        head_dim=width,
-        intermediate_size=_size(file, "{arch}.feed_forward_length"),
-        rms_norm_eps=float(file.field("{arch}.attention.layer_norm_rms_epsilon", float)),
-        max_position_embeddings=_size(file, "{arch}.context_length"),
-        rope_parameters=_rope(file),
-        tie_word_embeddings=TOP[HEAD] not in file.tensors,
-        use_sliding_window=False,
-        **({} if architecture == "qwen2" else bias),
-        **_ends(file),
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": embeddings.shape[0],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": size(file, "{arch}.attention.head_count_kv", heads),
+        "intermediate_size": size(file, "{arch}.feed_forward_length"),
+        "max_position_embeddings": size(file, "{arch}.context_length"),
+        "tie_word_embeddings": TOP[HEAD] not in file.tensors,
+        **ends(file),
+    }
+    if architecture in others.MAKE:
+        config = others.configuration(file, sizes, width)
+    else:
+        config = CONFIGS[architecture](
+            architectures=[CLASSES[architecture]],
+            head_dim=width,
+            rms_norm_eps=float(file.field("{arch}.attention.layer_norm_rms_epsilon", float)),
+            rope_parameters=rope(file),
+            use_sliding_window=False,
+            **({} if architecture == "qwen2" else _bias(file)),
+            **sizes,
+        )
     config._name_or_path = str(file.path)
     return config
 
 
-def stored_name(name: str) -> str:
-    """What a GGUF file calls a tensor of transformers' name; of others: nothing in any file."""
-    if name in TOP:
-        return TOP[name]
-    layer = IN_LAYERS.fullmatch(name)
-    return f"blk.{layer[1]}.{IN_LAYER[layer[2]]}.{layer[3]}" if layer else ""
-
-
-def _size(file: File, name: str, default: int | None = None) -> int:
-    found: int = file.field(name, int, default)
-    if not 0 < found <= MOST:
-        raise ValueError(f"{file.path}: {name.replace('{arch}', file.architecture)} is {found}")
-    return found
-
-
-def _rope(file: File) -> dict[str, Any]:
-    """As transformers has it."""
-    base = float(file.field("{arch}.rope.freq_base", float, 10000.0))
-    kind = file.field("{arch}.rope.scaling.type", str, "none")
-    if kind == "none":
-        return {"rope_type": "default", "rope_theta": base}
-    if kind not in ("linear", "yarn"):
-        raise ValueError(f"{file.path}: its rotary scaling is {kind!r}, which is not supported")
-    factor = float(file.field("{arch}.rope.scaling.factor", float))
-    if kind == "linear":
-        return {"rope_type": "linear", "rope_theta": base, "factor": factor}
-    length = _size(file, "{arch}.rope.scaling.original_context_length")
-    known = {"rope_type": "yarn", "rope_theta": base, "factor": factor}
-    return known | {"original_max_position_embeddings": length}
-
-
-def _ends(file: File) -> dict[str, Any]:
-    """Ids of the tokens that begin and end a text; all that end one."""
-    named = {
-        name: file.fields.get(f"tokenizer.ggml.{name}_token_id")
-        for name in ("bos", "eos", "eot", "eom")
-    }
-    ends = [named[name] for name in ("eos", "eot", "eom") if isinstance(named[name], int)]
-    return {"bos_token_id": named["bos"], "eos_token_id": sorted({*ends}) or None}
+def _bias(file: File) -> dict[str, bool]:
+    return {"attention_bias": "blk.0.attn_q.bias" in file.tensors}

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from draftproof.gguf import blocks
-from draftproof.gguf.configuration import FREQUENCIES, stored_name
+from draftproof.gguf.names import FREQUENCIES, LONG, SHORT, stored_name
 from draftproof.gguf.reader import File
 
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-UNUSED = (FREQUENCIES, "attn_rot_embd.weight", "rope_factors_long.weight")
+READ = {"llama": (FREQUENCIES,), "phi3": (LONG, SHORT)}  # beside those that transformers names
+UNUSED = "attn_rot_embd.weight"
+LESS_ONE = ("gemma", "gemma2", "gemma3")  # norms, which files hold with one added
+TURNED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # of GPT-2: inputs first
 
 
 class Tensors:
@@ -24,15 +27,19 @@ class Tensors:
         self.file, self.config = file, config
 
     def __contains__(self, name: str) -> bool:
-        return stored_name(name) in self.file.tensors
+        return self._stored(name) in self.file.tensors
 
     def check(self, shapes: dict[str, list[int]]) -> None:
         """Raises `ValueError` unless these, by transformers' names, are all that the file holds."""
-        wanted = {stored_name(name): shape for name, shape in shapes.items()}
+        wanted = {
+            self._stored(name): shape[::-1] if self._is_turned(name) else shape
+            for name, shape in shapes.items()
+        }
         path, tensors = self.file.path, self.file.tensors
         if missing := wanted.keys() - tensors.keys():
             raise ValueError(f"{path} lacks {min(missing)}: it is damaged, or of another kind")
         known = {name for name in tensors if name.endswith(UNUSED)}
+        known.update(READ.get(self.file.architecture, ()))
         if unknown := tensors.keys() - wanted.keys() - known:
             raise ValueError(
                 f"{path} has {min(unknown)}, which no {self.file.architecture} model has"
@@ -46,7 +53,7 @@ class Tensors:
 
     def __getitem__(self, name: str) -> Tensor:
         """In the file's own floating type; float32 of what lies there in blocks."""
-        stored = self.file.tensors[stored_name(name)]
+        stored = self.file.tensors[self._stored(name)]
         data = torch.from_numpy(stored.data.copy())
         if stored.kind in PLAIN:
             tensor = data.view(PLAIN[stored.kind]).view(stored.shape)
@@ -60,15 +67,17 @@ class Tensors:
             tensor = torch.from_numpy(gguf.quants.dequantize(rows, kind))
         if self.file.architecture == "llama":
             tensor = self._in_halves(name, tensor)
-        return tensor
+        if self.file.architecture in LESS_ONE and name.endswith("norm.weight"):
+            tensor = tensor.float() - 1
+        return tensor.T if self._is_turned(name) else tensor
 
     def kind(self, name: str) -> str:
         """The type that a tensor is stored in."""
-        return self.file.tensors[stored_name(name)].kind
+        return self.file.tensors[self._stored(name)].kind
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Outputs first."""
-        return self.file.tensors[stored_name(name)].shape
+        return self.file.tensors[self._stored(name)].shape
 
     def kinds(self) -> dict[str, int]:
         """Type -> bytes of all tensors of it."""
@@ -79,7 +88,7 @@ class Tensors:
 
     def rows(self, name: str) -> Tensor:
         """(outputs, bytes of a row) The blocks of a matrix, a view of the file where it can be."""
-        stored = self.file.tensors[stored_name(name)]
+        stored = self.file.tensors[self._stored(name)]
         with warnings.catch_warnings():  # that the view is not for writing
             warnings.simplefilter("ignore", UserWarning)
             rows = torch.from_numpy(stored.data).view(stored.shape[0], -1)
@@ -87,7 +96,7 @@ class Tensors:
 
     def let_go(self, module: str) -> None:
         """Pages of a module's tensors, or of all (""), leave memory; who looks reads them again."""
-        names = [stored_name(f"{module}.{leaf}") for leaf in ("weight", "bias")]
+        names = [self._stored(f"{module}.{leaf}") for leaf in ("weight", "bias")]
         for name in names if module else self.file.tensors:
             if (stored := self.file.tensors.get(name)) is not None:
                 stored.let_go()
@@ -100,6 +109,12 @@ class Tensors:
         if stored.kind != "F32" or stored.shape != (self.config.head_dim // 2,):
             raise ValueError(f"{self.file.path}: {FREQUENCIES} is not as it should be: damaged")
         return torch.from_numpy(stored.data.copy()).view(torch.float32)
+
+    def _stored(self, name: str) -> str:
+        return stored_name(name, self.file.architecture)
+
+    def _is_turned(self, name: str) -> bool:
+        return self.file.architecture == "gpt2" and name.endswith(TURNED)
 
     def _in_halves(self, name: str, tensor: Tensor) -> Tensor:
         """Queries and keys of these files rotate neighbours; transformers rotates two halves."""

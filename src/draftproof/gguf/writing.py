@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from draftproof.gguf.configuration import CLASSES, EMBEDDINGS, FREQUENCIES, HEAD, stored_name
+from draftproof.gguf.configuration import CLASSES
+from draftproof.gguf.names import EMBEDDINGS, FREQUENCIES, HEAD, stored_name
 
 # What a precision is called there; norms and biases stay float32, as every reader wants them.
 KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_1"}
@@ -64,7 +65,7 @@ def write(
                 f"{name} has {shape[-1]} inputs, and {kinds[name]} blocks are of {elements}: give "
                 "--dtype bfloat16"
             )
-        if not (stored := stored_name(name)):
+        if not (stored := stored_name(name, architecture)):
             raise ValueError(f"{name} has no place in a GGUF file of architecture {architecture}")
         count = int(np.prod(shape)) // elements * size
         writer.add_tensor_info(stored, shape, np.dtype(np.float32), count, raw_dtype=kind)

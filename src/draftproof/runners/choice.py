@@ -211,7 +211,12 @@ def configuration(model: str, **options: Any) -> Any:
 def load(model: Any, *, device: torch.device, **options: Any) -> Any:
     """In memory, by transformers; blocks and four bits as floating-point numbers."""
     if (file := located(model)) is not None:
-        return gguf_checkpoint.load(file, dtype=options["dtype"], device=device)
+        loaded = gguf_checkpoint.load(file, dtype=options["dtype"], device=device)
+        if packing.refusal(loaded) is not None:
+            size = sum(each.nbytes for each in loaded.parameters()) / 1e9
+            kind = str(loaded.dtype).removeprefix("torch.")
+            say_once(f"{file.name}: weights become {kind} numbers on torch, {size:.3g} GB")
+        return loaded
     if isinstance(model, str | Path):
         numbers = options | {"dtype": options["dtype"] or torch.bfloat16}
         if (found := quantised_checkpoint.find(str(model), **numbers)) is not None:

@@ -7,11 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from draftproof import native
-from draftproof.gguf.configuration import HEAD, configuration
+from draftproof.gguf.configuration import CONFIGS, configuration
+from draftproof.gguf.names import HEAD
 from draftproof.gguf.reader import read
 from draftproof.gguf.weights import Tensors
+from draftproof.runners import loading
 from draftproof.runners.checkpoint import Checkpoint
 from draftproof.runners.weights import Blocks
 
@@ -76,7 +79,8 @@ def find(path: Path, *, dtype: torch.dtype | None, as_they_lie: bool = False) ->
             if not (name == HEAD and config.tie_word_embeddings)
         }
     )
-    _rotate(model, tensors)
+    if file.architecture in CONFIGS:
+        _rotate(model, tensors)
     model.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id
     )
@@ -86,15 +90,20 @@ def find(path: Path, *, dtype: torch.dtype | None, as_they_lie: bool = False) ->
 def load(path: Path, *, dtype: torch.dtype | None, device: torch.device) -> PreTrainedModel:
     """The model in memory. Raises `ValueError`, as `find`."""
     found = find(path, dtype=dtype)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(found.config, dtype=found.dtype)
+    loading.refuse_what_has_no_room(found.model.num_parameters(), found.dtype)
+    with no_init_weights():
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(found.config, dtype=found.dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(found[name])
+            if not parameter.isfinite().all():
+                raise ValueError(f"{path}: {name} has weights that are not finite: it is damaged")
     model.tie_weights()
-    _rotate(model, found.tensors)
+    if found.tensors.file.architecture in CONFIGS:
+        _rotate(model, found.tensors)
     model.generation_config = found.model.generation_config
     placed: PreTrainedModel = torch.nn.Module.to(model, device).eval()
-    return placed
+    return loading.with_caps(placed)
 
 
 def _rotate(model: PreTrainedModel, tensors: Tensors) -> None:

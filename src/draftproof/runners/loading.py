@@ -94,9 +94,14 @@ def load(
     except Exception as error:  # whatever a checkpoint, its own code or the hub comes up with
         raise ValueError(f"cannot load the model {name!r}: {_reason(name, error)}") from error
     placed: PreTrainedModel = loaded.to(device).eval()
-    if getattr(placed.config.get_text_config(), "attn_logit_softcapping", None) is not None:
-        placed.set_attn_implementation("eager")  # sdpa has no cap; older transformers let it pass
-    return placed
+    return with_caps(placed)
+
+
+def with_caps(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, with an attention of transformers' that caps scores if it wants them capped."""
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        model.set_attn_implementation("eager")  # sdpa has no cap; older transformers let it pass
+    return model
 
 
 def configuration(

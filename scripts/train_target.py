@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import platform
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +32,7 @@ CONTEXT = 2048
 SHORT, LONG = 512, 2048  # tokens of a row
 LONG_SHARE, LONG_RATE = 0.12, 0.2  # of the steps; of the learning rate
 STEP_TOKENS = 8192
+QUIET = 20.0  # seconds between the lines of a run that nobody watches in a terminal
 SHAPE: dict[str, Any] = {
     "hidden_size": 320,
     "intermediate_size": 896,
@@ -74,20 +77,33 @@ def beginning(folder: Path, size: int, from_shipped: bool) -> Any:
 
 
 def fit(
-    model: Any, began: str, learnt: Rows, held: list[Batch], plan: Plan, rate: float, folder: Path
+    model: Any,
+    began: str,
+    learnt: Rows,
+    held: list[Batch],
+    plan: Plan,
+    rate: float,
+    folder: Path,
+    stopped: Callable[[State], bool] = lambda state: False,
 ) -> State:
     """Train in place on rows of one length; progress is shown. began: from what."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, refresh_per_second=0.5) as progress:
         task = progress.add_task("training", total=plan.steps)
+        told, latest = time.monotonic(), State()
 
         def show(state: State, shown: dict[str, float]) -> None:
+            nonlocal told, latest
+            latest = state
             speed = state.tokens / max(1e-9, state.seconds)
             text = f"step {state.step}  loss {shown['loss']:.3f}  {speed:,.0f} tokens/s"
             progress.update(task, completed=state.step, description=text)
             if "held-out loss" in shown:
                 held_out = f"{text}  held-out {shown['held-out loss']:.3f}"
                 progress.console.print(held_out, highlight=False)
+            elif not progress.console.is_terminal and time.monotonic() - told > QUIET:
+                told = time.monotonic()
+                print(f"{text}  of {plan.steps}", flush=True)
 
         return trainer.train(
             Text(model, held, rate),
@@ -98,6 +114,7 @@ def fit(
             resume=True,
             cpu=not torch.cuda.is_available(),
             show=show,
+            stopped=lambda: stopped(latest),
         )
 
 

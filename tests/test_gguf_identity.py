@@ -22,9 +22,11 @@ from draftproof.bundled import corpus
 BUILD = Path(__file__).parents[1] / "build"
 WIDE, PUBLISHED = BUILD / "wide", BUILD / "gguf" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 RUNS = 2000  # in all, shared by the cases and their methods
+MIXTURES = {"Q4_K_M": "q4_k", "Q5_K_M": "q5_k", "Q6_K": "q6_k"}  # and what most of each is
 FILES = {
     **{kind: bundled.TARGET for kind in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")},
     **{kind: WIDE for kind in ("Q4_K", "Q5_K", "Q6_K")},
+    **{f"llama.cpp's {name}": BUILD / "wide-gguf" / f"{name}.gguf" for name in MIXTURES},
     "published": PUBLISHED,
 }
 METHODS: dict[str, Any] = {
@@ -64,13 +66,14 @@ def plain(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[dp.
     kind, source = request.param, FILES[request.param]
     if not source.exists():
         pytest.skip(f"{source} is not there: scripts/wide_model.py or real_model.py makes it")
-    file = source
-    if kind != "published":
+    file, most = source, MIXTURES.get(source.stem, "q4_1")
+    if source.is_dir():
         file = tmp_path_factory.mktemp("identity") / f"{kind}.gguf"
         tokenizer = AutoTokenizer.from_pretrained(source)
         gguf_files.write(file, loaded(source), kind, tokenizer)
+        most = kind.lower()
     with dp.LLM(file, runner="native", speculate=None) as llm:
-        assert llm.runner.precision == ("q4_1" if kind == "published" else kind.lower())
+        assert llm.runner.precision == most
         yield llm
 
 

@@ -15,6 +15,7 @@ from draftproof.heads.module import Heads
 from draftproof.training.data.states import labelled
 from draftproof.training.recipes import losses
 from draftproof.training.recipes.medusa import DECAY, Medusa, fresh
+from draftproof.training.recipes.muon import Muon
 
 
 def oracle_loss(target: Any, heads: Heads, texts: list[list[int]]) -> float:
@@ -127,3 +128,24 @@ def test_rows_at_once_are_enough_for_a_large_vocabulary() -> None:
     assert losses.at_once(8192, cpu) == losses.at_once(151_936, cpu) == 128
     assert losses.at_once(97, cpu) == (1 << 20) // 97
     assert losses.at_once(151_936, gpu) == losses.ELEMENTS // 151_936 == 220
+
+
+def test_muon_in_float32_goes_where_torchs_goes() -> None:
+    """Their roundings differ by bfloat16's; the state is the same, so checkpoints go on."""
+    torch.manual_seed(0)
+    shapes = (24, 48), (48, 24), (16, 16)
+    ours, theirs = ([nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
+    made = Muon(ours, 0.02, 0.05)
+    usual = torch.optim.Muon(theirs, 0.02, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
+    for _ in range(4):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        made.step()
+        usual.step()
+    for one, other in zip(ours, theirs, strict=True):
+        moved = (other - 1).norm()
+        assert 0 < (one - other).norm() < 0.02 * moved
+        assert torch.equal(
+            made.state[one]["momentum_buffer"], usual.state[other]["momentum_buffer"]
+        )

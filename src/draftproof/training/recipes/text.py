@@ -1,6 +1,6 @@
 """The recipe that teaches a model texts, from the first token on: what drafts and heads are for.
 
-Matrices learn by Muon (Jordan et al. 2024), the rest by AdamW; both are torch's.
+Matrices learn by Muon (Jordan et al. 2024), the rest by AdamW.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 
 from draftproof.runners.torch import logits_of
 from draftproof.training.data.states import labelled, on, states_of
 from draftproof.training.recipes.losses import cross_entropy
+from draftproof.training.recipes.muon import Muon
 from draftproof.training.trainer import Batch
 
 MATRICES_RATE, RATE, DECAY = 4e-3, 3e-3, 0.05
@@ -34,9 +35,8 @@ class Text(nn.Module):
         named = list(self.model.named_parameters())
         matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
         rest = [p for name, p in named if p.ndim != 2 or "embed" in name]
-        match = {"weight_decay": DECAY, "adjust_lr_fn": "match_rms_adamw"}
         return [
-            Muon(matrices, MATRICES_RATE * self.rate, **match),  # type: ignore[arg-type]
+            Muon(matrices, MATRICES_RATE * self.rate, DECAY),
             AdamW(rest, RATE * self.rate, weight_decay=0.0, betas=(0.9, 0.95)),
         ]
 

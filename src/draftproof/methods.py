@@ -31,7 +31,11 @@ ALL = "all"  # every method that needs nothing more than was given
 
 
 def _staged(
-    draft: Any, num_draft_tokens: int = 8, *, min_confidence: float = 0.1, branch: int = 2
+    draft: Any,
+    num_draft_tokens: int | None = None,
+    *,
+    min_confidence: float = 0.1,
+    branch: int = 2,
 ) -> Staged:
     return Staged(draft, NGram(), num_draft_tokens, min_confidence=min_confidence, branch=branch)
 

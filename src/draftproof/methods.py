@@ -41,7 +41,11 @@ def _staged(
 
 
 def _foreign(
-    given: tuple[Any, Any, Any], num_draft_tokens: int = 5, *, min_confidence: float = 0.1
+    given: tuple[Any, Any, Any],
+    num_draft_tokens: int = 5,
+    *,
+    min_confidence: float = 0.1,
+    branch: int = 2,
 ) -> ForeignDraft:
     model, tokenizer, target_tokenizer = given
     return ForeignDraft(
@@ -50,6 +54,7 @@ def _foreign(
         target_tokenizer=target_tokenizer,
         num_draft_tokens=num_draft_tokens,
         min_confidence=min_confidence,
+        branch=branch,
     )
 
 

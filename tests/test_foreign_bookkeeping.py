@@ -27,6 +27,25 @@ def test_a_greedy_draft_is_the_targets_encoding_of_what_it_wrote() -> None:
     assert proposer.survival == 1.0
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_second_choices_are_branches_and_take_no_pass(temperature: float) -> None:
+    own = other("merges")
+    scribe = Scribe(len(own), follows(own, " value: return value"), 40.0, own.encode("q")[-1])
+    (chain,) = bound(scribe, own).propose([request("the", temperature=temperature)])
+    passes, proposer = len(scribe.passes), bound(scribe, own, branch=2)
+    (tree,) = proposer.propose([request("the", 1, temperature=temperature)])
+    assert len(scribe.passes) == 2 * passes and tree.laws is None
+    paths = [tree.path_tokens(node) for node in range(len(tree)) if not tree.children(node)]
+    assert list(chain.tokens[1:]) in paths and len(paths) == passes + 1
+    if temperature:  # the noise says what comes second
+        assert max(tree.tokens) < 259 and max(tree.depths) == passes
+        return
+    wrote = [own.decode(context) for context in scribe.contexts[-passes:]]
+    says = {str(bytewise().decode(path)) for path in paths}
+    assert {before.removeprefix("[BOS]the") + "q" for before in wrote} <= says
+    assert proposer.survival == 1.0  # of what was meant to be written
+
+
 def test_under_another_rule_the_likeliest_text_is_proposed() -> None:
     own = other("merges")
     scribe = Scribe(len(own), follows(own, " value: return value"), sure=2.0)

@@ -46,7 +46,12 @@ def test_a_token_that_would_have_been_written_with_the_last_one_is_not_proposed(
     own, theirs = other("bytes"), other("merges")
     scribe = Scribe(len(own), follows(own, "e dog"))
     proposer = ForeignDraft(
-        scribe, tokenizer=own, target_tokenizer=theirs, min_confidence=0.0, num_draft_tokens=3
+        scribe,
+        tokenizer=own,
+        target_tokenizer=theirs,
+        min_confidence=0.0,
+        num_draft_tokens=3,
+        branch=1,
     )
     target = SimpleNamespace(vocabulary=len(theirs))
     proposer.bind(target, lambda target, model: model)  # type: ignore[arg-type]

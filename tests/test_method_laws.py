@@ -20,6 +20,7 @@ import oracles
 from drafters import METHODS, check_counters, target
 from draftproof.drafting import growth
 from draftproof.drafting.fixed import Fixed
+from draftproof.heads.module import Heads
 from draftproof.proposers import specinfer
 from draftproof.tree import TokenTree
 from draftproof.verify import verify_typical
@@ -27,6 +28,12 @@ from laws import WARPED, V, check_law, small
 from method_prompts import GREEDY, PROMPTS, SAMPLED, plain, texts
 
 # --- laws under the rejection rule ---
+
+
+def heads() -> Heads:
+    weights = torch.randn(2, 1, 16, 16, generator=torch.Generator().manual_seed(3))
+    return Heads(0.2 * weights, vocab_size=V)
+
 
 DRAWN = {
     "early exit": lambda: dp.EarlyExit(1, 3, min_confidence=0.0),
@@ -42,6 +49,16 @@ DRAWN = {
     "staged, in doubt": lambda: dp.Staged(
         small(1), dp.DraftModel(small(2), 2, branch=1), 3, min_confidence=0.4
     ),
+    "staged, heads": lambda: dp.Staged(
+        small(1), dp.Medusa(heads(), nodes=4), 3, min_confidence=0.0
+    ),
+    "staged, three levels": lambda: dp.Staged(
+        small(1), dp.Staged(small(2), dp.Medusa(heads(), nodes=4), 2), 3, min_confidence=0.0
+    ),
+    "staged, lookahead": lambda: dp.Staged(small(1), dp.Lookahead(3, 3, 3), 3, min_confidence=0.0),
+    "staged, its exit": lambda: dp.Staged(
+        small(1, layers=2), dp.EarlyExit(1, 2, min_confidence=0.0), 3, min_confidence=0.0
+    ),
     "hybrid": lambda: dp.Hybrid(
         [dp.SuffixAutomaton(min_match=1), dp.DraftModel(small(1), 3, branch=3)], 4
     ),
@@ -55,7 +72,9 @@ def of(method: str) -> PreTrainedModel:
     return small(0, layers=2) if "exit" in method else small(0)
 
 
-ALIKE = ("early exit, in doubt", "specinfer, each", "staged, in doubt")  # to another one of these
+# To another one of these.
+ALIKE = ("early exit, in doubt", "specinfer, each", "staged, in doubt")
+ALIKE += ("staged, heads", "staged, lookahead", "staged, its exit")
 
 
 @pytest.mark.parametrize("method", [method for method in DRAWN if method not in ALIKE])

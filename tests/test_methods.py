@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 import draftproof as dp
 import tiny
-from drafters import METHODS, NATIVE, Eager, exit_head, target
+from drafters import METHODS, NATIVE, Eager, exit_head, lm_heads, target
 from draftproof import methods
 from draftproof.heads import files
 from draftproof.heads.module import Heads
@@ -74,7 +74,7 @@ def test_bits_of_the_native_runner(name: str, method: str, params: dp.SamplingPa
         "fitted draft": dp.DraftModel(other, tree="auto"),
         "specinfer": dp.SpecInfer([other, tiny.relative(model, 0.1)], expansion=(1, 3, 1)),
         "staged": dp.Staged(other, dp.NGram(min_ngram=1), 6, min_confidence=0.0),
-        "staged twice": dp.Staged(other, dp.DraftModel(tiny.relative(model, 0.1), 2), 6),
+        "staged twice": dp.Staged(other, dp.Medusa(lm_heads(name), nodes=6), 6),
         "hybrid": dp.Hybrid([dp.NGram(min_ngram=1), dp.Lookahead(3, 3, 3)], 9),
         "auto": Eager(dp.NGram(min_ngram=1), dp.DraftModel(other)),
     }

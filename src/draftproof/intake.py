@@ -72,6 +72,18 @@ class Intake:
 
     def ids(self, prompt: Any) -> list[int]:
         """Token ids of a prompt, which the model has and which leave room for one more."""
+        ids = self.encoded(prompt)
+        if not ids:
+            raise ValueError("the prompt is empty: give at least one token")
+        if len(ids) > self.max_length - 1:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens and at most {self.max_length - 1} fit "
+                f"(max_length {self.max_length}): shorten it"
+            )
+        return ids
+
+    def encoded(self, prompt: Any) -> list[int]:
+        """Token ids of a prompt, however many there are, all of which the model has."""
         if isinstance(prompt, dict):
             prompt = _of_dict(prompt)
         if isinstance(prompt, str):
@@ -84,13 +96,6 @@ class Intake:
         else:
             ids = integers(prompt)
         self._check("the prompt", ids)  # a tokenizer may have more than the model has rows
-        if not ids:
-            raise ValueError("the prompt is empty: give at least one token")
-        if len(ids) > self.max_length - 1:
-            raise ValueError(
-                f"the prompt has {len(ids)} tokens and at most {self.max_length - 1} fit "
-                f"(max_length {self.max_length}): shorten it"
-            )
         return ids
 
     def chat_ids(self, conversation: Any) -> list[int]:

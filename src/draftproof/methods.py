@@ -31,13 +31,21 @@ ALL = "all"  # every method that needs nothing more than was given
 
 
 def _staged(
-    draft: Any, num_draft_tokens: int = 8, *, min_confidence: float = 0.1, branch: int = 2
+    draft: Any,
+    num_draft_tokens: int | None = None,
+    *,
+    min_confidence: float = 0.1,
+    branch: int = 2,
 ) -> Staged:
     return Staged(draft, NGram(), num_draft_tokens, min_confidence=min_confidence, branch=branch)
 
 
 def _foreign(
-    given: tuple[Any, Any, Any], num_draft_tokens: int = 5, *, min_confidence: float = 0.1
+    given: tuple[Any, Any, Any],
+    num_draft_tokens: int = 5,
+    *,
+    min_confidence: float = 0.1,
+    branch: int = 2,
 ) -> ForeignDraft:
     model, tokenizer, target_tokenizer = given
     return ForeignDraft(
@@ -46,6 +54,7 @@ def _foreign(
         target_tokenizer=target_tokenizer,
         num_draft_tokens=num_draft_tokens,
         min_confidence=min_confidence,
+        branch=branch,
     )
 
 

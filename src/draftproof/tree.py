@@ -164,13 +164,16 @@ class TokenTree:
                 heapq.heappush(heap, (-self.scores[child], child))
         return self._part(sorted(kept), None)
 
-    def within(self, whole: TokenTree) -> list[int]:
-        """(N,) where the nodes lie in a tree that was merged from this one; -1: cut off there."""
+    def within(self, whole: TokenTree, root: int = 0) -> list[int]:
+        """(N,) where the nodes lie in a tree that was merged from this one; -1: cut off there.
+
+        root: the node of `whole` that this one's node 0 is.
+        """
         # The first of equal siblings, as `merge` keeps it.
         where = {
             (whole.parents[node], whole.tokens[node]): node for node in reversed(range(len(whole)))
         }
-        found = [0]
+        found = [root]
         for parent, token in zip(self.parents[1:], self.tokens[1:], strict=True):
             found.append(where.get((found[parent], token), -1) if found[parent] >= 0 else -1)
         return found

@@ -36,6 +36,16 @@ class Feedback:
     best: Sequence[int] | None = None  # (N,) the target's argmax after each node, if it is wanted
     seconds: float = 0.0  # of the target's pass, which ran `rows` tokens, those of others included
     rows: int = 0
+    root: int = 0  # the node that stood for node 0 of what was drafted last
+
+    @property
+    def accepted(self) -> int:
+        """Tokens of the last draft that were kept."""
+        return len(self.path) - 1 - self.path.index(self.root) if self.root in self.path else 0
+
+    def where(self, drafted: TokenTree) -> list[int]:
+        """(N,) The nodes in `tree` of the last draft; -1: cut off there."""
+        return drafted.within(self.tree, self.root)
 
 
 class Rule(Protocol):

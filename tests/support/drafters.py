@@ -85,7 +85,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     ),
     "staged twice": lambda name, **o: dp.Staged(
         draft(name, **o),
-        dp.Staged(draft(name, 0.15, **o), dp.DraftModel(draft(name, 0.2, **o), 2), 4),
+        dp.Staged(draft(name, 0.15, **o), dp.Medusa(lm_heads(name), nodes=6), 4),
         6,
         min_confidence=0.0,
     ),

@@ -24,9 +24,13 @@ class Scribe:
     device, max_length = torch.device("cpu"), 1 << 20
 
     def __init__(
-        self, vocabulary: int, says: Callable[[list[int]], int], sure: float = 9.0
+        self,
+        vocabulary: int,
+        says: Callable[[list[int]], int],
+        sure: float = 9.0,
+        rival: int | None = None,  # what always comes second
     ) -> None:
-        self.vocabulary, self.says, self.sure = vocabulary, says, sure
+        self.vocabulary, self.says, self.sure, self.rival = vocabulary, says, sure, rival
         self.committed: dict[int, list[int]] = {}
         self.scratch: dict[int, list[int]] = {}
         self.contexts: list[list[int]] = []
@@ -56,6 +60,8 @@ class Scribe:
             self.contexts.append(context)
             self.rows.append(len(tokens) - item.first)
             logits = torch.zeros(self.rows[-1], self.vocabulary)
+            if self.rival is not None:
+                logits[-1, self.rival] = self.sure / 2
             logits[-1, self.says(context)] = self.sure
             outputs.append(Output(logits))
         return outputs
@@ -66,7 +72,7 @@ def bound(scribe: Scribe, tokenizer: Any, vocabulary: int = 259, **options: Any)
         scribe,
         tokenizer=tokenizer,
         target_tokenizer=bytewise(),
-        **{"min_confidence": 0.0, **options},
+        **{"min_confidence": 0.0, "branch": 1, **options},
     )
     target = SimpleNamespace(vocabulary=vocabulary)
     made.bind(target, lambda target, model: model)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,9 +13,10 @@ from rich.console import Console
 from draftproof import clock
 from draftproof import prompts as prompt_files
 from draftproof.bundled import BUNDLED, located
-from draftproof.cli import opening
+from draftproof.cli import opening, pairing
 from draftproof.cli.progress import Running
-from draftproof.tuning import report
+from draftproof.llm import LLM
+from draftproof.tuning import candidates, report
 from draftproof.tuning import run as tuning
 
 INTERRUPTED = 130  # the exit code of what an interrupt has ended
@@ -34,8 +36,9 @@ def run(given: SimpleNamespace) -> int:
     path = given.out if given.out.suffix == ".json" else given.out / "profile.json"
     if not path.absolute().parent.is_dir():
         raise ValueError(f"there is no folder {path.absolute().parent}: make it, or change --out")
-    heads = [str(located(name, "heads")) for name in given.heads or ()]
-    batches = given.batch or tuning.BATCHES
+    batches, dtypes = given.batch or tuning.BATCHES, given.draft_dtype or ("auto",)
+    if given.candidates is not None:
+        candidates.within(given.candidates)  # refused before anything is loaded
     records = path.with_suffix(".records")
     loaded = SimpleNamespace(rule="coupled", max_length=None, **vars(given))
     console = Console(highlight=False, markup=False)
@@ -46,13 +49,14 @@ def run(given: SimpleNamespace) -> int:
         listed = prompt_files.read(
             files, wanted["num_prompts"], llm.tokenizer, given.chat, given.system
         )
+        judged, drafts, heads = _looked(given, llm, batches, dtypes)
         try:
             with Running() as running:
                 found = tuning.tune(
                     llm,
                     [each.ids(llm.tokenizer, ()) for each in listed],
-                    drafts=given.draft or (),
-                    draft_dtypes=given.draft_dtype or ("auto",),
+                    drafts=drafts,
+                    draft_dtypes=dtypes,
                     heads=heads,
                     max_tokens=wanted["max_tokens"],
                     temperatures=given.temperature or (0.0,),
@@ -68,13 +72,35 @@ def run(given: SimpleNamespace) -> int:
             if records.is_dir():
                 print(f"recorded in {records}: the same command goes on there", file=sys.stderr)
             return INTERRUPTED
+    found.candidates = [each.as_dict() for each in judged]
     found.save(path)
+    _told(given, found, path, console)
+    return 0
+
+
+def _looked(
+    given: SimpleNamespace, llm: LLM, batches: Sequence[int], dtypes: Sequence[str]
+) -> tuple[list[candidates.Judged], list[str], list[str]]:
+    """The candidates, of whom a line each is told at once; all drafts and heads to be tried."""
+    drafts, heads = given.draft or [], [str(located(name, "heads")) for name in given.heads or ()]
+    if given.candidates is None:
+        return [], drafts, heads
+    found, *fitting = candidates.look(
+        llm, given.candidates, dtypes, batches, given.trust_remote_code
+    )
+    for each in found:
+        print(pairing.listed(each), file=sys.stderr)
+    return found, drafts + fitting[0], heads + fitting[1]
+
+
+def _told(given: SimpleNamespace, found: tuning.Tuned, path: Path, console: Console) -> None:
+    """The picture, and on the terminal all that a profile holds, or what matters of it."""
     heading = f"{Path(given.model).name}: {_machine(found)}, {found.prompts['used']} prompts"
     picture = path.with_suffix(".png")
     drawn = report.draw(found, picture, heading)
     if given.as_json:
         print(json.dumps(found.as_dict()), flush=True)
-        return 0
+        return
     console.print(heading)
     console.print(report.table(found, console.width))
     for line in [*found.prompts["left_out"], *report.advice(found)]:
@@ -83,7 +109,6 @@ def run(given: SimpleNamespace) -> int:
         print("no picture: pip install 'draftproof[bench]' brings matplotlib", file=sys.stderr)
     console.print("written:", ", ".join(map(str, [path, *([picture] if drawn else [])])))
     console.print(f"to use it: draftproof generate {given.model} PROMPT --profile {path}")
-    return 0
 
 
 def _machine(found: tuning.Tuned) -> str:

@@ -25,6 +25,10 @@ def tune(
         option(DRAFTING, "The drafts in: auto, int8, int4 (native); repeatable.", metavar="NAME"),
     ] = None,
     heads: options.HeadsOfAll = None,
+    candidates: Annotated[
+        Path | None,
+        option(DRAFTING, "A folder of drafts and heads; those that can pay.", metavar="FOLDER"),
+    ] = None,
     temperature: Annotated[list[float] | None, option(SAMPLING, "0 is greedy; repeatable.")] = None,
     max_tokens: Annotated[int | None, get_args(options.MaxTokens)[1]] = None,
     seed: options.Seed = 0,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from draftproof.drafting.base import Partial
 from draftproof.drafting.calibration import conditional
+from draftproof.drafting.growth import levels
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
 from draftproof.drafting.sources import Source
@@ -24,11 +25,12 @@ class Deepening:
     ) -> None:
         self.number, self.source, self.found = number, source, found
         self.price, self.levels = price, levels
-        self.level = 0
+        self.level = 0  # the next one, of the deepest draft
         self._survivals = {key: [1.0] for key in found}
+        self._depths = {key: [0] for key in found}
 
     def __call__(self, growths: Sequence[Partial]) -> list[bool]:
-        self.level += 1
+        self.level = 1 + max(map(levels, growths))
         if self.level == 1:
             return [True] * len(growths)
         rate = self.price.rate
@@ -52,18 +54,18 @@ class Deepening:
     def _gain(self, growth: Partial) -> float:
         """What one level more is expected to bring, its rows paid."""
         text, offer = self.found[growth.request.key]
-        known = self._survivals[growth.request.key]
-        last = len(known)
+        known, depths = self._survivals[growth.request.key], self._depths[growth.request.key]
+        recent, last = text.recent[self.number], len(known)
         for node in range(last, len(growth.tokens)):
+            parent = growth.parents[node]
+            depths.append(depths[parent] + 1)
             score = conditional(growth.parents, growth.scores, node)
-            chance = self.source.chance(
-                growth.request, score, self.level - 1, text.recent[self.number]
-            )
-            known.append(known[growth.parents[node]] * chance)
-        survival = max(known[last:], default=0.0)
-        return gain(
-            self.source, text.recent[self.number], text, offer, survival, self.level, self.price
-        )
+            chance = self.source.chance(growth.request, score, depths[node], recent)
+            known.append(known[parent] * chance)
+        depth = depths[-1]  # of a staged draft a call may be several levels further
+        tips = [at for at in range(last, len(known)) if depths[at] == depth]
+        survival = max([known[tip] for tip in tips], default=0.0)
+        return gain(self.source, recent, text, offer, survival, depth + 1, self.price)
 
 
 def gain(

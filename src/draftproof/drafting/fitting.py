@@ -68,7 +68,7 @@ class Fit:
         """From what became of `tree`, the request's last; now and then a new shape comes of it."""
         if (feedback := request.feedback) is None:
             return
-        where, path = tree.within(feedback.tree), {*feedback.path}  # others' nodes may be there too
+        where, path = feedback.where(tree), {*feedback.path}  # others' nodes may be there too
         for node, at in enumerate(where):
             children = tree.children(node)[:RANKS] if at in path else ()
             for rank, child in enumerate(children):

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from draftproof.drafting.asking import Asking
 from draftproof.drafting.base import Partial
+from draftproof.drafting.growth import levels
 from draftproof.drafting.sources import LARGEST, Source
 from draftproof.drafting.text import Text
 from draftproof.drafting.weights import reason
@@ -108,7 +109,7 @@ class Fixed:
         if ran is None or request.feedback is None:
             return
         number, depth = ran
-        accepted = len(request.feedback.path) - 1
+        accepted = request.feedback.accepted
         for at in range(min(depth, DEPTHS)):
             if at > accepted:
                 break
@@ -120,11 +121,10 @@ class Until:
     """Levels up to the depth that was settled for each text."""
 
     def __init__(self, depths: dict[int, int]) -> None:
-        self.depths, self.level = depths, 0
+        self.depths = depths
 
     def __call__(self, growths: Sequence[Partial]) -> list[bool]:
-        self.level += 1
-        return [self.level <= self.depths[growth.request.key] for growth in growths]
+        return [levels(growth) < self.depths[growth.request.key] for growth in growths]
 
 
 def _best(own: Own, source: Source) -> tuple[float, int]:

@@ -24,11 +24,7 @@ Draw = Callable[[Growth, Sequence[int], Tensor, int], Children]  # path, row (V,
 
 def grow(growths: Sequence[Growth], run: Run, draw: Draw, goes_on: GoesOn | None = None) -> None:
     """Until every growth has its shape, or its room, or the model is in doubt, or none goes on."""
-    while growing := [growth for growth in growths if growth.room > 0]:
-        if goes_on is not None:
-            for growth, on in zip(growing, goes_on(growing), strict=True):
-                growth.room = growth.room if on else 0
-            growing = [growth for growth in growing if growth.room]
+    while growing := going(growths, goes_on):
         for growth, output in passed(growing, run, stop):
             tips, rows = growth.tips, output.logits
             growth.ran += len(tips)
@@ -40,6 +36,15 @@ def grow(growths: Sequence[Growth], run: Run, draw: Draw, goes_on: GoesOn | None
                 )
             except Exception as error:  # of a row, or of a rule from outside: this request's alone
                 stop(growth, error)
+
+
+def going(growths: Sequence[Growth], goes_on: GoesOn | None) -> list[Growth]:
+    """Those that get another level, if who asked for them agrees."""
+    growing = [growth for growth in growths if growth.room > 0]
+    if growing and goes_on is not None:
+        for growth, on in zip(growing, goes_on(growing), strict=True):
+            growth.room = growth.room if on else 0
+    return [growth for growth in growing if growth.room]
 
 
 def grow_beside(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from draftproof.drafting.base import Partial
 from draftproof.tree import TokenTree
 from draftproof.writing import Children, Writing
 
@@ -91,6 +92,14 @@ class Growth:
 
     def tree(self) -> TokenTree:
         return TokenTree(self.tokens, self.parents, stacked(self.laws), self.scores)
+
+
+def levels(growth: Partial) -> int:
+    """Levels that it has, the last of which its last node is on."""
+    node, count = len(growth.tokens) - 1, 0
+    while node:
+        node, count = growth.parents[node], count + 1
+    return count
 
 
 def stacked(laws: Sequence[Tensor]) -> Tensor | None:

@@ -6,6 +6,7 @@ no runner, and not who drafts for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -26,6 +27,7 @@ class Stage:
     guess: TokenTree = field(default_factory=lambda: TokenTree.chain([0]))  # of its drafter
     ran: TokenTree | None = None  # all nodes, of which some were rejected
     tip: int = 0  # the node that the last written token hangs from
+    start: tuple[int, int] = 0, 0  # of what ran last: where in the text, and its rewinds then
 
     def follow(self, request: Writing, vocabulary: int) -> None:
         """Take over the text as it is committed, and the rule from outside about the target's ids.
@@ -40,6 +42,17 @@ class Stage:
                 return fitted(process(ids, fitted(row, vocabulary)), len(row))
 
             self.shadow.history.process = over
+
+    def take(self, tree: TokenTree, vocabulary: int) -> None:
+        """Of a guess what the draft, with so many ids, has places and rows for."""
+        if tree.tokens[0] != self.shadow.tokens[-1]:
+            raise ValueError("node 0 of the tree is not the draft's last token")
+        self.guess = tree.truncate(max(0, self.shadow.room - 1)).below(vocabulary)
+
+    def write(self, tokens: Sequence[int]) -> None:
+        """Tokens of the draft, which its drafter takes for committed."""
+        self.shadow.tokens += tokens
+        self.shadow.history.append(tokens)
 
     def hung(self, tree: TokenTree) -> TokenTree:
         """What ran with `tree`, whose node 0 has not run unless nothing has."""
@@ -62,7 +75,7 @@ def written(
         return _drawn(shadow, tree, logits, vocabulary)
     raced = Raced(shadow, tree, logits, count, vocabulary)
     path, _ = verify(tree, raced)
-    return path, [raced.found[node] for node in path]
+    return path, [*raced.found.values()]  # of equal siblings only the first is asked
 
 
 class Raced:

@@ -29,7 +29,7 @@ class Step:
         """The source of each token that was drafted and accepted."""
         offer, kept = self.offer, set(self.kept)
         if offer is None:
-            return [self.only] * (len(feedback.path) - 1 if feedback is not None else 0)
+            return [self.only] * (feedback.accepted if feedback is not None else 0)
         node, owners = 0, list[int]()
         for token in written:
             node = next(

@@ -20,6 +20,7 @@ from draftproof.drafting.base import Drafter, Proposer
 from draftproof.drafting.control import Control
 from draftproof.drafting.failing import attempt, let_go
 from draftproof.drafting.sources import Clock, Source
+from draftproof.drafting.standing import Standing
 from draftproof.runners import costs
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
@@ -73,6 +74,8 @@ class Auto(Drafter):
         }
 
     def bind(self, target: Target, load: Load) -> None:
+        if isinstance(target, Standing):
+            raise ValueError("auto decides for a model, not for its draft: give the draft a method")
         for part in self.given:
             if isinstance(part, str):  # inside of another proposer, where nobody looks for names
                 raise ValueError(f"auto in another method takes no names: replace {part!r}")

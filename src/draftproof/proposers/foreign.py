@@ -18,7 +18,7 @@ from draftproof.drafting.growth import Growth
 from draftproof.drafting.script import BROKEN, Script
 from draftproof.drafting.translated import Translated
 from draftproof.runners.base import Load, Output, Target, Work
-from draftproof.tree import TokenTree
+from draftproof.tree import TokenTree, merge
 from draftproof.writing import Children, Writing
 
 
@@ -41,8 +41,9 @@ class ForeignDraft(Growing):
         num_draft_tokens: int = 5,
         lookbehind: int = 4,
         min_confidence: float = 0.1,
+        branch: int = 2,
     ) -> None:
-        super().__init__(num_draft_tokens, min_confidence, branch=1, usual=5)
+        super().__init__(num_draft_tokens, min_confidence, branch, usual=5)
         if lookbehind < 1 or tokenizer is None or target_tokenizer is None:
             raise ValueError("both tokenizers are needed, and a lookbehind of 1 or more")
         self.own = Script(tokenizer, target_tokenizer.get_vocab())
@@ -77,7 +78,7 @@ class ForeignDraft(Growing):
         ready = self.beside.catch_up(requests)
         growths = [self._start(request, request.key in ready) for request in requests]
         grow(growths, self._run, self.draw)
-        return [TokenTree.chain([growth.tokens[0], *self._drafted(growth)]) for growth in growths]
+        return [self._drafted(growth) for growth in growths]
 
     def _start(self, request: Writing, ready: bool) -> Growth:
         room = 0
@@ -91,7 +92,8 @@ class ForeignDraft(Growing):
         work = []
         for growth in growing:
             text = self.beside.texts[key := growth.request.key]
-            tree = TokenTree.chain(text.tail + [self.ids.get(tip, 0) for tip in growth.tokens[1:]])
+            tips = growth.run_tree().tokens[1:]
+            tree = TokenTree.chain(text.tail + [self.ids.get(tip, 0) for tip in tips])
             new = text.settled[self.runner.cached(key) : -1]
             ran = len(tree) - 1 if growth.ran else 0
             work.append(Work(key, new, tree, ran))
@@ -108,23 +110,28 @@ class ForeignDraft(Growing):
         elif request.history.process is not None:  # which knows the target's ids alone
             row = row[: self.size]
         if not request.races:
-            # Greedily, which under this rule has to be said.
+            # Greedily and alone, which under this rule has to be said.
             best = sampling.adjust(row, request.params, request.history, path)
             row = row.masked_fill(best < best.max(), -torch.inf)
             part *= float(row.softmax(0).max())
         ids, shares, laws = request.rule.children(request, path, row, count, len(row))
         return ids, [share * part for share in shares], laws
 
-    def _drafted(self, growth: Growth) -> list[int]:
+    def _drafted(self, growth: Growth) -> TokenTree:
+        """What each branch says in the target's ids, the longest first, without laws."""
+        drafted, chains = TokenTree(growth.tokens, growth.parents), [growth.tokens[:1]]
+        leaves = [i for i in range(1, len(drafted)) if not drafted.children(i)]
         try:
-            return self._proposed(growth) if growth.tokens[1:] else []
+            for leaf in sorted(leaves, key=lambda i: -drafted.depths[i]):
+                ids = self._proposed(growth, drafted.path_tokens(leaf), first=len(chains) == 1)
+                chains.append([growth.tokens[0], *ids])
         except Exception as error:  # of a tokenizer, which is foreign code
             stop(growth, error)
-            return []
+        return merge([TokenTree.chain(chain) for chain in chains])
 
-    def _proposed(self, growth: Growth) -> list[int]:
-        """The target's ids, without laws; the last may be half a word, which costs only a row."""
-        request, ids = growth.request, growth.tokens[1:]
+    def _proposed(self, growth: Growth, ids: list[int], first: bool) -> list[int]:
+        """The target's ids; the last may be half a word, which costs only a row."""
+        request = growth.request
         wrote, behind = [self.ids.get(i, 0) for i in ids], self.beside.texts[request.key].tail
         text = kept = self.own.text(wrote, behind)
         if request.params.temperature == 0 or not request.races:
@@ -134,5 +141,6 @@ class ForeignDraft(Growing):
         whole = len(wrote) if ids else 0
         while kept != text and whole and len(self.own.text(wrote[:whole], behind)) > len(kept):
             whole -= 1
-        self.written, self.survived = self.written + len(wrote), self.survived + whole
+        if first:  # siblings were never expected to be right
+            self.written, self.survived = self.written + len(wrote), self.survived + whole
         return ids

@@ -36,6 +36,7 @@ class State:
     rng: Random
     pool: OrderedDict[int, OrderedDict[Guess, None]] = field(default_factory=OrderedDict)
     indexed: int = 0  # tokens of the text whose n-grams are in the pool
+    rewinds: int = 0  # of the text then
     tree: TokenTree | None = None  # of the last step, with the window in it
     ends: list[int] = field(default_factory=list)  # its nodes of the last row, by column
 
@@ -78,7 +79,7 @@ class Lookahead(Drafter):
             state = self._states[request] = State([first], rng)
         self._harvest(request, state)
         if self.from_text:
-            self._read(request.tokens, state)
+            self._read(request, state)
         return self._tree(request, state)
 
     def _harvest(self, request: Writing, state: State) -> None:
@@ -87,7 +88,7 @@ class Lookahead(Drafter):
         state.tree = None
         if tree is None or feedback is None or feedback.best is None:
             return
-        found = tree.within(feedback.tree)
+        found = feedback.where(tree)
         # -1: another method's budget cut the window, or a row is not finite.
         fresh = [feedback.best[at] if (at := found[node]) >= 0 else -1 for node in state.ends]
         if min(fresh) < 0:
@@ -102,10 +103,11 @@ class Lookahead(Drafter):
             state.rows.pop(0)
             state.rows[0] = state.rows[0][1:]
 
-    def _read(self, tokens: Sequence[int], state: State) -> None:
-        for end in range(max(state.indexed, self.ngram), len(tokens) + 1):
+    def _read(self, request: Writing, state: State) -> None:
+        tokens, since = request.tokens, min(state.indexed, request.shortest(state.rewinds) + 1)
+        for end in range(max(since, self.ngram), len(tokens) + 1):
             self._remember(state, tuple(tokens[end - self.ngram : end]))
-        state.indexed = len(tokens) + 1
+        state.indexed, state.rewinds = len(tokens) + 1, request.rewinds
 
     def _remember(self, state: State, ngram: Guess) -> None:
         """Least recent first; a guess that comes again is fresh again."""

@@ -1,9 +1,9 @@
 """Staged speculation: a draft that is itself drafted for, to any depth.
 
 The draft writes its tokens as a target would: a smaller proposer guesses ahead of it, one pass of
-it checks. What it writes is what it would have written alone: under the coupled rule token for
-token, under the rejection rule in law, from a stream of its own and with every correction kept, so
-that its laws are those that its tokens were drawn from. Spector and Re 2023 (arXiv 2308.04623).
+it checks. It writes what it would have written alone: under the coupled rule token for token, under
+the rejection rule in law, from a stream of its own and with every correction kept, so that its laws
+are those that its tokens were drawn from. Spector and Re 2023 (arXiv 2308.04623).
 """
 
 from __future__ import annotations
@@ -12,45 +12,49 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftproof.drafting.adopting import adopt
-from draftproof.drafting.base import Proposer
+from draftproof.drafting.base import GoesOn, Proposer
 from draftproof.drafting.beside import Beside
-from draftproof.drafting.growing import Growing, stop
+from draftproof.drafting.growing import Growing, going, stop
 from draftproof.drafting.growth import Growth
 from draftproof.drafting.stage import Stage, written
+from draftproof.drafting.standing import Standing, follow, learn, run
 from draftproof.drafting.together import passed
 from draftproof.runners.base import Load, Output, Target
 from draftproof.tree import TokenTree
-from draftproof.writing import Writing
+from draftproof.writing import Cost, Writing
 
 
 class Staged(Growing):
     """Drafts with `model` (hub id, folder or loaded), for which `drafter` drafts.
 
-    drafter: any proposer, another `Staged` too. num_draft_tokens, min_confidence, branch: as of
-    `DraftModel`.
+    drafter: any proposer, to whom the draft is the target: a look-up, heads of the draft, another
+    draft, another `Staged`. num_draft_tokens: the longest draft; 8 unless given, and under `Auto`
+    what pays. min_confidence, branch: as of `DraftModel`.
     """
 
     name = "staged"
-    drafting_cost = 1.0
+    stepwise, drafting_cost, promise = True, 0.15, 0.7
 
     def __init__(
         self,
         model: Any,
         drafter: Proposer,
-        num_draft_tokens: int = 8,
+        num_draft_tokens: int | None = None,
         *,
         min_confidence: float = 0.1,
         branch: int = 2,
     ) -> None:
         super().__init__(num_draft_tokens, min_confidence, branch, usual=8)
         self.model, self.drafter = model, adopt(drafter)
-        if self.drafter.taps or self.drafter.wants_best:
-            raise ValueError("the drafter of a draft learns nothing from it: use another method")
+        if self.drafter.observes:
+            raise ValueError(f"a draft does not show {self.drafter.name} prompts: use another one")
         self._stages: dict[int, Stage] = {}
 
     def bind(self, target: Target, load: Load) -> None:
-        self.beside = Beside(load(target, self.model), target)
-        self.drafter.bind(self.beside.runner, load)
+        runner = load(target, self.model)
+        self.beside = Beside(runner, target)
+        standing: Any = Standing(runner, self._stages)
+        self.drafter.bind(standing, lambda _, model, quantize=None: load(runner, model, quantize))
         self.vocabulary = target.vocabulary
         self._stages.clear()
 
@@ -69,13 +73,24 @@ class Staged(Growing):
         self.drafter.close()
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        return self.propose_within(requests, None)
+
+    def propose_within(
+        self, requests: Sequence[Writing], goes_on: GoesOn | None
+    ) -> list[TokenTree]:
+        shape = self.chain if goes_on is None else self.open
         able = self.beside.catch_up(requests)
-        growths = [self._start(r, ready) for r, ready in zip(requests, able, strict=True)]
-        while growing := [growth for growth in growths if growth.room > 0]:
+        for request in requests:
+            self._stage(request)
+        growths = [
+            Growth(request, shape, self.beside.room(request) if ready else 0)
+            for request, ready in zip(requests, able, strict=True)
+        ]
+        while growing := going(growths, goes_on):
             self._grow(growing)
-        for growth in growths:
-            if (ran := self._stages[growth.request.key].ran) is not None:
-                self.beside.ran(growth.request, ran)
+        for request in requests:
+            if (ran := self._stages[request.key].ran) is not None:
+                self.beside.ran(request, ran)
         return [growth.tree() for growth in growths]
 
     def _stage(self, request: Writing) -> Stage:
@@ -84,12 +99,8 @@ class Staged(Growing):
             stage = self._stages[request.key] = Stage(request.shadow())
             # Its drafter may not guess where the draft itself has no place to stand.
             stage.shadow.max_length = min(request.max_length, self.beside.runner.max_length)
-        stage.follow(request, self.vocabulary)
+        follow(stage, request, self.vocabulary)
         return stage
-
-    def _start(self, request: Writing, ready: bool) -> Growth:
-        self._stage(request)
-        return Growth(request, self.chain, self.beside.room(request) if ready else 0)
 
     def _guess(self, growing: Sequence[Growth]) -> None:
         """What the drafter proposes for each, cut to what the draft has places and rows for."""
@@ -103,42 +114,34 @@ class Staged(Growing):
         alive = [g for g, s in zip(growing, stages, strict=True) if not s.shadow.plain]
         for growth, tree in passed(alive, proposed, stop):
             stage = self._stages[growth.request.key]
-            if tree.tokens[0] != stage.guess.tokens[0]:
-                stop(growth, ValueError("node 0 of the tree is not the draft's last token"))
-                continue
-            room = max(0, stage.shadow.room - 1)
-            stage.guess = tree.truncate(room).below(self.beside.runner.vocabulary)
+            try:
+                stage.take(tree, self.beside.runner.vocabulary)
+            except ValueError as error:
+                stop(growth, error)
             growth.request.warnings += [f"drafting for it: {w}" for w in stage.shadow.warnings]
             stage.shadow.warnings.clear()
 
-    def _run(self, growing: Sequence[Growth]) -> list[tuple[TokenTree, Output]]:
-        """What ran with the guesses, and the rows of a pass over it."""
-        stages = [self._stages[growth.request.key] for growth in growing]
-        wholes = [stage.hung(stage.guess) for stage in stages]
-        work = [
-            self.beside.work(growth.request, whole, len(whole) - len(stage.guess))
-            for growth, stage, whole in zip(growing, stages, wholes, strict=True)
-        ]
-        return list(zip(wholes, self.beside.runner.forward(work), strict=True))
+    def _run(self, growing: Sequence[Growth]) -> list[tuple[TokenTree, Output, Cost]]:
+        """What ran with the guesses, the rows of a pass over it, and what that took."""
+        asked = [(growth.request, self._stages[growth.request.key]) for growth in growing]
+        return run(self.beside, asked, self.drafter.taps)
 
     def _grow(self, growing: Sequence[Growth]) -> None:
         """One pass, and what the draft accepts of it."""
         self._guess(growing)
-        going = [growth for growth in growing if growth.room > 0]
-        for growth, (whole, output) in passed(going, self._run, stop):
+        alive = [growth for growth in growing if growth.room > 0]
+        for growth, (whole, output, cost) in passed(alive, self._run, stop):
             stage = self._stages[growth.request.key]
-            first, stage.ran = len(whole) - len(stage.guess), whole
+            stage.ran = whole
             try:
                 path, found = written(
                     stage.shadow, stage.guess, output.logits, self.branch, self.vocabulary
                 )
+                learn(stage, output, path, self.drafter.wants_best, cost)
             except Exception as error:  # of a row, or of a rule from outside
                 stop(growth, error)
                 continue
-            stage.tip = first + path[-1]
             for children in found:
-                growth.level([children])
-                stage.shadow.tokens += children[0][:1]
-                stage.shadow.history.append(children[0][:1])
-                if not growth.room:
-                    break
+                if growth.room:
+                    growth.level([children])
+                    stage.write(children[0][:1])

@@ -25,7 +25,7 @@ class Work:
     key: int
     new: Sequence[int]  # committed tokens that this runner has not cached yet, node 0 excluded
     tree: TokenTree | None  # None: a slice of a long prompt, no logits wanted
-    first: int = 0  # nodes before it ran earlier in this step and lie in their scratch slots
+    first: int = 0  # nodes before it ran earlier in this step; what ran behind them is forgotten
     greedy: bool = False  # of every row only the first argmax is of use
     read: bool = False  # the tapped states of `new` are wanted too
 

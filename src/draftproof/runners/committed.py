@@ -147,9 +147,11 @@ class Committed:
         return scratch.ran if scratch is not None else 0
 
     def passing(self, item: Work) -> None:
-        """A pass over `item` begins: it writes over the last tree, unless it goes on with it."""
+        """A pass over `item` begins: it writes over the last tree, from the first node on."""
         if not item.first:
             self._scratch.pop(item.key, None)
+        elif (scratch := self._scratch.get(item.key)) is not None:
+            scratch.ran = item.first
 
     def passed(self, item: Work) -> None:
         """A pass over `item` is done: `new` is committed, the tree is scratch."""

@@ -205,7 +205,7 @@ class TorchRunner(Committed):
         if item.tree is not None:
             nodes = len(item.tree.tokens)
         if item.first:
-            assert not item.new and self.ran(item.key) == item.first
+            assert not item.new and self.ran(item.key) >= item.first
         row = self._cache.reserve(item.key, cached + len(item.new) + nodes)
         end = begin + len(item.new) + nodes - item.first
         return Segment(begin, end, row, cached, len(item.new), item.tree, item.first)

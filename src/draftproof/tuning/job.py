@@ -69,7 +69,7 @@ class Job:
         """Token ids of the prompts that can be written behind; the others are named."""
         found: list[tuple[list[int], str]] = []
         for number, (prompt, group) in enumerate(zip(prompts, groups, strict=True), 1):
-            ids = self.llm.intake.ids(prompt)
+            ids = self.llm.intake.encoded(prompt)
             if len(ids) < LEAST:
                 self.left_out.append(f"prompt {number} is too short ({len(ids)} tokens)")
             elif len(ids) + self.max_tokens > self.llm.max_length:

@@ -43,6 +43,7 @@ class Tuned:
     prompts: dict[str, Any]
     bytes_per_position: dict[str, float]
     untried: list[str] = field(default_factory=list)  # for which there was no time
+    candidates: list[dict[str, Any]] = field(default_factory=list)  # judged before, see there
 
     def as_dict(self) -> dict[str, Any]:
         """Fit for JSON: what a profile holds."""
@@ -61,6 +62,7 @@ class Tuned:
             "prompts": self.prompts,
             "bytes_per_position": self.bytes_per_position,
             "untried": self.untried,
+            "candidates": self.candidates,
             "table": [row.as_dict() for row in self.rows],
         }
 

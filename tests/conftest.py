@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, so it comes first
+os.environ["OMP_NUM_THREADS"] = "1"  # of programs that tests start: two would wait for the cores
 
 import pytest
 import torch

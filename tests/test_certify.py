@@ -117,7 +117,7 @@ def test_a_planted_defect_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    found = certify(rules=["coupled"])
+    found = certify(rules=["coupled"], max_tokens=9)
     assert found.code == certificates.DEFECT and found.verdict.startswith("DEFECT")
     assert any(PLANTED[plant] in cause for cause in causes(found))
     assert len(report.defects(found)) <= report.SHOWN

@@ -19,7 +19,15 @@ from draftproof.certify import law, script
 from planted import PROMPTS, draft, not_rolled_back, off_rows, target, wrong_residual, wrong_row
 
 SMALL = ("--num-prompts", "2", "--max-tokens", "8", "--runs", "20")
-BUNDLED = ("bundled", "--draft", "bundled", *SMALL)
+SHORT = "x = x + 1\ny = y + 1\nx = x + 1\ny = y\n\ndef f(x):\n    return x\ndef f(x):\n"
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Both models on prompts of a few tokens, which are read again for each run."""
+    path = tmp_path_factory.mktemp("prompts") / "short.txt"
+    path.write_text(SHORT)
+    return ("bundled", "--draft", "bundled", *SMALL, "--prompts", str(path))
 
 
 def run(*arguments: str) -> int:
@@ -28,12 +36,12 @@ def run(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_the_command_certifies(capsys: Any) -> None:
+def test_the_command_certifies(bundled: tuple[str, ...], capsys: Any) -> None:
     few = ("--num-prompts", "1", "--max-tokens", "5", "--threads", "1")
-    assert run(*BUNDLED, *few, "--rule", "coupled") == 0
+    assert run(*bundled, *few, "--rule", "coupled") == 0
     shown = capsys.readouterr().out
     assert "IDENTICAL" in shown and "ngram" in shown and "draft" in shown
-    assert run(*BUNDLED, *few, "--rule", "rejection", "--method", "draft") == 0
+    assert run(*bundled, *few, "--rule", "rejection", "--method", "draft") == 0
     assert "chi-square" in capsys.readouterr().out
 
 
@@ -44,9 +52,9 @@ def test_what_drafts_nothing_has_a_code_of_its_own(capsys: Any) -> None:
     assert "NOT EXERCISED: suffix under coupled (nothing was drafted); nothing differs" in shown
 
 
-def test_merged_methods_are_certified(capsys: Any) -> None:
+def test_merged_methods_are_certified(bundled: tuple[str, ...], capsys: Any) -> None:
     coupled = ("--rule", "coupled", "--json")
-    assert run(*BUNDLED, "--method", "ngram+draft", "--method", "ngram", *coupled) == 0
+    assert run(*bundled, "--method", "ngram+draft", "--method", "ngram", *coupled) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["code"] == 0 and told["script"] is None
     drafted = {
@@ -99,6 +107,7 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str, capsys: Any) -> Non
     [(wrong_row, "coupled"), pytest.param(not_rolled_back, "rejection", marks=pytest.mark.slow)],
 )
 def test_a_script_shows_the_defect(
+    bundled: tuple[str, ...],
     plant: Callable[[pytest.MonkeyPatch], None],
     rule: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -108,7 +117,7 @@ def test_a_script_shows_the_defect(
     arguments = ("--method", "draft", "--rule", rule, "--json", "--out", str(tmp_path))
     with monkeypatch.context() as patch:
         plant(patch)
-        assert run(*BUNDLED, *arguments, "--threads", "1", "--device", "cpu") == 1
+        assert run(*bundled, *arguments, "--threads", "1", "--device", "cpu") == 1
         path = json.loads(capsys.readouterr().out)["script"]
         assert [path] == [str(one) for one in tmp_path.glob("draftproof-defect-*.py")]
         runpy.run_path(path)

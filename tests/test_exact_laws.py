@@ -14,7 +14,7 @@ import draftproof as dp
 from cases import PROMPTS
 from chi_square import chi_square_p
 from draftproof.tree import TokenTree
-from laws import WARPED, check_law, exact_law, small, vars_of
+from laws import RUNS, WARPED, check_law, exact_law, small, vars_of
 from speculating import TOKENS, engine, generated, params_of
 
 
@@ -24,20 +24,20 @@ def draft_of_small(branch: int = 1, length: int = 3) -> dp.DraftModel:
 
 @pytest.mark.parametrize("branch", [1, 2])
 def test_law_of_the_rejection_rule(branch: int) -> None:
-    check_law("rejection", draft_of_small(branch), 1200, max_tokens=4)
+    check_law("rejection", draft_of_small(branch), RUNS, max_tokens=4)
 
 
 def test_law_of_the_rejection_rule_with_warped_laws() -> None:
-    check_law("rejection", draft_of_small(2), 1000, max_tokens=4, **WARPED)
+    check_law("rejection", draft_of_small(2), RUNS, max_tokens=4, **WARPED)
 
 
 def test_law_of_the_rejection_rule_without_laws() -> None:
     proposer = [dp.NGram(min_ngram=1), draft_of_small(2)]
-    check_law("rejection", proposer, 1000)
+    check_law("rejection", proposer, RUNS)
 
 
 def test_law_of_coupled_sampling() -> None:
-    check_law("coupled", draft_of_small(2), 1000)
+    check_law("coupled", draft_of_small(2), RUNS)
 
 
 BREAKING = {

@@ -37,7 +37,7 @@ from foreign_pairs import (
     target,
     written,
 )
-from laws import check_law, small
+from laws import RUNS, check_law, small
 
 # --- the output is that of plain decoding ---
 
@@ -88,7 +88,7 @@ def test_the_law_of_the_rejection_rule() -> None:
     made.pre_tokenizer, made.decoder = pre_tokenizers.Split(Regex("."), "isolated"), decoders.Fuse()
     both = Fast(tokenizer_object=made)
     proposer = ForeignDraft(small(1), tokenizer=both, target_tokenizer=both, min_confidence=0.0)
-    check_law("rejection", proposer, 1200, max_tokens=4)
+    check_law("rejection", proposer, RUNS, max_tokens=4)
 
 
 @pytest.mark.parametrize("kind", ["greedy, penalised", "sampled, penalised"])

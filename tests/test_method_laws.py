@@ -24,7 +24,7 @@ from draftproof.heads.module import Heads
 from draftproof.proposers import specinfer
 from draftproof.tree import TokenTree
 from draftproof.verify import verify_typical
-from laws import WARPED, V, check_law, small
+from laws import RUNS, WARPED, V, check_law, small
 from method_prompts import GREEDY, PROMPTS, SAMPLED, plain, texts
 
 # --- laws under the rejection rule ---
@@ -79,7 +79,7 @@ ALIKE += ("staged, heads", "staged, lookahead", "staged, its exit")
 
 @pytest.mark.parametrize("method", [method for method in DRAWN if method not in ALIKE])
 def test_laws(method: str) -> None:
-    check_law("rejection", DRAWN[method](), 900, max_tokens=4, target=of(method))
+    check_law("rejection", DRAWN[method](), RUNS, max_tokens=4, target=of(method))
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_controller_that_looks_at_what_was_drawn_is_found(
 
     monkeypatch.setattr(Fixed, "_cut", choosy)
     with pytest.raises(AssertionError):
-        check_law("rejection", DRAWN["auto, drawn"](), 900, max_tokens=4)
+        check_law("rejection", DRAWN["auto, drawn"](), RUNS, max_tokens=4)
 
 
 @pytest.mark.parametrize("method", ["specinfer", "staged, a draft's laws"])
@@ -116,7 +116,7 @@ def test_a_false_law_is_found(method: str, monkeypatch: pytest.MonkeyPatch) -> N
     for module in (growth, specinfer):
         monkeypatch.setattr(module, "stacked", flat)
     with pytest.raises(AssertionError):
-        check_law("rejection", DRAWN[method](), 900, max_tokens=4)
+        check_law("rejection", DRAWN[method](), RUNS, max_tokens=4)
 
 
 # --- typical acceptance ---

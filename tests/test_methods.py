@@ -50,15 +50,22 @@ SHALLOW = [pytest.param(each, marks=[pytest.mark.slow] * (each in DEEP)) for eac
 OFTEN = [pytest.param(name, marks=() if name == "llama" else pytest.mark.slow) for name in NAMES]
 
 
+def check(llm: dp.LLM, params: dp.SamplingParams, want: list[tuple[list[int], str]]) -> None:
+    """All prompts together, then a text that repeats itself and a single token, each alone."""
+    done = written(llm, params)
+    assert told(done) == want
+    alone = [llm.generate(PROMPTS[number], params)[0] for number in (0, 2)]
+    assert told(alone) == [want[0], want[2]] and not any(one.warnings for one in alone)
+    assert any(one.stats.accepted for one in done)  # else it shows nothing
+    assert any(one.stats.drafted for one in alone)
+
+
 @pytest.mark.parametrize(("name", "method", "params"), EACH)
 def test_tokens_are_those_of_plain_decoding(
     name: str, method: str, params: dp.SamplingParams
 ) -> None:
     with dp.LLM(target(name), speculate=METHODS[method](name)) as llm:
-        for together in (False, True):
-            done = written(llm, params, together)
-            assert told(done) == plain(name, params)
-            assert any(one.stats.accepted for one in done)  # else it shows nothing
+        check(llm, params, plain(name, params))
 
 
 @NATIVE
@@ -81,10 +88,7 @@ def test_bits_of_the_native_runner(name: str, method: str, params: dp.SamplingPa
     base = dp.LLM(model, runner="native", speculate=None)
     want = texts(base, params, together=False)
     with dp.LLM(base, speculate=made.get(method) or METHODS[method](name)) as llm:
-        for together in (False, True):
-            done = written(llm, params, together)
-            assert told(done) == want
-            assert any(one.stats.accepted for one in done)
+        check(llm, params, want)
 
 
 @NATIVE
@@ -128,10 +132,11 @@ def test_an_end_at_every_position(name: str, method: str, kind: str) -> None:
     assert kind == "repeating" or len(set(whole[:24])) == 24
     cut = [replace(params, max_tokens=n) for n in range(1, 25)]
     stops = [replace(params, stop_token_ids=[whole[n - 1]]) for n in range(1, 25)]
-    with dp.LLM(target(name), speculate=METHODS[method](name), max_batch=24) as llm:
-        for n, one in enumerate(llm.generate([prompt] * 24, cut), 1):
+    with dp.LLM(target(name), speculate=METHODS[method](name), max_batch=48) as llm:
+        done = llm.generate([prompt] * 48, cut + stops)
+        for n, one in enumerate(done[:24], 1):
             assert (one.token_ids, one.finish_reason) == (whole[:n], "length")
-        for n, one in enumerate(llm.generate([prompt] * 24, stops), 1):
+        for n, one in enumerate(done[24:], 1):
             first = whole.index(whole[n - 1]) + 1
             assert (one.token_ids, one.finish_reason) == (whole[:first], "stop")
     limit = len(prompt) + 20

@@ -28,7 +28,7 @@ from draftproof.tree import TokenTree
 MODEL = tiny.model(
     "llama", dtype=torch.bfloat16, head_dim=16, hidden_size=256, max_position_embeddings=4096
 )
-IDS = [3 + i % 90 for i in range(600)]
+IDS = [3 + i % 90 for i in range(200)]
 
 
 def runner(threads: int = 2) -> NativeRunner:

@@ -16,6 +16,7 @@ from chi_square import chi_square_p
 from sampling_oracles import oracle_law
 
 V = 4
+RUNS = 700  # each planted defect of test_method_laws.py then has p < 1e-8
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -22,8 +23,9 @@ def modules() -> dict[str, tuple[Path, str]]:
 MODULES = modules()
 
 
+@cache
 def matches(name: str, patterns: str) -> bool:
-    """Whether a pattern of the list fits and none with "!" does."""
+    """Whether a pattern of the list fits and none with "!" does; the same names come often."""
     wanted = [p for p in patterns.split() if not p.startswith("!")]
     unwanted = [p[1:] for p in patterns.split() if p.startswith("!")]
     return any(fnmatchcase(name, p) for p in wanted) and not any(

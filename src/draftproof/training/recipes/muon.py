@@ -24,9 +24,12 @@ class Muon(torch.optim.Muon):
         super().__init__(matrices, rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         if any(each.device.type == CUDA for group in self.param_groups for each in group["params"]):
-            return super().step(closure)
+            theirs: float | None = super().step(closure)  # type: ignore[no-untyped-call]
+            return theirs
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for matrix in group["params"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from beside import V, drafted, guarded, models_of, some
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.automaton import Automaton
 from draftproof.request import Request
+from draftproof.runners.base import Output
 from draftproof.tree import TokenTree
 from draftproof.writing import Feedback
 
@@ -111,7 +111,7 @@ class Nothing:
         for item in work:
             self.length[item.key] = self.cached(item.key) + len(item.new)
             nodes = len(item.tree.tokens) - item.first if item.tree is not None else 0
-            outputs.append(SimpleNamespace(logits=torch.eye(V)[[5] * nodes]))
+            outputs.append(Output(torch.eye(V)[[5] * nodes]))
         return outputs
 
 

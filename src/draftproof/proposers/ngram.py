@@ -69,7 +69,7 @@ class NGram(Drafter):
         # The text may have been another: a draft's, which was rejected.
         kept = min(own.ngrams.length, request.shortest(own.rewinds))
         own.rewinds = request.rewinds
-        longest = min(self.num_draft_tokens, self.useful, request.room - 1)
+        longest = max(0, min(self.num_draft_tokens, self.useful, request.room - 1))
         tokens, parents, scores = own.ngrams.draft(
             kept, request.tokens[kept:], longest, self.max_ngram, self.branches
         )

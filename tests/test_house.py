@@ -49,8 +49,10 @@ writing                 <- tree sampling counts runners.base | torch
 rules                   <- tree sampling verify writing runners.base | torch
 request                 <- foreign_names tree sampling counts verify writing rules | torch
 drafting.automaton drafting.ngrams drafting.script drafting.together <-
+drafting.own            <- writing
 drafting.following      <- drafting.automaton
-drafting.compiled       <- native drafting.following drafting.ngrams
+drafting.handle         <- native
+drafting.compiled       <- native drafting.following drafting.handle drafting.ngrams
 drafting.base           <- tree writing runners.base foreign_names kinds | torch
 drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch

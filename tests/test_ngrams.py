@@ -69,7 +69,7 @@ def test_what_was_taken_back_is_forgotten(parts: list[list[int]], data: st.DataO
         asked = longest, enough, branches
         drafted = made.draft(kept, part, *asked)
         assert drafted == fast.draft(kept, part, *asked) == NGrams(size).draft(0, text, *asked)
-        assert made.length == fast.length == len(text)
+        assert made.size == fast.size == len(text)
         parts = [*parts, text]
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from draftproof.cli import opening
-from draftproof.llm import LLM, beside
+from draftproof.llm import LLM
 from draftproof.tuning import candidates
 
 BATCHES = (1, 8)
@@ -17,7 +17,7 @@ def of_pair(given: SimpleNamespace, llm: LLM) -> dict[str, Any]:
     """Fit for JSON. Both models' passes are measured."""
     sources = opening.sources(SimpleNamespace(heads=None, **vars(given)))
     candidates.measured(llm)
-    found = candidates.judged(llm, sources["draft"], None, BATCHES, beside, given.trust_remote_code)
+    found = candidates.judged(llm, sources["draft"], None, BATCHES, given.trust_remote_code)
     return {"draft": given.draft, "vocabulary": found.vocabulary, "batches": found.batches}
 
 

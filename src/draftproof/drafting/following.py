@@ -34,8 +34,9 @@ class Following(Automaton):
         self.undo(self.size - kept)
         self.extend(more)
         longest, (state, length) = self, self.repeated()
+        last = self.tokens[max(0, self.size - context) :]
         for other in earlier:
-            at, matched = other.match(self.tokens[-context:]) if other.size else (0, 0)
+            at, matched = other.match(last)
             if matched > length:
                 longest, state, length = other, at, matched
         return longest.likeliest(state, nodes, depth, share) if length >= least else ([], [], [])

@@ -14,16 +14,16 @@ DOUBT = 1.0
 
 
 class NGrams:
-    """Of `size` tokens."""
+    """Of `count` tokens."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, count: int) -> None:
+        self.count = count
         self.text: list[int] = []
         self.latest: dict[tuple[int, ...], int] = {}  # the last place behind such an n-gram
         self.before: list[int] = []  # of each place, the one before it of the same n-gram; -1: none
 
     @property
-    def length(self) -> int:
+    def size(self) -> int:
         """Tokens of the text."""
         return len(self.text)
 
@@ -40,7 +40,7 @@ class NGrams:
             self._append(token)
         text = self.text
         tokens, parents, scores = [text[-1]], [-1], [1.0]
-        place, matches = self.latest.get(tuple(text[-self.size :]), -1), list[tuple[int, int]]()
+        place, matches = self.latest.get(tuple(text[-self.count :]), -1), list[tuple[int, int]]()
         while place >= 0 and len(matches) < REMEMBERED:
             matches.append((self._match(place), place))
             place = self.before[place]
@@ -65,8 +65,8 @@ class NGrams:
     def _append(self, token: int) -> None:
         """Its place is behind the n-gram that ended the text."""
         place, earlier = len(self.text), -1
-        if place >= self.size:
-            ngram = tuple(self.text[-self.size :])
+        if place >= self.count:
+            ngram = tuple(self.text[-self.count :])
             earlier = self.latest.get(ngram, -1)
             self.latest[ngram] = place
         self.before.append(earlier)
@@ -76,8 +76,8 @@ class NGrams:
         while len(self.text) > kept:
             self.text.pop()
             earlier = self.before.pop()
-            if len(self.text) >= self.size:
-                ngram = tuple(self.text[-self.size :])
+            if len(self.text) >= self.count:
+                ngram = tuple(self.text[-self.count :])
                 if earlier < 0:
                     del self.latest[ngram]
                 else:

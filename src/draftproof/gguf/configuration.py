@@ -8,7 +8,7 @@ from typing import Any
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from draftproof.gguf import others
-from draftproof.gguf.fields import ends, rope, size
+from draftproof.gguf.fields import ends, rms_epsilon, rope, size
 from draftproof.gguf.names import EMBEDDINGS, HEAD, TOP
 from draftproof.gguf.reader import File
 
@@ -72,18 +72,15 @@ def configuration(file: File) -> PreTrainedConfig:
     if architecture in others.MAKE:
         config = others.configuration(file, sizes, width)
     else:
+        bias = {"attention_bias": "blk.0.attn_q.bias" in file.tensors}
         config = CONFIGS[architecture](
             architectures=[CLASSES[architecture]],
             head_dim=width,
-            rms_norm_eps=float(file.field("{arch}.attention.layer_norm_rms_epsilon", float)),
+            rms_norm_eps=rms_epsilon(file),
             rope_parameters=rope(file),
             use_sliding_window=False,
-            **({} if architecture == "qwen2" else _bias(file)),
+            **({} if architecture == "qwen2" else bias),
             **sizes,
         )
     config._name_or_path = str(file.path)
     return config
-
-
-def _bias(file: File) -> dict[str, bool]:
-    return {"attention_bias": "blk.0.attn_q.bias" in file.tensors}

@@ -17,6 +17,10 @@ def size(file: File, name: str, default: int | None = None) -> int:
     return found
 
 
+def rms_epsilon(file: File) -> float:
+    return float(file.field("{arch}.attention.layer_norm_rms_epsilon", float))
+
+
 def rope(file: File) -> dict[str, Any]:
     """As transformers has it."""
     base = float(file.field("{arch}.rope.freq_base", float, 10000.0))

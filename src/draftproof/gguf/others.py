@@ -21,7 +21,7 @@ from transformers import (
     Starcoder2Config,
 )
 
-from draftproof.gguf.fields import MOST, rope, size
+from draftproof.gguf.fields import MOST, rms_epsilon, rope, size
 from draftproof.gguf.names import LONG, SHORT
 from draftproof.gguf.reader import File
 
@@ -44,7 +44,9 @@ ALSO = {
 
 
 def gemma(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
-    return GemmaConfig(head_dim=width, rope_parameters=rope(file), rms_norm_eps=_rms(file), **sizes)
+    return GemmaConfig(
+        head_dim=width, rope_parameters=rope(file), rms_norm_eps=rms_epsilon(file), **sizes
+    )
 
 
 def gemma2(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
@@ -57,7 +59,7 @@ def gemma2(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
         query_pre_attn_scalar=_scaled_by(file, sizes, width, layers_of_27b=46),
         sliding_window=size(file, "{arch}.attention.sliding_window", 4096),
         **caps,
-        rms_norm_eps=_rms(file),
+        rms_norm_eps=rms_epsilon(file),
         **sizes,
     )
 
@@ -76,7 +78,7 @@ def gemma3(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
         sliding_window=window,
         layer_types=whole if window == MOST else None,
         final_logit_softcapping=file.field("{arch}.final_logit_softcapping", float, 0.0) or None,
-        rms_norm_eps=_rms(file),
+        rms_norm_eps=rms_epsilon(file),
         **sizes,
     )
 
@@ -104,7 +106,7 @@ def phi3(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
         rope_parameters=turning,
         original_max_position_embeddings=length,
         sliding_window=window or None,
-        rms_norm_eps=_rms(file),
+        rms_norm_eps=rms_epsilon(file),
         **sizes,
     )
 
@@ -168,10 +170,6 @@ def configuration(file: File, sizes: dict[str, Any], width: int) -> PreTrainedCo
     except Exception as error:  # whatever a configuration's own checks have against its sizes
         reason = " ".join(str(error).split())
         raise ValueError(f"{file.path}: its fields make no model, {reason}") from error
-
-
-def _rms(file: File) -> float:
-    return float(file.field("{arch}.attention.layer_norm_rms_epsilon", float))
 
 
 def _epsilon(file: File) -> float:

@@ -7,23 +7,13 @@ After "Prompt Lookup Decoding" (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from draftproof.drafting.base import Drafter
-from draftproof.drafting.compiled import CompiledNGrams, ngrams
-from draftproof.drafting.ngrams import NGrams
+from draftproof.drafting.compiled import ngrams
+from draftproof.drafting.own import Own
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
-
-
-@dataclass(slots=True)
-class Own:
-    """The n-grams of one request's text, and when that was."""
-
-    ngrams: NGrams | CompiledNGrams
-    rewinds: int = 0
 
 
 class NGram(Drafter):
@@ -52,25 +42,21 @@ class NGram(Drafter):
             raise ValueError(f"1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
         self.num_draft_tokens, self.branches = num_draft_tokens, branches
         self.max_ngram, self.min_ngram = max_ngram, min_ngram
-        self._own: WeakKeyDictionary[Writing, Own] = WeakKeyDictionary()
+        self._own = Own(lambda: ngrams(min_ngram))
 
     def bind(self, target: Target, load: Load) -> None:
         self._own.clear()
 
     def release(self, request: Writing) -> None:
-        self._own.pop(request, None)
+        self._own.release(request)
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]
 
     def _propose(self, request: Writing) -> TokenTree:
-        if (own := self._own.get(request)) is None:
-            own = self._own[request] = Own(ngrams(self.min_ngram))
-        # The text may have been another: a draft's, which was rejected.
-        kept = min(own.ngrams.length, request.shortest(own.rewinds))
-        own.rewinds = request.rewinds
+        own, kept = self._own.of(request)
         longest = max(0, min(self.num_draft_tokens, self.useful, request.room - 1))
-        tokens, parents, scores = own.ngrams.draft(
+        tokens, parents, scores = own.draft(
             kept, request.tokens[kept:], longest, self.max_ngram, self.branches
         )
         return TokenTree(tokens, parents, scores=scores)

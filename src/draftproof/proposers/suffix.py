@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 from draftproof.drafting.base import Drafter, alone
 from draftproof.drafting.compiled import CompiledAutomaton, automaton
 from draftproof.drafting.following import Following
+from draftproof.drafting.own import Own
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -21,14 +21,6 @@ from draftproof.writing import Writing
 LONGEST = 64  # tokens of a context that are matched against earlier outputs
 SEPARATOR = -1  # between two outputs: no token
 OWNERS = 64  # salts whose outputs are remembered
-
-
-@dataclass(slots=True)
-class Own:
-    """The automaton of one request's text, and when that was."""
-
-    automaton: Following | CompiledAutomaton = field(default_factory=automaton)
-    rewinds: int = 0
 
 
 @dataclass(slots=True)
@@ -78,7 +70,7 @@ class SuffixAutomaton(Drafter):
             raise ValueError(f"min_share={min_share} is not within [0, 1]")
         self.num_draft_tokens, self.min_match = num_draft_tokens, min_match
         self.min_share, self.corpus = min_share, corpus
-        self._own: WeakKeyDictionary[Writing, Own] = WeakKeyDictionary()
+        self._own = Own(automaton)
 
     def bind(self, target: Target, load: Load) -> None:
         self.close()
@@ -88,7 +80,7 @@ class SuffixAutomaton(Drafter):
         self._earlier: OrderedDict[str, Earlier] = OrderedDict()  # by salt, used last comes last
 
     def release(self, request: Writing) -> None:
-        if self._own.pop(request, None) is None or not self.corpus:
+        if not self._own.release(request) or not self.corpus:
             return
         earlier = self._earlier.setdefault(request.salt, Earlier())
         earlier.add(request.output, self.corpus)
@@ -100,12 +92,8 @@ class SuffixAutomaton(Drafter):
         return [self._propose(request) for request in requests]
 
     def _propose(self, request: Writing) -> TokenTree:
-        if (own := self._own.get(request)) is None:
-            own = self._own[request] = Own()
-        # The text only grows, unless it drafts for a draft.
-        kept = min(own.automaton.size, request.shortest(own.rewinds))
-        own.rewinds = request.rewinds
-        tokens, parents, shares = own.automaton.draft(
+        own, kept = self._own.of(request)
+        tokens, parents, shares = own.draft(
             kept,
             request.tokens[kept:],
             () if alone(request) else self._of(request.salt),

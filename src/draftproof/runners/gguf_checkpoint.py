@@ -79,8 +79,7 @@ def find(path: Path, *, dtype: torch.dtype | None, as_they_lie: bool = False) ->
             if not (name == HEAD and config.tie_word_embeddings)
         }
     )
-    if file.architecture in CONFIGS:
-        _rotate(model, tensors)
+    _rotate(model, tensors)
     model.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id
     )
@@ -99,15 +98,19 @@ def load(path: Path, *, dtype: torch.dtype | None, device: torch.device) -> PreT
             if not parameter.isfinite().all():
                 raise ValueError(f"{path}: {name} has weights that are not finite: it is damaged")
     model.tie_weights()
-    if found.tensors.file.architecture in CONFIGS:
-        _rotate(model, found.tensors)
+    _rotate(model, found.tensors)
     model.generation_config = found.model.generation_config
     placed: PreTrainedModel = torch.nn.Module.to(model, device).eval()
     return loading.with_caps(placed)
 
 
 def _rotate(model: PreTrainedModel, tensors: Tensors) -> None:
-    """Frequencies, which a meta device does not compute; divided by what the file says."""
+    """Frequencies, which a meta device does not compute; divided by what the file says.
+
+    Models that run on torch alone compute their own.
+    """
+    if tensors.file.architecture not in CONFIGS:
+        return
     made = type(model.model.rotary_emb)(config=tensors.config)
     factors = tensors.factors()
     if factors is not None:

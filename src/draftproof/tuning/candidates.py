@@ -19,8 +19,8 @@ from draftproof.heads.files import ORIGINAL_FILES, exit_of, load
 from draftproof.heads.placed import placed
 from draftproof.llm import LLM, beside
 from draftproof.runners import costs
-from draftproof.runners.base import KEY, Load, Target, Work
-from draftproof.runners.costs import MOST, PassCosts
+from draftproof.runners.base import KEY, Target, Work
+from draftproof.runners.costs import MOST
 from draftproof.runners.measuring import BEHIND, measure
 from draftproof.text import load_tokenizer
 from draftproof.tree import TokenTree
@@ -79,11 +79,9 @@ def within(folder: Path) -> tuple[list[str], list[str]]:
     return models, heads
 
 
-def measured(llm: LLM) -> PassCosts:
-    """What passes of the model take, measured now."""
-    known = costs.of(llm.runner)
-    measure(llm.runner, known, SECONDS)
-    return known
+def measured(llm: LLM) -> None:
+    """See what passes of the model take now."""
+    measure(llm.runner, costs.of(llm.runner), SECONDS)
 
 
 def judged(
@@ -91,7 +89,6 @@ def judged(
     model: str,
     quantize: str | None,
     batches: Sequence[int],
-    beside: Load,
     trust_remote_code: bool = False,
 ) -> Judged:
     """A draft model beside the one that `measured` measured. Raises `ValueError`: it cannot run."""
@@ -141,7 +138,7 @@ def look(
         own = []
         for dtype in dtypes:
             quantize = None if dtype == "auto" else dtype
-            given = batches, beside, trust_remote_code
+            given = batches, trust_remote_code
             own.append(_tried(_name(model, quantize), judged, llm, model, quantize, *given))
         found += own
         drafts += [model] * any(not each.why for each in own)

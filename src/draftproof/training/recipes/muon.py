@@ -1,8 +1,7 @@
 """Muon (Jordan et al. 2024) in float32, for processors on which bfloat16 is emulated.
 
-torch's orthogonalises in bfloat16. Where no instruction multiplies that, a step of a model of 14
-million parameters took a minute, one of these takes seconds; nothing else differs, and a state
-is the same. Knows no model.
+torch's orthogonalises in bfloat16, which takes many times as long where no instruction multiplies
+that; nothing else differs, and a state is the same. Knows no model.
 """
 
 from __future__ import annotations

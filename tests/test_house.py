@@ -58,7 +58,7 @@ drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch
 proposers proposers.*   <- tree sampling writing {RUN} drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
-memory                  <- request runners.kv runners.rows | torch
+memory                  <- request writing runners.kv runners.rows | torch
 prefixes                <- request runners.rows
 scheduler               <- request memory prefixes runners.costs
 scoring                 <- tree request scheduler drafts runners.base

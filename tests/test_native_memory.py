@@ -146,6 +146,24 @@ def test_a_row_grows_to_what_is_needed_where_twice_as_much_is_refused(
     assert rows._slots == {0: 600} and rows.rows == {0: 0}
 
 
+def test_idle_room_makes_way_for_a_row_that_finds_none(
+    packed: packing.Packed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = native_rows.NativeRows(packed, 3, 10**6)
+    free = rows.bytes(1000)
+    monkeypatch.setattr(
+        native_rows, "available_bytes", lambda device: free - rows.bytes(sum(rows._slots.values()))
+    )
+    monkeypatch.setattr("draftproof.runners.rows.SPARE", 9.0)
+    rows.reserve(0, 700)
+    rows.release(0)
+    assert rows._slots == {0: 700}
+    rows.reserve(1, 900)
+    assert rows._slots == {1: 900}
+    with pytest.raises(MemoryError):
+        rows.reserve(2, 200)
+
+
 def test_a_copy_that_finds_no_memory(packed: packing.Packed) -> None:
     want = step(runner(packed), [0, 1, 2])
 

@@ -35,7 +35,7 @@ def read(costs: PassCosts, drafted: int, *, dearer: float = 1.0, steps: int = 40
     a plain pass follows."""
     took, behind, rng = [], 0, random.Random(3)
     for _ in range(steps):
-        tokens = costs.slices.tokens(WRITERS, behind, 512)
+        tokens = costs.slices.tokens(WRITERS, 1, behind, 512)
         rows, attended = WRITERS + tokens, tokens * (behind + tokens / 2)
         costs.plan(rows, int(attended), WRITERS)
         assert costs.slices.room is not None
@@ -53,15 +53,23 @@ def test_a_slice_is_the_largest_whose_pass_keeps_writers_waiting_no_longer(
     costs: PassCosts,
 ) -> None:
     slices = costs.slices
-    found = slices.tokens(4, 0, 512)
+    found = slices.tokens(4, 1, 0, 512)
     limit = 4 * costs.seconds(4)
     reading = found * found / 2
     assert costs.seconds(4 + found, reading) <= limit * 1.001
     assert costs.seconds(4 + found + 1, (found + 1) ** 2 / 2) > limit
-    assert slices.tokens(4, 100_000, 512) < found  # what is read already is attended to
-    assert slices.tokens(4, 0, 512, seconds=2 * costs.seconds(4)) < found
-    assert slices.tokens(4, 0, 512, seconds=costs.one / 10) == LEAST  # else it would never end
-    assert slices.tokens(4, 0, 5) == 5
+    assert slices.tokens(4, 1, 100_000, 512) < found  # what is read already is attended to
+    assert slices.tokens(4, 1, 0, 512, seconds=2 * costs.seconds(4)) < found
+    assert slices.tokens(4, 1, 0, 512, seconds=costs.one / 10) == LEAST  # else it would never end
+    assert slices.tokens(4, 1, 0, 5) == 5
+
+
+def test_few_writers_wait_longer_where_many_texts_wait_to_be_read(costs: PassCosts) -> None:
+    few, many = (costs.slices.tokens(1, readers, 0, 512) for readers in (1, 32))
+    assert costs.slices.tokens(1, 4, 0, 512) >= few
+    assert costs.seconds(1 + many, many * many / 2) <= 4 * costs.seconds(32) * 1.001
+    assert many > 1.5 * few
+    assert costs.slices.tokens(32, 1, 0, 512) >= many - 32  # the same limit, with more writers
 
 
 @pytest.mark.parametrize("drafted", [0, 3, 16, 80])
@@ -73,14 +81,14 @@ def test_drafts_take_their_part_of_the_wait(costs: PassCosts, drafted: int) -> N
 
 def test_passes_that_turn_out_dearer_get_smaller_slices(costs: PassCosts) -> None:
     read(costs, 0)
-    usual = costs.slices.tokens(WRITERS, 0, 512)
+    usual = costs.slices.tokens(WRITERS, 1, 0, 512)
     took = read(costs, 0, dearer=1.6)
-    assert costs.slices.tokens(WRITERS, 0, 512) < 0.8 * usual
+    assert costs.slices.tokens(WRITERS, 1, 0, 512) < 0.8 * usual
     assert max(took[20:]) < LIMIT * 1.1 < max(took[:3])
 
 
 def test_where_the_slice_cannot_give_way_nothing_is_drafted(costs: PassCosts) -> None:
-    assert costs.slices.tokens(WRITERS, 500_000, 512) == LEAST
+    assert costs.slices.tokens(WRITERS, 1, 500_000, 512) == LEAST
     costs.plan(WRITERS + LEAST, 500_000 * LEAST, WRITERS)
     assert costs.slices.room == 0
 
@@ -88,7 +96,7 @@ def test_where_the_slice_cannot_give_way_nothing_is_drafted(costs: PassCosts) ->
 def test_only_a_pass_with_a_slice_has_a_limit(costs: PassCosts) -> None:
     costs.plan(WRITERS, 0, WRITERS)
     assert costs.slices.room is None
-    costs.slices.tokens(WRITERS, 0, 512)
+    costs.slices.tokens(WRITERS, 1, 0, 512)
     costs.plan(60, 1000, WRITERS)
     assert costs.slices.room == WRITERS
     costs.plan(WRITERS, 0, WRITERS)  # the pass before was never made

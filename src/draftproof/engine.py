@@ -18,7 +18,7 @@ from draftproof.drafting.base import Proposer
 from draftproof.drafts import Drafts
 from draftproof.request import Request
 from draftproof.runners import costs
-from draftproof.runners.base import Output, Runner, Work, begin, fork, hand_over
+from draftproof.runners.base import Output, Runner, Work, begin, expect, fork, hand_over
 from draftproof.scheduler import Scheduler, Turn
 from draftproof.tree import TokenTree
 from draftproof.turns import Turns
@@ -150,14 +150,13 @@ class Engine:
         trees = self.drafts.trees(turns, len(self.scheduler.running))
         self._run(turns, trees, moved)
         self._release_ended()
-        if self._ended:
-            known = {id(request) for request in moved}
-            moved += [request for request in self._ended if id(request) not in known]
-            self._ended.clear()
+        moved += [request for request in self._ended if request not in moved]
+        self._ended.clear()
         return moved
 
     def _begin(self, request: Request) -> None:
         try:
+            expect(self.runner, request.key, request.likely)
             if not (self.drafts.observes or request.scores):  # who want to see every row
                 begin(self.runner, request.key, request.tokens, request.salt)
                 request.stats.cached = self.runner.cached(request.key)

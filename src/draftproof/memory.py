@@ -14,10 +14,9 @@ import torch
 
 from draftproof.request import Request
 from draftproof.runners.kv import available_bytes
-from draftproof.runners.rows import FIRST_SLOTS, Rows
+from draftproof.runners.rows import FIRST_SLOTS, Rows, whole
+from draftproof.writing import NODES, OPEN
 
-OPEN = 1024  # tokens that a text without `max_tokens` has room for at first, and then gets more of
-NODES = 64  # slots behind a text, for drafted nodes
 AUTO = "auto"
 MARGIN = 0.1  # of what is free, for passes and whatever else runs
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -104,7 +103,7 @@ class Memory:
         near = request.max_length - len(request.tokens) <= NODES
         if self.total is None or longest is None or not near:
             return
-        slots = _whole(min(request.max_length + OPEN, longest) + NODES)
+        slots = whole(min(request.max_length + OPEN, longest) + NODES)
         warning = f"no memory for keys and values of more than {request.max_length} tokens"
         if not self._claim(request.key, slots, self.total):
             if not request.starved:
@@ -143,7 +142,7 @@ class Memory:
         return min(len(request.prompt) + more, request.max_length)
 
     def _slots(self, request: Request) -> int:
-        return _whole(self._longest(request) + NODES)
+        return whole(self._longest(request) + NODES)
 
     def _claim(self, key: int, slots: int, total: int) -> bool:
         """Rows that nobody has make way, the oldest first."""
@@ -166,10 +165,6 @@ class Memory:
         self._claims[key] = slots
         for held in self._rows():
             held.limits[key] = slots
-
-
-def _whole(slots: int) -> int:
-    return -(-slots // FIRST_SLOTS) * FIRST_SLOTS
 
 
 def bytes_of(given: int | str) -> int:

@@ -38,8 +38,8 @@ class Scheduler:
     """At most `max_batch` running requests; the others wait in order.
 
     costs: of passes, by which prompts are sliced beside requests that write. gap: milliseconds that
-    such a pass may take; None: some times as long as without the slice. memory: what may be taken
-    of it; None: whatever there is.
+    such a pass may take; None: some times as long as a plain one, see `Slices`. memory: what may be
+    taken of it; None: whatever there is.
     """
 
     def __init__(
@@ -174,12 +174,13 @@ class Scheduler:
 
     def _budget(self, done: Sequence[int], unread: Sequence[int]) -> int:
         """Tokens of prompts that the pass of this step may read."""
-        writers = sum(not left for left in unread)
-        if not writers or writers == len(unread) or self.costs is None or not self.costs.passes:
+        readers = sum(map(bool, unread))
+        writers = len(unread) - readers
+        if not writers or not readers or self.costs is None or not self.costs.passes:
             return self.prompt_budget
         behind = max(at for at, left in zip(done, unread, strict=True) if left)
         seconds = None if self.gap is None else self.gap / 1000
-        return self.costs.slices.tokens(writers, behind, self.prompt_budget, seconds)
+        return self.costs.slices.tokens(writers, readers, behind, self.prompt_budget, seconds)
 
     def _shares(self, unread: Sequence[int], budget: int) -> list[int]:
         """Tokens that each may read now.

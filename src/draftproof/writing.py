@@ -20,6 +20,8 @@ from draftproof.runners.base import Output
 from draftproof.sampling import History, Noise, SamplingParams
 from draftproof.tree import TokenTree
 
+OPEN = 1024  # tokens that a text may write for which room is taken at first
+NODES = 64  # slots behind a text, for drafted nodes
 VERIFIER = 1 << 40  # stream of coins and residuals; drafts number theirs from 0
 Children = tuple[list[int], list[float], list[Tensor]]  # ids, shares, laws (V,)
 Cost = tuple[float, int]  # seconds of a pass, and tokens that it ran
@@ -158,6 +160,11 @@ class Writing:
         """Tokens that may still be written."""
         written = len(self.tokens) - len(self.prompt)
         return min(self.params.longest - written, self.max_length - len(self.tokens))
+
+    @property
+    def likely(self) -> int:
+        """Slots of a cache that it will likely need: few texts write more than `OPEN` tokens."""
+        return len(self.tokens) + min(self.room, OPEN) + NODES
 
     @property
     def races(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from draftproof.drafting.base import alone
 from draftproof.drafting.together import passed
-from draftproof.runners.base import Runner, Work, begin, fork
+from draftproof.runners.base import Runner, Work, begin, expect, fork
 from draftproof.writing import Writing
 
 SLICE = 512  # prompt tokens read in one step, of all requests together
@@ -102,6 +102,7 @@ def start(
 
     shared(key): how many of them the sibling's text begins with.
     """
+    expect(runner, request.key, request.likely)
     others = [key for key in request.siblings if key != request.key and runner.cached(key)]
     lengths = {key: min(runner.cached(key), shared(key), len(tokens) - 1) for key in others}
     source = max(others, key=lambda key: lengths[key], default=None)

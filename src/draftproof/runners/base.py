@@ -56,7 +56,8 @@ class Output:
 class Runner(Protocol):
     """A model with a cache of committed tokens and scratch room for one tree per key.
 
-    Some hooks are optional. Three have each a function below that calls it where it is:
+    Some hooks are optional. Four have each a function below that calls it where it is:
+    expect(key, slots) tells how long a new key will likely get, drafted nodes included;
     begin(key, tokens, salt), before the first pass of a key, takes over what was cached for an
     earlier key of that salt; fork(key, source, length) makes a new key begin with a copy of the
     first `length` committed tokens of `source`; hand_over(key, heir, length) gives what is cached
@@ -85,6 +86,13 @@ class Runner(Protocol):
     def free(self, key: int) -> None:
         """Forget `key`; its place is free at once."""
         ...
+
+
+def expect(runner: Runner, key: int, slots: int) -> None:
+    """Call the hook if there is one."""
+    hook = getattr(runner, "expect", None)
+    if hook is not None:
+        hook(key, slots)
 
 
 def begin(runner: Runner, key: int, tokens: Sequence[int], salt: str = "") -> None:

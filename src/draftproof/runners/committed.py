@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from draftproof.runners.base import Work
-from draftproof.runners.rows import Rows, shared_length
+from draftproof.runners.rows import Rows, shared_length, whole
 from draftproof.tree import TokenTree
 
 
@@ -53,9 +53,12 @@ class Committed:
     def cached(self, key: int) -> int:
         return self._rows.lengths.get(key, 0)
 
+    def expect(self, key: int, slots: int) -> None:
+        """A new key will likely need so many slots."""
+        self._rows.expected[key] = whole(slots)
+
     def begin(self, key: int, tokens: Sequence[int], salt: str = "") -> None:
         """Begin with what a key of this salt, earlier or running, has of `tokens` but the last."""
-        self._rows.prompts[key] = len(tokens)
         known = key in self._tokens or key in self._rows.rows  # a draft that failed begins again
         if not self.prefix_cache or known:
             return
@@ -98,6 +101,7 @@ class Committed:
         """`key` begins with a copy of the first `length` committed tokens of `source`."""
         assert key != source and 0 <= length <= self.cached(source)
         self.free(key)
+        self.expect(key, self._rows.expected.get(source, 0))
         if length:
             self._storage.copy(self._rows.rows[source], key, length)
         if source in self._tokens:

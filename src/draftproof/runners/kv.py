@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from draftproof.runners.rows import FIRST_SLOTS, Rows
+from draftproof.runners.rows import Rows, whole
 
 SMALL = 64 << 20  # bytes for which nobody asks whether they are free
 
@@ -62,8 +62,7 @@ class KVCache(Rows):
         row = self.row_of(key)
         held = self._held.get(row, Row())
         if slots > held.slots or len(held.layers) < len(self.layers):
-            whole = -(-slots // FIRST_SLOTS) * FIRST_SLOTS  # a few tokens more need nothing new
-            wanted = max(slots, min(whole, self.max_slots))
+            wanted = max(slots, min(whole(slots), self.max_slots))
             wanted = self.size(key, held.slots, wanted, self.max_slots)
             layers = {layer: held.layers.get(layer, empty) for layer, empty in self.layers.items()}
             self._held[row] = Row(wanted, self._room(layers, wanted))
@@ -123,10 +122,9 @@ class KVCache(Rows):
     def drop(self, row: int) -> None:
         self._held.pop(row, None)
 
-    def vacated(self, row: int) -> None:
-        """Long texts are rare: their room is let go with them."""
-        if row in self._held and self._held[row].slots > FIRST_SLOTS:
-            del self._held[row]
+    def free_bytes(self) -> int | None:
+        devices = [keys.device for keys, _ in self.layers.values()]
+        return available_bytes(devices[0]) if devices else None
 
     def check(self, keys: Collection[int]) -> None:
         super().check(keys)
@@ -139,15 +137,13 @@ class KVCache(Rows):
                 assert all(part.shape[1] == held.slots for part in pair), "layers differ in slots"
 
     def _room(self, layers: Mapping[int, Pair], slots: int) -> dict[int, Pair]:
-        """New tensors of `slots`, beginning with what these hold; parked rows make way for them."""
+        """New tensors of `slots`, beginning with what these hold; idle rows make way for them."""
         while True:
             try:
                 return _longer(layers, slots)
             except MemoryError:
-                oldest = self._forget_oldest()
-                if oldest is None:
+                if not self.shed():
                     raise
-                self._held.pop(oldest, None)
 
 
 def _longer(layers: Mapping[int, Pair], slots: int) -> dict[int, Pair]:

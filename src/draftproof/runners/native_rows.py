@@ -1,7 +1,6 @@
 """Keys and values of the native runner: which row of the kernels is whose, and how long it is.
 
-A short row keeps its memory when its key goes, for the next one; a long one lets it go. Knows no
-pass and no model.
+Knows no pass and no model.
 """
 
 from __future__ import annotations
@@ -55,6 +54,8 @@ class NativeRows(Rows):
             self._frees[row] = native.owned(self, self.packed.library.dp_row_free, handle)
             self._handles[row] = handle
         have = next((count for count in (more, slots) if self._reserved(row, count)), None)
+        while have is None and self.shed():
+            have = slots if self._reserved(row, slots) else None
         if have is None:
             raise MemoryError(
                 f"keys and values of a request with {slots} tokens take {self.bytes(slots):,} "
@@ -63,16 +64,14 @@ class NativeRows(Rows):
         self._slots[row] = have
 
     def _reserved(self, row: int, slots: int) -> bool:
-        room = available_bytes(torch.device("cpu"))
+        room = self.free_bytes()
         if room is not None and self.bytes(slots) > room:
             return False
         code: int = self.packed.library.dp_row_reserve(self._handles[row], slots)
         return code == native.OK
 
-    def vacated(self, row: int) -> None:
-        """Long texts are rare: their room is let go with them."""
-        if self._slots.get(row, 0) > FIRST_SLOTS:
-            self.drop(row)
+    def free_bytes(self) -> int | None:
+        return available_bytes(torch.device("cpu"))
 
     @property
     def slot_bytes(self) -> int:

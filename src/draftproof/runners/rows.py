@@ -12,6 +12,12 @@ from dataclasses import dataclass
 import torch
 
 FIRST_SLOTS = 256
+SPARE = 1 / 8  # of what is free may rows keep that hold nothing
+
+
+def whole(slots: int) -> int:
+    """Slots to take where so many are needed: a few tokens more need nothing new then."""
+    return -(-slots // FIRST_SLOTS) * FIRST_SLOTS
 
 
 def grown(have: int, wanted: int, most: int) -> int:
@@ -51,23 +57,27 @@ class Rows:
         self.rows: dict[int, int] = {}  # key -> row
         self.lengths: dict[int, int] = {}  # key -> committed tokens
         self.limits: dict[int, int] = {}  # key -> slots that its row is made with, once for all
-        self.prompts: dict[int, int] = {}  # key -> tokens that are known to come
+        self.expected: dict[int, int] = {}  # key -> slots that it will likely need
         self._parked: dict[int, Parked] = {}  # row -> what it holds for nobody, oldest first
 
     def row_of(self, key: int) -> int:
         """The row of `key`, made if new."""
         if key not in self.rows:
             self.lengths[key] = 0
-            self.rows[key] = self._empty_row()
+            self.rows[key] = self._empty_row(self.expected.get(key, 0))
         return self.rows[key]
 
     def _free(self) -> list[int]:
         taken = {*self.rows.values(), *self._parked}
         return [row for row in range(self.max_rows) if row not in taken]
 
-    def _empty_row(self) -> int:
-        free = self._free()
-        row = free[0] if free else self._forget_oldest()
+    def _empty_row(self, slots: int) -> int:
+        """A free row, the smallest with so much room; where none has, the smallest of all."""
+        have = self.sizes()
+        sizes = {row: have.get(row, 0) for row in self._free()}
+        row = min(sizes, key=lambda row: (sizes[row] < slots, sizes[row]), default=None)
+        if row is None:
+            row = self._forget_oldest()
         if row is None:
             raise RuntimeError(f"all {self.max_rows} rows of the cache are taken")
         return row
@@ -82,7 +92,7 @@ class Rows:
 
     def release(self, key: int, tokens: array[int] | None = None, salt: str = "") -> None:
         """Forget `key`; `tokens`, the committed ones, let a later key of `salt` `adopt` its row."""
-        self.prompts.pop(key, None)
+        self.expected.pop(key, None)
         length, row = self.lengths.pop(key, 0), self.rows.pop(key, None)
         if row is None:
             return
@@ -127,7 +137,7 @@ class Rows:
     def hand_over(self, key: int, heir: int, length: int) -> None:
         """The row of `key` becomes that of `heir`, who is new, up to `length` tokens."""
         assert heir not in self.rows and 0 <= length <= self.lengths[key]
-        self.prompts.pop(key, None)
+        self.expected.pop(key, None)
         del self.lengths[key]
         self.lengths.pop(heir, None)
         row = self.rows.pop(key)
@@ -135,7 +145,20 @@ class Rows:
         self.lengths[heir] = length
 
     def vacated(self, row: int) -> None:
-        """A row is nobody's any more: storage may let go of what it took for it."""
+        """A row is nobody's any more; its room stays for the next text, unless that is too much.
+
+        Memory that is new to a process is dear: to take it for a thousand tokens may keep everybody
+        waiting as long as several passes.
+        """
+        sizes = self.sizes()
+        if sizes.get(row, 0) > FIRST_SLOTS:
+            spare, room = sum(sizes.get(row, 0) for row in self._free()), self.free_bytes()
+            if room is None or spare * self.slot_bytes > SPARE * room:
+                self.drop(row)
+
+    def free_bytes(self) -> int | None:
+        """Memory that could still be taken for rows; None where nobody says."""
+        return None
 
     @property
     def slot_bytes(self) -> int:
@@ -159,11 +182,14 @@ class Rows:
         return self.slot_bytes * sum(n for row, n in self.sizes().items() if row not in taken)
 
     def shed(self) -> bool:
-        """Let go of the row that was parked first, or of a free one; whether there was any."""
-        row = self._forget_oldest()
+        """Let go of a row that holds nothing, or of the one that was parked first.
+
+        Whether there was any.
+        """
+        sizes = self.sizes()
+        row = next((row for row in self._free() if sizes.get(row)), None)
         if row is None:
-            taken = {*self.rows.values()}
-            row = next((row for row in self.sizes() if row not in taken), None)
+            row = self._forget_oldest()
         if row is None:
             return False
         self.drop(row)
@@ -172,20 +198,19 @@ class Rows:
     def size(self, key: int, have: int, wanted: int, most: int) -> int:
         """Slots that the row of `key` is to have when `wanted` are needed: its limit, if any.
 
-        A tree may need more than the limit, as its nodes lie side by side. Where there is none, a
-        long prompt has room at once, and its answer some: growing copies what was read, and
-        everybody waits for it.
+        A tree may need more than the limit, as its nodes lie side by side. Without one, what will
+        likely be needed is there at once: growing copies what was read, and everybody waits for it.
         """
-        limit, prompt = self.limits.get(key), self.prompts.get(key, 0)
+        limit = self.limits.get(key)
         if limit is not None:
             return max(wanted, min(limit, most))
-        return grown(have, max(wanted, min(prompt + prompt // 4, most)), most)
+        return grown(have, max(wanted, min(self.expected.get(key, 0), most)), most)
 
     def check(self, keys: Collection[int]) -> None:
         """Every row is one key's, or parked, or free; no key is known but `keys`."""
         assert self.rows.keys() <= set(keys), "a row is held for a key that has ended"
         assert self.lengths.keys() <= set(keys), "a length is held for a key that has ended"
-        assert self.prompts.keys() <= set(keys), "a prompt is held of a key that has ended"
+        assert self.expected.keys() <= set(keys), "slots are expected of a key that has ended"
         taken = [*self.rows.values(), *self._parked]
         assert len(taken) == len(set(taken)), "a row is held twice"
         assert set(taken) <= set(range(self.max_rows)), "a row is held that there is not"

@@ -1,7 +1,8 @@
 """How much of a long prompt a pass reads beside texts that are written.
 
 A pass with a slice keeps its writers waiting, so slice and drafts together may take some times what
-the writers alone take.
+a plain pass takes: of the writers, or of as many texts as wait to be read, where those are more, as
+one text that writes is no reason to let fifteen wait.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-GAP, LEAST = 4.0, 8  # passes of the writers that one with a slice takes; tokens of a slice
+GAP, LEAST = 4.0, 8  # plain passes that one with a slice takes; tokens of a slice
 APART = 2.0  # mean deviations that a pass may turn out dearer and still keep the limit
 LATEST = 0.1  # weight of the last such pass in what is known of how they turn out
 
@@ -38,15 +39,18 @@ class Slices:
         self._free, self._drafted = 0, 0  # nodes of that pass; those of the last one with a slice
         self._over, self._apart = 0.0, 0.0  # logarithm of taken over expected, and its deviation
 
-    def tokens(self, writers: int, behind: int, most: int, seconds: float | None = None) -> int:
-        """Tokens of a prompt, `most` at most, that the pass of so many writers may read besides.
+    def tokens(
+        self, writers: int, readers: int, behind: int, most: int, seconds: float | None = None
+    ) -> int:
+        """Tokens of prompts, `most` at most, that the pass of so many writers may read besides.
 
-        behind: tokens of the prompt that are read already. seconds: that the pass may take; None:
-        `GAP` times as long as the writers' own. At least `LEAST`, or the prompt would never end.
+        readers: texts with something to read; behind: what of the longest is read already. seconds:
+        that the pass may take; None: `GAP` times as long as a plain one of as many texts as write
+        or as read, whichever are more. At least `LEAST`, or the prompt would never end.
         Drafts keep what they took last and may take some more, up to half of it.
         """
-        own = self._costs.seconds(writers)
-        limit = self._next = GAP * own if seconds is None else seconds
+        plain = self._costs.seconds(max(writers, readers))
+        limit = self._next = GAP * plain if seconds is None else seconds
         low, high = min(LEAST, most), most + self._drafted
         while low < high:
             rows = (low + high + 1) // 2

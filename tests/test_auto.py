@@ -219,7 +219,7 @@ def test_it_is_the_default() -> None:
         assert [source.name for source in auto.sources] == ["ngram", "suffix"]
     with pytest.raises(ValueError, match="objective 'speed' is unknown: use throughput or latency"):
         dp.Auto(objective="speed")
-    with pytest.raises(ValueError, match="itl_target above 0"):
+    with pytest.raises(ValueError, match="itl_target is 0 ms: give more than 0"):
         dp.LLM("bundled", itl_target=0.0)
     with pytest.raises(ValueError, match="one pass of this model takes"):
         dp.LLM("bundled", itl_target=0.01)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import random
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from draftproof.drafts import Drafts
 from draftproof.runners.costs import KNEES, MOST, ROWS, PassCosts, knee_of, shipped
 from simulated import FLAT, ONE, SIZES, STAIRS, STEEP, cost, taught
 
@@ -96,3 +99,18 @@ def test_runners_start_with_what_they_compute_with() -> None:
     made.name, made.precision = "native (avx512)", "int8"
     assert knee_of(made) == KNEES["int8"]
     assert knee_of(object()) == KNEES["torch"]
+
+
+def test_what_a_pass_was_expected_to_take_is_told_by_what_was_known_before_it() -> None:
+    costs = PassCosts(9.0)
+    drafts = Drafts(None, None, costs)
+    turns: list[Any] = [SimpleNamespace(at=0, new=[1, 2, 3, 4])]
+    drafts.passed(turns, [4], 0.25)
+    assert drafts.foretold == 0.25  # nothing was known
+    taught(costs, FLAT, 128)
+    before = costs.seconds(4, 10)
+    for _ in range(16):
+        known = costs.seconds(4, 10)
+        drafts.passed(turns, [4], 1.5 * before)
+        assert drafts.foretold == known
+    assert costs.seconds(4, 10) > 1.1 * before

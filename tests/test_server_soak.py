@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -222,8 +223,9 @@ def test_300_mixed_requests(open: Callable[[Faults], dp.LLM], plain: dp.LLM) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("open", METHODS)
 def test_10_000_mixed_requests_leave_nothing_behind(
-    open: Callable[[Faults], dp.LLM], plain: dp.LLM
+    open: Callable[[Faults], dp.LLM], plain: dp.LLM, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "draftproof.server")  # pytest keeps whatever is logged
     faults = Faults(2, 0.01)
     with Server(lambda: open(faults)) as server:
         sizes, lengths, right = [], [], 0

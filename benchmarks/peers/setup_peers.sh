@@ -30,13 +30,13 @@ fi
 
 PATH=$PWD/env/bin:$PATH
 cd "${source}vendor/llama.cpp"
-programs="llama-bench llama-speculative-simple llama-completion llama-quantize"
+programs="llama-bench llama-speculative-simple llama-completion llama-quantize llama-server"
 for program in $programs; do
   [ -x "build/bin/$program" ] || missing=yes
 done
 if [ "${missing:-no}" = yes ]; then
   cmake -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF -DGGML_NATIVE=ON \
-    -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF
+    -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=ON -DLLAMA_USE_PREBUILT_UI=OFF
   # shellcheck disable=SC2086
   cmake --build build --target $programs
 fi

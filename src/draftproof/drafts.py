@@ -53,6 +53,7 @@ class Drafts:
 
     drafted: Drafted | None = None
     cost: Cost = (0.0, 0)  # of the last pass
+    foretold = 0.0  # seconds that it was expected to take, by what was known before it
 
     def __init__(self, proposer: Proposer | None, vocabulary: int | None, costs: PassCosts) -> None:
         self.proposer, self.vocabulary, self.costs = proposer, vocabulary, costs
@@ -111,8 +112,10 @@ class Drafts:
 
     def passed(self, turns: Sequence[Turn], rows: Sequence[int], seconds: float) -> None:
         """A pass over so many rows for each turn took so long."""
-        self.cost = seconds, sum(rows)
-        self.costs.observe(sum(rows), _attended(turns, rows), seconds)
+        count, attended = sum(rows), _attended(turns, rows)
+        self.cost = seconds, count
+        self.foretold = self.costs.seconds(count, attended) if self.costs.passes else seconds
+        self.costs.observe(count, attended, seconds)
 
     def observe(
         self, request: Request, end: int, hidden: Mapping[int, Tensor], path: Sequence[int] = ()

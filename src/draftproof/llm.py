@@ -85,8 +85,10 @@ class LLM(metaclass=Explained):
         kv_memory: int | str | None = None,
         cache_weights: bool = False,
     ) -> None:
-        if max_batch < 1 or (itl_target is not None and not itl_target > 0):
-            raise ValueError("max_batch must be 1 or more, and itl_target above 0 ms")
+        if max_batch < 1:
+            raise ValueError(f"max_batch is {max_batch}: give 1 or more")
+        if itl_target is not None and not itl_target > 0:
+            raise ValueError(f"itl_target is {itl_target:g} ms: give more than 0, or None")
         self.memory = Memory(kv_memory)
         loading.check_length(max_length)
         places.check(model, revision)

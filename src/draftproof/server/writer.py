@@ -118,7 +118,7 @@ class Writer:
         if moved or ran:
             each = [(request, request.finished) for request in moved]
             seconds, rows = engine.drafts.cost if ran else (0.0, 0)
-            foretold = costs.seconds(rows, costs.attended) if ran else 0.0
+            foretold = engine.drafts.foretold if ran else 0.0
             self._tell(self._moved, Moved(each, seconds, rows, foretold))
 
     def _tell(self, call: Callable[[Any], None], what: Any) -> None:

@@ -31,8 +31,11 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "beta_fast": 4.0}
+YARN |= {"original_max_position_embeddings": 16}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
+    "llama yarn": {"rope_parameters": YARN},
     "mistral": {"sliding_window": None},
     "qwen2": {"layer_types": ["full_attention"] * 2},
     "qwen3": {"use_sliding_window": False, "layer_types": ["full_attention"] * 2},
@@ -124,6 +127,10 @@ def test_the_way_that_text_is_split_gets_a_name(pre: str) -> None:
         ("int4", "m.gguf", {"intermediate_size": 80}, "has 80 inputs, and Q4_1 blocks are of 32"),
         ("float32", "m.gguf", {"vocab_size": 200}, f"{TOKENS} tokens and the model 200: no pair"),
         ("float32", "m.gguf", {"kind": "mistral", "sliding_window": 8}, "a sliding window is not"),
+        (
+            *("float32", "m.gguf", {"rope_parameters": {**YARN, "attention_factor": 1.0}}),
+            "rotary scaling with attention_factor is not written",
+        ),
     ],
 )
 def test_refused_in_a_sentence(

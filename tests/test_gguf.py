@@ -73,12 +73,30 @@ def test_weights_and_rotations_are_the_models_own(tmp_path: Path, name: str) -> 
     assert torch.allclose(turning, model.model.rotary_emb.inv_freq, rtol=1e-6)
 
 
-def test_a_factor_without_a_type_is_linear_scaling(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["llama__rope__scaling__factor", "llama__rope__scale_linear"])
+def test_a_factor_without_a_type_is_linear_scaling(tmp_path: Path, name: str) -> None:
     model = made("llama")
-    file = gguf_files.write(tmp_path / "m.gguf", model, llama__rope__scaling__factor=4.0)
+    file = gguf_files.write(tmp_path / "m.gguf", model, **{name: 4.0})
     loaded = gguf_checkpoint.load(file, dtype=torch.float32, device=torch.device("cpu"))
     turning = loaded.model.rotary_emb.inv_freq
     assert torch.allclose(turning, model.model.rotary_emb.inv_freq / 4)
+
+
+def test_where_yarn_begins_and_ends_is_read(tmp_path: Path) -> None:
+    model = made("qwen2")
+    rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
+    rope |= {"original_max_position_embeddings": 32}
+    model.config.rope_parameters = {**rope, "beta_fast": 4.0, "beta_slow": 2.0}
+    wanted = type(model.model.rotary_emb)(model.config).inv_freq
+    fields = {"scaling__type": "yarn", "scaling__factor": 4.0}
+    fields |= {"scaling__original_context_length": 32}
+    fields |= {"scaling__yarn_beta_fast": 4.0, "scaling__yarn_beta_slow": 2.0}
+    fields = {f"qwen2__rope__{name}": value for name, value in fields.items()}
+    file = gguf_files.write(tmp_path / "m.gguf", model, **fields)
+    loaded = gguf_checkpoint.load(file, dtype=torch.float32, device=torch.device("cpu"))
+    assert torch.allclose(loaded.model.rotary_emb.inv_freq, wanted)
+    model.config.rope_parameters = rope
+    assert not torch.allclose(type(model.model.rotary_emb)(model.config).inv_freq, wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,6 +206,9 @@ def test_parts_of_one_file(tmp_path: Path) -> None:
         ({"llama__expert_count": 8}, "mixture of experts"),
         ({"llama__rope__dimension_count": 8}, "only a part is rotated"),
         ({"llama__rope__scaling__type": "longrope", "llama__rope__scaling__factor": 1}, "rotary"),
+        ({"llama__rope__scaling__yarn_attn_factor": 2.0}, "yarn_attn_factor, which is not read"),
+        ({"llama__attention__scale": 0.5}, "attention.scale, which is not read"),
+        ({"llama__logit_scale": 0.5}, "logit_scale, which is not read"),
     ],
 )
 def test_what_is_not_supported_is_refused(

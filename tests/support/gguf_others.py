@@ -98,7 +98,7 @@ def write(path: Path, made: PreTrainedModel, kind: str = "F32", **fields: Any) -
     writer = gguf.GGUFWriter(path, arch)
     for name, value in {**_fields(config, arch), **fields}.items():
         if value is not None:
-            adding = {float: writer.add_float32, str: writer.add_string}
+            adding = {float: writer.add_float32, str: writer.add_string, bool: writer.add_bool}
             adding.get(type(value), writer.add_uint32)(f"{arch}.{name}", value)
     for name, value in (getattr(config, "rope_parameters", None) or {}).items():
         if name in ("long_factor", "short_factor"):

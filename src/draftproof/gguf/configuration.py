@@ -8,7 +8,7 @@ from typing import Any
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from draftproof.gguf import others
-from draftproof.gguf.fields import ends, rms_epsilon, rope, size
+from draftproof.gguf.fields import ends, refuse_unread, rms_epsilon, rope, size
 from draftproof.gguf.names import EMBEDDINGS, HEAD, TOP
 from draftproof.gguf.reader import File
 
@@ -44,14 +44,19 @@ def configuration(file: File) -> PreTrainedConfig:
         )
     if file.fields.get(f"{architecture}.expert_count"):
         raise ValueError(f"{file.path} is a mixture of experts, which is not read from GGUF")
+    refuse_unread(file)
     hidden = size(file, "{arch}.embedding_length")
     heads = size(file, "{arch}.attention.head_count")
     width = size(file, "{arch}.attention.key_length", hidden // heads)
+    if width * heads != hidden and architecture in others.EVENLY:
+        raise ValueError(f"{file.path}: {heads} heads of {width} do not make {hidden}: damaged")
     if size(file, "{arch}.attention.value_length", width) != width:
         raise ValueError(f"{file.path}: keys and values of different widths are not supported")
     rotated = size(file, "{arch}.rope.dimension_count", width)
     if rotated != width and architecture not in others.PARTLY:
         raise ValueError(f"{file.path}: heads of which only a part is rotated are not supported")
+    if rotated > width or rotated % 2:
+        raise ValueError(f"{file.path}: {rotated} numbers of {width} cannot be rotated: damaged")
     embeddings = file.tensors.get(TOP[EMBEDDINGS])
     if embeddings is None or len(embeddings.shape) != 2:
         raise ValueError(f"{file.path} has no {TOP[EMBEDDINGS]}: it is a vocabulary, or damaged")

@@ -1,7 +1,6 @@
 """Configurations of the architectures that run on torch, from the fields of a GGUF file.
 
-A file says less than a configuration does. What it leaves out is what llama.cpp takes for it, and
-what it says beyond the fields that are read here may change what the model computes: refused.
+A file says less than a configuration does. What it leaves out is what llama.cpp takes for it.
 """
 
 from __future__ import annotations
@@ -21,26 +20,13 @@ from transformers import (
     Starcoder2Config,
 )
 
-from draftproof.gguf.fields import MOST, rms_epsilon, rope, size
+from draftproof.gguf.fields import MOST, number, rms_epsilon, rope, size
 from draftproof.gguf.names import LONG, SHORT
 from draftproof.gguf.reader import File
 
 Make = Callable[[File, dict[str, Any], int], PreTrainedConfig]
 STARCODER2_WINDOW = 4096  # of all published ones; no file says it
 CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}  # of Gemma 2
-READ = {  # fields whose values are in the configuration, or change nothing
-    *("context_length", "embedding_length", "block_count", "feed_forward_length", "vocab_size"),
-    *("attention.head_count", "attention.head_count_kv", "tensor_data_layout"),
-    *("attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon"),
-    *("attention.layer_norm_epsilon", "rope.freq_base", "rope.dimension_count"),
-    *("rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length"),
-    *("rope.scaling.finetuned", "mm.tokens_per_image"),
-}
-ALSO = {
-    "gemma2": {"attention.sliding_window", *CAPS},
-    "gemma3": {"attention.sliding_window", "rope.freq_base_swa", "final_logit_softcapping"},
-    "phi3": {"attention.sliding_window", "rope.scaling.attn_factor"},
-}
 
 
 def gemma(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
@@ -51,7 +37,7 @@ def gemma(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
 
 def gemma2(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
     caps: dict[str, Any] = {
-        name: float(file.field(f"{{arch}}.{name}", float, cap)) for name, cap in CAPS.items()
+        name: number(file, f"{{arch}}.{name}", cap) for name, cap in CAPS.items()
     }
     return Gemma2Config(
         head_dim=width,
@@ -66,7 +52,8 @@ def gemma2(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
 
 def gemma3(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
     window = size(file, "{arch}.attention.sliding_window", MOST)
-    local = float(file.field("{arch}.rope.freq_base_swa", float, 10000.0))
+    local = number(file, "{arch}.rope.freq_base_swa", 10000.0)
+    capped = bool(file.fields.get("gemma3.final_logit_softcapping"))
     whole = ["full_attention"] * sizes["num_hidden_layers"]
     return Gemma3TextConfig(
         head_dim=width,
@@ -77,7 +64,7 @@ def gemma3(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
         query_pre_attn_scalar=_scaled_by(file, sizes, width, layers_of_27b=62),
         sliding_window=window,
         layer_types=whole if window == MOST else None,
-        final_logit_softcapping=file.field("{arch}.final_logit_softcapping", float, 0.0) or None,
+        final_logit_softcapping=number(file, "{arch}.final_logit_softcapping") if capped else None,
         rms_norm_eps=rms_epsilon(file),
         **sizes,
     )
@@ -98,10 +85,12 @@ def phi3(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
         turning |= {
             "rope_type": "longrope",
             "original_max_position_embeddings": length,
-            "attention_factor": float(file.field("{arch}.rope.scaling.attn_factor", float)),
+            "attention_factor": number(file, "{arch}.rope.scaling.attn_factor"),
             "long_factor": _factors(file, LONG),
             "short_factor": _factors(file, SHORT),
         }
+    elif number(file, "{arch}.rope.scaling.attn_factor", 1.0) != 1:
+        raise ValueError(f"{file.path} scales its attention, and lacks {SHORT}: it is damaged")
     return Phi3Config(
         rope_parameters=turning,
         original_max_position_embeddings=length,
@@ -146,6 +135,7 @@ MAKE: Mapping[str, tuple[str, Make]] = {
     "gpt2": ("GPT2LMHeadModel", gpt2),
 }
 PARTLY = ("phi3",)  # rotates a part of each head, or may
+EVENLY = ("phi3", "starcoder2", "gpt2")  # whose heads have all numbers of a token between them
 
 
 def configuration(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
@@ -153,16 +143,7 @@ def configuration(file: File, sizes: dict[str, Any], width: int) -> PreTrainedCo
 
     Raises `ValueError`, in one sentence.
     """
-    architecture = file.architecture
-    prefix = f"{architecture}."
-    said = {name.removeprefix(prefix) for name in file.fields if name.startswith(prefix)}
-    unread = said - READ - ALSO.get(architecture, set())
-    if unread := {name for name in unread if file.fields[prefix + name]}:  # not zero, not no
-        raise ValueError(
-            f"{file.path} says {prefix}{min(unread)}, which is not read here and may change what "
-            "it computes: give the hub id of the model it was made from"
-        )
-    name, make = MAKE[architecture]
+    name, make = MAKE[file.architecture]
     try:
         return make(file, {**sizes, "architectures": [name], "pad_token_id": None}, width)
     except ValueError:
@@ -173,7 +154,7 @@ def configuration(file: File, sizes: dict[str, Any], width: int) -> PreTrainedCo
 
 
 def _epsilon(file: File) -> float:
-    return float(file.field("{arch}.attention.layer_norm_epsilon", float))
+    return number(file, "{arch}.attention.layer_norm_epsilon")
 
 
 def _scaled_by(file: File, sizes: dict[str, Any], width: int, layers_of_27b: int) -> int:

@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from draftproof.gguf.configuration import CLASSES
+from draftproof.gguf.fields import BETAS
 from draftproof.gguf.names import EMBEDDINGS, FREQUENCIES, HEAD, stored_name
 
 # What a precision is called there; norms and biases stay float32, as every reader wants them.
 KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_1"}
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NUMBERS = {"F32": 0, "F16": 1, "Q4_1": 3, "Q8_0": 7, "BF16": 32}  # of the whole file, by its type
+# Of YaRN what no field says as transformers means it, and the value that need not be said.
+UNWRITTEN = {"attention_factor": None, "mscale": None, "mscale_all_dim": None, "truncate": True}
 
 # Blocks of a matrix, (rows, bytes of a row), by the name of their type.
 Rounded = Callable[[Tensor, str], NDArray[np.uint8]]
@@ -128,6 +131,11 @@ def _fields(config: Any, architecture: str, precision: str) -> dict[str, Any]:
     if rope["rope_type"] == "yarn":
         length = rope["original_max_position_embeddings"]
         found["{arch}.rope.scaling.original_context_length"] = length
+        for beta in BETAS:
+            if rope.get(beta) is not None:
+                found[f"{{arch}}.rope.scaling.yarn_{beta}"] = float(rope[beta])
+        if lost := {name for name, usual in UNWRITTEN.items() if rope.get(name, usual) != usual}:
+            raise ValueError(f"rotary scaling with {min(lost)} is not written as GGUF")
     return {name.replace("{arch}", architecture): value for name, value in found.items()}
 
 

@@ -69,6 +69,19 @@ def test_each_is_told_and_what_fits_is_kept(looked: Any, folder: Path) -> None:
     assert all(str(folder) in place for place in (*drafts, *heads))
 
 
+def test_gguf_files_alone_and_in_folders(tmp_path: Path) -> None:
+    """Of one in parts only the first is a draft."""
+    wanted = ["alone.gguf", "folder", "parts", "whole-00001-of-00002.gguf"]
+    for name in (
+        *("alone.gguf", "folder/m.gguf", "whole-00001-of-00002.gguf", "whole-00002-of-00002.gguf"),
+        *("parts/m-00001-of-00002.gguf", "parts/m-00002-of-00002.gguf", "texts/notes.txt"),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"GGUF")
+    models, heads = candidates.within(tmp_path)
+    assert models == [str(tmp_path / name) for name in wanted] and not heads
+
+
 @pytest.mark.parametrize(
     ("place", "said"),
     [

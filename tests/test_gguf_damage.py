@@ -148,3 +148,17 @@ def test_a_mutated_vocabulary_crashes_nothing(whole: Path, tmp_path: Path) -> No
             of_gguf(file)("def f(x): return 12345")
         except ValueError as error:
             assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["alone", "with its configuration"])
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_damaged_tokenizer_beside_a_file(tmp_path: Path, text: str, told: bool) -> None:
+    """It is not passed over, and is no traceback."""
+    own = AutoTokenizer.from_pretrained(bundled.folder("target"))
+    model = gguf_files.model("llama", vocab_size=len(own))
+    gguf_files.write(tmp_path / "m.gguf", model, "F32", own)
+    if told:
+        own.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ValueError, match=r"tokenizer\.json cannot be read, .*fetch it again"):
+        dp.LLM(tmp_path / "m.gguf", speculate=None)

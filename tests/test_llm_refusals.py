@@ -138,6 +138,17 @@ def test_a_folder_without_tokenizer(tmp_path: Path) -> None:
         refused(lambda: made.generate("x"), "tokenizer")
 
 
+@pytest.mark.parametrize(
+    "name, text", [("tokenizer.json", "{"), ("tokenizer_config.json", '{"tokenizer_class": 5}')]
+)
+def test_a_tokenizer_that_cannot_be_read(tmp_path: Path, name: str, text: str) -> None:
+    """It is no model that came without one."""
+    model().save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    (tmp_path / name).write_text(text)
+    refused(lambda: dp.LLM(tmp_path, speculate=None), "cannot load the tokenizer", str(tmp_path))
+
+
 def test_all_tokens_banned_ends_one_request_with_an_error(drafted_llm: dp.LLM) -> None:
     outs = drafted_llm.generate(
         ["x", "y"], [params(bad_token_ids=tuple(range(259))), params(ignore_eos=True)]

@@ -183,8 +183,9 @@ def _read(name: str | Path, asked_for: bool, options: dict[str, Any]) -> Any:
         return of_gguf(file)
     try:
         return AutoTokenizer.from_pretrained(str(name), **options, **hub.options(str(name)))
-    except (OSError, ValueError, KeyError) as error:
-        if not asked_for:
+    except Exception as error:  # of whatever reads the files that are there
+        told = isinstance(error, OSError | ValueError | KeyError)
+        if told and not asked_for and not (Path(name) / "tokenizer.json").exists():
             return None  # a folder with weights only: token ids in, token ids out
         asked = isinstance(error, OSError) and not Path(name).is_dir()
         reason = hub.reason(error) if asked else " ".join(str(error).split())[:200]

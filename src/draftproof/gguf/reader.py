@@ -110,7 +110,7 @@ def located(model: object) -> Path | None:
     path = Path(model)
     try:
         if path.is_dir() and not (path / "config.json").exists():
-            firsts = [each for each in path.glob("*.gguf") if not _later(each)]
+            firsts = [each for each in path.glob("*.gguf") if not later(each)]
             return firsts[0] if len(firsts) == 1 else None
         with path.open("rb") as file:
             return path if file.read(4) == MAGIC else None
@@ -118,7 +118,8 @@ def located(model: object) -> Path | None:
         return None
 
 
-def _later(path: Path) -> bool:
+def later(path: Path) -> bool:
+    """Whether it is a part of a file, by its name, and not the first."""
     split = PART.fullmatch(path.name)
     return split is not None and int(split[2]) != 1
 

@@ -65,11 +65,16 @@ def of_gguf(path: Path) -> Any:
     if not beside.exists():
         made_of = file.fields.get("tokenizer.ggml.model", "no_vocab")
         return None if made_of == "no_vocab" else of_fields(file)
-    if (path.parent / "tokenizer_config.json").exists():
-        found = AutoTokenizer.from_pretrained(str(path.parent))
-    else:
-        special = _special(file, _listed(file, "tokens", str))
-        found = PreTrainedTokenizerFast(tokenizer_file=str(beside), **special)
+    told = (path.parent / "tokenizer_config.json").exists()
+    special = {} if told else _special(file, _listed(file, "tokens", str))
+    try:
+        if told:
+            found = AutoTokenizer.from_pretrained(str(path.parent))
+        else:
+            found = PreTrainedTokenizerFast(tokenizer_file=str(beside), **special)
+    except Exception as error:  # whatever the libraries have against it
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{beside} cannot be read, {reason}: fetch it again") from error
     found.chat_template = found.chat_template or _template(file)
     return found
 

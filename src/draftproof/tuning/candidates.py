@@ -15,6 +15,7 @@ from typing import Any
 
 from draftproof import analysis
 from draftproof.drafting.beside import PADDING
+from draftproof.gguf.reader import later
 from draftproof.heads.files import ORIGINAL_FILES, exit_of, load
 from draftproof.heads.placed import placed
 from draftproof.llm import LLM, beside
@@ -70,7 +71,7 @@ def within(folder: Path) -> tuple[list[str], list[str]]:
     for each in sorted(folder.iterdir()):
         if _of_heads(each):
             heads.append(str(each))
-        elif (each / "config.json").exists() or each.suffix == ".gguf":
+        elif (each / "config.json").exists() or _in_a_file(each):
             models.append(str(each))
     if not models and not heads:
         raise ValueError(
@@ -180,6 +181,13 @@ def _exit(runner: Target, layers: int, rows: int) -> float:
 def _name(place: str, quantize: str | None = None) -> str:
     name = Path(place).name
     return f"{name} {quantize}" if quantize else name
+
+
+def _in_a_file(place: Path) -> bool:
+    """Whether it is a GGUF file, or a folder with one; what is in it is told where it is loaded."""
+    if place.is_dir():
+        return any(_in_a_file(each) for each in place.glob("*.gguf"))
+    return place.suffix == ".gguf" and not later(place)
 
 
 def _of_heads(folder: Path) -> bool:

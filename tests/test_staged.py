@@ -158,6 +158,30 @@ def test_under_auto_it_is_one_source() -> None:
         assert made.sources[1].asked > 0
 
 
+class Remembering(Silent):
+    """Keeps what it is released with."""
+
+    def __init__(self) -> None:
+        self.kept: list[list[int]] = []
+
+    def release(self, request: Writing) -> None:
+        self.kept.append(request.output)
+
+
+def test_a_drafter_is_released_with_the_text_that_was_written() -> None:
+    """Not with what the draft wrote last, of which the target took a part."""
+    made = Remembering()
+    with dp.LLM(target(NAME), speculate=staged(made)) as llm:
+        outputs = [done.token_ids for done in llm.generate(PROMPTS, SAMPLED)]
+        stream = llm.stream(PROMPTS[0], SAMPLED)
+        begun = [token for _ in range(3) for token in next(stream).token_ids]
+        stream.close()
+    assert sorted(made.kept[:-1]) == sorted(outputs)
+    assert made.kept[-1][: len(begun)] == begun and made.kept[-1] in [
+        output[: len(made.kept[-1])] for output in outputs
+    ]
+
+
 class Observer(Silent):
     name = "an observer"
     observes, taps = True, (-1,)

@@ -65,6 +65,7 @@ class Staged(Growing):
     def release(self, request: Writing) -> None:
         self.beside.release(request)
         if (stage := self._stages.pop(request.key, None)) is not None:
+            stage.follow(request, self.vocabulary)  # whoever remembers texts gets what was written
             self.drafter.release(stage.shadow)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from draftproof.heads.module import Heads
 from draftproof.runners import costs
 from draftproof.tuning import candidates
 from draftproof.tuning.candidates import Judged
+from draftproof.tuning.job import listed
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +66,35 @@ def test_each_is_told_and_what_fits_is_kept(looked: Any, folder: Path) -> None:
     assert "use heads of this target" in told["of another model"].why
     assert all("no weights" in told[name].why for name in ("broken", "a list"))
     names = {name for name, each in told.items() if not each.why}
-    assert {Path(place).name for place in (*drafts, *heads)} == names
-    assert all(str(folder) in place for place in (*drafts, *heads))
+    places = [*(place for place, _ in drafts), *heads]
+    assert {Path(place).name for place in places} == names
+    assert all(str(folder) in place for place in places)
+
+
+def test_a_draft_is_tried_in_the_precisions_that_may_pay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is refused in a precision is no error of the command's."""
+
+    def judged(llm: Any, model: str, quantize: str | None, *given: Any) -> Judged:
+        if quantize == "int8":
+            raise ValueError("no kernel")
+        return Judged(Path(model).name)
+
+    monkeypatch.setattr(candidates, "judged", judged)
+    monkeypatch.setattr(candidates, "measured", lambda llm: None)
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    llm: Any = None
+    found, drafts, _ = candidates.look(llm, tmp_path, ["auto", "int8"], (1,))
+    assert [(each.name, each.why) for each in found] == [
+        ("x.gguf", ""),
+        ("x.gguf int8", "no kernel"),
+    ]
+    assert drafts == [(str(tmp_path / "x.gguf"), "auto")]
+    names = [source.name for source in listed([*drafts, "y"], ["auto", "int8"], [])]
+    assert names[2:] == ["draft x.gguf", "draft y", "draft y int8"]
+    with pytest.raises(ValueError, match="dtype 'int5' is unknown"):
+        listed([("y", "int5")], ["auto"], [])
 
 
 def test_gguf_files_alone_and_in_folders(tmp_path: Path) -> None:

@@ -80,17 +80,17 @@ def run(given: SimpleNamespace) -> int:
 
 def _looked(
     given: SimpleNamespace, llm: LLM, batches: Sequence[int], dtypes: Sequence[str]
-) -> tuple[list[candidates.Judged], list[str], list[str]]:
+) -> tuple[list[candidates.Judged], list[str | tuple[str, str]], list[str]]:
     """The candidates, of whom a line each is told at once; all drafts and heads to be tried."""
     drafts, heads = given.draft or [], [str(located(name, "heads")) for name in given.heads or ()]
     if given.candidates is None:
         return [], drafts, heads
-    found, *fitting = candidates.look(
+    found, fitting, pays = candidates.look(
         llm, given.candidates, dtypes, batches, given.trust_remote_code
     )
     for each in found:
         print(pairing.listed(each), file=sys.stderr)
-    return found, drafts + fitting[0], heads + fitting[1]
+    return found, [*drafts, *fitting], [*heads, *pays]
 
 
 def _told(given: SimpleNamespace, found: tuning.Tuned, path: Path, console: Console) -> None:

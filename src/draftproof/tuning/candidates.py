@@ -127,22 +127,20 @@ def look(
     dtypes: Sequence[str],
     batches: Sequence[int],
     trust_remote_code: bool = False,
-) -> tuple[list[Judged], list[str], list[str]]:
-    """All in a folder, judged; and of its models and heads those that may pay.
+) -> tuple[list[Judged], list[tuple[str, str]], list[str]]:
+    """All in a folder, judged; and of its models, each with a dtype, and heads those that may pay.
 
     dtypes: "auto", "int8" or "int4", each model in each. One that cannot run is no error here.
     """
     models, heads = within(folder)
     measured(llm)
-    found, drafts, fitting = list[Judged](), list[str](), list[str]()
+    found, drafts, fitting = list[Judged](), list[tuple[str, str]](), list[str]()
     for model in models:
-        own = []
         for dtype in dtypes:
             quantize = None if dtype == "auto" else dtype
             given = batches, trust_remote_code
-            own.append(_tried(_name(model, quantize), judged, llm, model, quantize, *given))
-        found += own
-        drafts += [model] * any(not each.why for each in own)
+            found.append(_tried(_name(model, quantize), judged, llm, model, quantize, *given))
+            drafts += [(model, dtype)] * (not found[-1].why)
     for place in heads:
         found.append(_tried(_name(place), judged_heads, llm, place, batches))
         fitting += [place] * (not found[-1].why)

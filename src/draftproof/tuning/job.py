@@ -29,17 +29,25 @@ from draftproof.tuning.trying import Tick
 LEAST, BEST = 2, 3  # tokens of a prompt; settings that are run for real
 
 
-def listed(drafts: Sequence[str], dtypes: Sequence[str], heads: Sequence[str]) -> list[Source]:
-    """The sources: look-ups, each draft in each precision, heads. Raises `ValueError`."""
-    for dtype in dtypes:
+def listed(
+    drafts: Sequence[str | tuple[str, str]], dtypes: Sequence[str], heads: Sequence[str]
+) -> list[Source]:
+    """The sources: look-ups, each draft in each precision, heads. Raises `ValueError`.
+
+    drafts: with a precision of its own, or without.
+    """
+    pairs = [
+        (each, dtype) if isinstance(each, str) else each
+        for each in drafts
+        for dtype in (dtypes if isinstance(each, str) else ("",))
+    ]
+    for dtype in (*dtypes, *(dtype for _, dtype in pairs)):
         if dtype not in ("auto", "int8", "int4"):
             raise ValueError(f"a draft's dtype {dtype!r} is unknown: use auto, int8 or int4")
     found = sources.look_ups()
-    for draft in drafts:
-        place, name = _place(draft), Path(draft).name
-        found += [
-            sources.draft(place, name, None if dtype == "auto" else dtype) for dtype in dtypes
-        ]
+    for draft, dtype in pairs:
+        quantize = None if dtype == "auto" else dtype
+        found.append(sources.draft(_place(draft), Path(draft).name, quantize))
     for folder in heads:
         place = _place(folder)
         found.append(sources.heads(place, Path(folder).name, exit_of(place) is not None))

@@ -88,7 +88,7 @@ def tune(
     llm: LLM,
     prompts: Sequence[str | Sequence[int]],
     *,
-    drafts: Sequence[str] = (),
+    drafts: Sequence[str | tuple[str, str]] = (),
     draft_dtypes: Sequence[str] = ("auto",),
     heads: Sequence[str] = (),
     max_tokens: int = 128,
@@ -104,9 +104,10 @@ def tune(
     """Which drafts, heads and settings pay for this model, on these prompts and this machine.
 
     drafts: hub ids or folders of models with the target's tokenizer; draft_dtypes: "auto", "int8",
-    "int4", each draft in each. heads: folders of Medusa's or exit heads. groups: of each prompt, a
-    name for tables. rounds: of the real runs of the best three; 0: none. minutes: time that it may
-    take, about. records: a folder for what is recorded, so that an interrupted run goes on from
+    "int4", each draft in each, but for one that is given with its own, (draft, dtype). heads:
+    folders of Medusa's or exit heads. groups: of each prompt, a name for tables. rounds: of the
+    real runs of the best three; 0: none. minutes: time that it may take, about. records: a folder
+    for what is recorded, so that an interrupted run goes on from
     there; it is removed in the end. The LLM drafts with nothing afterwards; its text is never
     another. Raises `ValueError`, in one sentence, for what cannot be tuned.
     """

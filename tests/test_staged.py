@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import draftproof as dp
+import tiny
 from drafters import draft, lm_heads, target
 from draftproof.drafting import stage
 from draftproof.drafting.base import Drafter, Partial
@@ -156,6 +157,32 @@ def test_under_auto_it_is_one_source() -> None:
         assert llm.engine.drafts.names == ["ngram", "staged"]
         assert told(written(llm, SAMPLED)) == plain(NAME, SAMPLED)
         assert made.sources[1].asked > 0
+
+
+@pytest.mark.parametrize("inner", ["silent", "draft"])
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_where_no_token_of_the_draft_may_stand_its_draft_ends(rule: str, inner: str) -> None:
+    """As of a draft alone, and no fault of it."""
+    small, own = tiny.model(vocab_size=97), {"silent": Silent, "draft": None}[inner]
+    of_draft = own() if own else dp.DraftModel(tiny.model(vocab_size=97), 2, min_confidence=0.0)
+
+    def rows(ids: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        """Each third token is one that the draft has no row for."""
+        kept = torch.full_like(row, -torch.inf)
+        allowed = slice(98, 99) if len(ids) % 3 == 0 else slice(0, 97)
+        kept[allowed] = row[allowed]
+        return kept
+
+    made = dp.Staged(small, of_draft, 4, min_confidence=0.0)
+    with dp.LLM(tiny.model(vocab_size=100), speculate=made, rule=rule) as llm:
+        params = dp.SamplingParams(temperature=0.9, max_tokens=12, seed=1, ignore_eos=True)
+        (request,) = llm.submit([5, 6, 7, 8], params)
+        request.history.process = rows
+        while not request.finished:
+            llm.engine.step()
+    assert len(request.output) == 12 and request.stats.drafted > 0
+    (warning,) = request.warnings
+    assert "drafts no further: it has no row for token id 98" in warning
 
 
 class Remembering(Silent):

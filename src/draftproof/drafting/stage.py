@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from draftproof.rules import fitted, law, race
-from draftproof.sampling import NoCandidate
 from draftproof.tree import TokenTree
 from draftproof.verify import verify, verify_rejection
 from draftproof.writing import VERIFIER, Children, Writing
@@ -109,10 +108,12 @@ class Drawn:
         if node not in self.found:
             path = self.tree.path_tokens(node)
             q = law(self.shadow, path, self.logits[node], self.vocabulary)
-            if not float(q.sum()):
-                raise NoCandidate("every token that the draft has a row for is banned")
             self.found[node] = self.widened(q)
         return self.found[node]
+
+    def bars(self, node: int) -> bool:
+        """Whether no token that the draft has a row for may follow."""
+        return not float(self[node].sum())
 
 
 def _drawn(
@@ -122,8 +123,13 @@ def _drawn(
     p = Drawn(shadow, tree, logits, vocabulary)
     if tree.laws is not None:
         tree = replace(tree, laws=p.widened(tree.laws))
-    path, bonus = verify_rejection(tree, p, shadow.generator(VERIFIER))
-    assert bonus is not None  # nothing ends here
-    tokens = [*(tree.tokens[node] for node in path[1:]), bonus]
+    nothing: Children = ([], [], [])
+    if p.bars(0):
+        return [0], [nothing]
+    path, bonus = verify_rejection(tree, p, shadow.generator(VERIFIER), p.bars)
+    tokens = [*(tree.tokens[node] for node in path[1:]), *([] if bonus is None else [bonus])]
     laws = [p[node][:vocabulary] for node in path]
-    return path, [([t], [float(q[t])], [q]) for t, q in zip(tokens, laws, strict=True)]
+    found: list[Children] = [
+        ([t], [float(q[t])], [q]) for t, q in zip(tokens, laws, strict=bonus is not None)
+    ]
+    return path, found if bonus is not None else [*found, nothing]

@@ -26,6 +26,7 @@ from measured import (
     machine,
     markdown,
     peers,
+    servers,
     speed,
     spread,
 )
@@ -178,6 +179,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmarks,
     "cpu-peers": peers,
     "gguf-files": gguf_files,
+    "servers": servers,
     **CONTROLLED,
 }
 

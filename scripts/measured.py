@@ -40,6 +40,36 @@ def machine(told: str) -> str:
     return re.sub(r", load [\d.]+", "", told)
 
 
+# --- docs/serving.md ---------------------------------------------------------------------------
+
+
+def servers() -> str:
+    """Every setting of benchmarks/peers/servers.py, by file and number of clients."""
+    runs = [load(f"serving/{name}") for name in ("servers", "servers-64")]
+    rows = [
+        [
+            file["file"].removesuffix(".gguf"),
+            str(run["clients"]),
+            name,
+            speed(one["tokens_per_s"]),
+            spread(one["ratios"]),
+            *[f"{one[key]:.{digits}f}" for key, digits in (("first_token_ms", 0), ("slowest", 2))],
+            str(one["failed"]),
+        ]
+        for run in runs
+        for file in run["files"]
+        for name, one in file["settings"].items()
+    ]
+    headings = ["file", "clients", "server", "tokens/s", "of llama.cpp's", "first token, ms"]
+    return (
+        markdown([*headings, "slowest answer, of the median", "failed"], rows)
+        + f"\n{runs[0]['date'].split()[0]}, {machine(runs[0]['machine'])}; HumanEval's prompts, "
+        f"{runs[0]['max_tokens']} greedy tokens each, medians of {runs[0]['rounds']} rounds of "
+        f"{runs[0]['calls']} calls (of {runs[1]['rounds']} round of {runs[1]['calls']} with "
+        f"{runs[1]['clients']} clients), 16 places in either server.\n"
+    )
+
+
 # --- docs/formats.md ---------------------------------------------------------------------------
 
 

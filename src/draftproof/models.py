@@ -42,6 +42,11 @@ def make(model: Any, **options: Any) -> TorchRunner | NativeRunner:
     return encoder_decoder(encoders.load(model, **source), **options)
 
 
+def is_encoder_decoder(name: str, **options: Any) -> bool:
+    """What its configuration says; False where none can be read. options: revision and trust."""
+    return encoders.is_one(name, **options)
+
+
 def encoder_decoder(model: Any, **options: Any) -> EncoderDecoder:
     """The runner of a loaded encoder-decoder, whose packed pass was found to be the model's own."""
     runner = EncoderDecoder(model, **options)

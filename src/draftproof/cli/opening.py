@@ -12,6 +12,7 @@ from draftproof.bundled import BUNDLED, located
 from draftproof.cli import interrupts
 from draftproof.cli.progress import Running
 from draftproof.demo import precision
+from draftproof.models import is_encoder_decoder
 from draftproof.profiles import choice_of, is_profile, read
 from draftproof.text import load_tokenizer
 
@@ -85,11 +86,16 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
     """
     natural = precision(given.dtype, given.runner, given.device)
     name = target(given)
+    if not encoders and is_encoder_decoder(name, **hub_options(given)):
+        raise ValueError(
+            f"{given.model} is an encoder-decoder, and only LLM and draftproof generate take those "
+            "yet: use a causal language model here"
+        )
     fetching = not Path(name).exists()  # which has bars of its own
     with interrupts.kept(), nullcontext() if fetching else Running() as running:
         if running is not None:
             running(f"loading {given.model}", None)
-        made = LLM(
+        return LLM(
             name,
             rule=given.rule,
             runner=given.runner,
@@ -100,10 +106,3 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
             **hub_options(given),
             **options,
         )
-    if made.runner.encodes and not encoders:
-        made.close()
-        raise ValueError(
-            f"{given.model} is an encoder-decoder, and only LLM and draftproof generate take those "
-            "yet: use a causal language model here"
-        )
-    return made

@@ -219,7 +219,7 @@ def test_an_architecture_is_exact_or_refused(name: str) -> None:
     assert accepted > 0, "nothing accepted: nothing tested"
 
 
-def test_an_encoder_and_decoder_are_refused() -> None:
+def test_an_encoder_and_decoder_are_refused_where_decoders_run() -> None:
     config = T5Config(vocab_size=99, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=4)
     with pytest.raises(Refused, match="encoder-decoder"):
         choice.on_torch(T5ForConditionalGeneration(config))

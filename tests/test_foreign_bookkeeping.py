@@ -86,8 +86,8 @@ def test_a_race_is_over_strings_that_both_have() -> None:
 def test_spaces_are_matched_whatever_the_alphabet() -> None:
     own, theirs = other("metaspace"), other("merges")
     proposer = ForeignDraft(None, tokenizer=own, target_tokenizer=theirs)
-    runner = SimpleNamespace(vocabulary=len(own), device="cpu")
-    target = SimpleNamespace(vocabulary=len(theirs))
+    runner = SimpleNamespace(encodes=False, vocabulary=len(own), device="cpu")
+    target = SimpleNamespace(encodes=False, vocabulary=len(theirs))
     proposer.bind(target, lambda target, model: runner)  # type: ignore[arg-type]
     spelt = {
         own.convert_ids_to_tokens(i): theirs.convert_ids_to_tokens(t)

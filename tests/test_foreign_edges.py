@@ -53,7 +53,7 @@ def test_a_token_that_would_have_been_written_with_the_last_one_is_not_proposed(
         num_draft_tokens=3,
         branch=1,
     )
-    target = SimpleNamespace(vocabulary=len(theirs))
+    target = SimpleNamespace(encodes=False, vocabulary=len(theirs))
     proposer.bind(target, lambda target, model: model)  # type: ignore[arg-type]
     ids = theirs.encode("and th", add_special_tokens=False)
     assert len(theirs.encode("and the", add_special_tokens=False)) <= len(ids)
@@ -187,7 +187,7 @@ def test_broken_bytes_are_decoded_once(byte: str | None) -> None:
     made = ForeignDraft(
         Scribe(len(own), lambda context: 70), tokenizer=own, target_tokenizer=theirs
     )
-    target = SimpleNamespace(vocabulary=259)
+    target = SimpleNamespace(encodes=False, vocabulary=259)
     made.bind(target, lambda target, model: model)  # type: ignore[arg-type]
     one = request("the dog")
     counts = []

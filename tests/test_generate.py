@@ -106,9 +106,9 @@ def test_the_models_own_defaults(
     seen = []
     real = LLM.submit
 
-    def spy(self: Any, prompt: Any, params: Any) -> Any:
+    def spy(self: Any, prompt: Any, params: Any, **more: Any) -> Any:
         seen.append(params)
-        return real(self, prompt, params)
+        return real(self, prompt, params, **more)
 
     monkeypatch.setattr(LLM, "submit", spy)
     result = run("generate", str(chatty), "hello", "--max-tokens", "2", *options)

@@ -41,13 +41,14 @@ runners.costs           <- tree clock runners.base runners.* | torch numpy
 runners.kept            <- clock | torch platformdirs
 runners.packed_files    <-  | numpy platformdirs
 runners.packing         <- native native.* runners.* | torch transformers numpy
+runners.encoders        <- hub gguf.reader runners.* | torch transformers
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree
 verify                  <- tree sampling | torch
 writing                 <- tree sampling counts runners.base | torch
 rules                   <- tree sampling verify writing runners.base | torch
-request                 <- foreign_names tree sampling counts verify writing rules | torch
+request         <- foreign_names tree sampling counts verify writing rules runners.base | torch
 drafting.automaton drafting.ngrams drafting.script drafting.together <-
 drafting.own            <- writing
 drafting.following      <- drafting.automaton
@@ -58,7 +59,7 @@ drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch
 proposers proposers.*   <- tree sampling writing {RUN} drafting.* heads.* shapes | torch
 methods                 <- proposers.* drafting.base heads.*
-memory                  <- request writing runners.kv runners.rows | torch
+memory                  <- request writing runners.base runners.kv runners.rows | torch
 prefixes                <- request runners.rows
 scheduler               <- request memory prefixes runners.costs
 scoring                 <- tree request scheduler drafts runners.base
@@ -66,6 +67,9 @@ drafts                  <- tree counts request writing rules sampling {RUN} sche
 engine                  <- tree verify writing request rules {RUN} drafting.base {STEP}
 profiles                <- tree {RUN} {KEPT} drafting.base proposers.auto methods | torch
 tuning tuning.*         <- * !server !server.* !cli !cli.* !bench !bench.* !training.* !demo.*
+models                  <- hub native places bundled runners runners.* | torch
+generation              <-  | torch transformers
+encoder_intake          <- intake generation request sampling verify writing runners.base | torch
 convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
 chunks                  <- engine request text
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
@@ -75,7 +79,7 @@ certify certify.*       <- llm rules counts tree sampling request runners.* anal
 quality quality.*       <- llm runners.* tree sampling pictures quality quality.*
 pictures                <-  |
 bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !training.* !certify.*
-demo demo.*             <- llm analysis methods text bundled bundled.* demo demo.* draftproof
+demo demo.*             <- llm models analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
 prompts                 <- bundled bundled.* text
 traffic traffic.*       <- prompts pictures traffic.* | httpx2 rich matplotlib
@@ -89,7 +93,7 @@ text                    <- allocator detokenizer hub gguf.*
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors
-intake                  <- request sampling text verify writing
+intake                  <- request sampling text verify writing runners.base
 places                  <- bundled gguf.reader hub
 analysis                <- tree
 shapes                  <- analysis | numpy

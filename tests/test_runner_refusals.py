@@ -22,24 +22,6 @@ def refused(model: Any, *words: str, **options: Any) -> None:
     assert "\n" not in message and len(message) < 500
 
 
-def test_encoder_decoders_are_refused(tmp_path: Any) -> None:
-    from transformers.models.t5 import T5Config, T5ForConditionalGeneration
-
-    config = T5Config(
-        vocab_size=V,
-        d_model=16,
-        d_kv=8,
-        d_ff=16,
-        num_layers=1,
-        num_heads=2,
-        decoder_start_token_id=0,
-    )
-    made = T5ForConditionalGeneration(config).eval()
-    refused(made, "t5", "encoder")
-    made.save_pretrained(tmp_path)
-    refused(str(tmp_path), "t5", "encoder")
-
-
 def test_recurrent_models_are_refused(tmp_path: Any) -> None:
     from transformers.models.mamba import MambaConfig
 

@@ -37,7 +37,7 @@ def test_four_threads_share_steps(batch: int) -> None:
 @pytest.mark.parametrize("runner", ["torch", "native"])
 def test_an_llm_in_four_threads(runner: str, tmp_path: Any) -> None:
     dtype = torch.bfloat16 if runner == "native" else torch.float32
-    if runner == "native" and not dp.llm.native_runs():
+    if runner == "native" and not dp.models.native_runs():
         pytest.skip("the native kernels are not built")
     shape = {"head_dim": 16, "dtype": dtype}
     model, draft = tiny.model(**shape), tiny.model(seed=1, **shape)

@@ -13,7 +13,7 @@ import torch
 
 import draftproof as dp
 import tiny
-from draftproof.llm import beside
+from draftproof.models import beside
 from draftproof.profiles import Choice, Part
 from draftproof.runners.costs import PassCosts
 from draftproof.tuning import reading, recording, sources

@@ -14,6 +14,7 @@ from numbers import Integral
 from typing import Any
 
 from draftproof.request import Request
+from draftproof.runners.base import EncoderInput
 from draftproof.sampling import SamplingParams
 from draftproof.text import TextStream, chat_ids
 from draftproof.verify import Typical
@@ -34,6 +35,7 @@ class Intake:
         self, tokenizer: Any, vocabulary: int, max_length: int, end_ids: Sequence[int] = ()
     ) -> None:
         self.tokenizer, self.vocabulary = tokenizer, vocabulary
+        self.readable = vocabulary  # ids that a prompt may hold
         self.max_length, self.end_ids = max_length, end_ids
         self._keys = itertools.count()  # its next() is atomic
 
@@ -43,14 +45,30 @@ class Intake:
         params: SamplingParams,
         rule: str | Typical | Rule = "coupled",
         salt: str = "",
+        decoder_prompt: Any = None,
     ) -> list[Request]:
         """One for each completion of a prompt: text, token ids, or a list of messages."""
-        ids = self.ids(prompt)
+        if decoder_prompt is not None:
+            raise ValueError(
+                "decoder_prompt is for encoder-decoders, and this model is a decoder alone: put it "
+                "behind the prompt"
+            )
+        return self.of_ids(self.ids(prompt), params, rule, salt)
+
+    def of_ids(
+        self,
+        ids: list[int],
+        params: SamplingParams,
+        rule: str | Typical | Rule,
+        salt: str,
+        encoder_input: EncoderInput | None = None,
+    ) -> list[Request]:
+        """One for each completion of what a decoder starts from."""
         if params.stop and self.tokenizer is None:
             raise ValueError("stop strings need a tokenizer: pass tokenizer= or use stop_token_ids")
-        self._check("logit_bias", params.logit_bias or ())
-        self._check("bad_token_ids", params.bad_token_ids)
-        self._check("stop_token_ids", params.stop_token_ids)
+        self.check("logit_bias", params.logit_bias or (), self.vocabulary)
+        self.check("bad_token_ids", params.bad_token_ids, self.vocabulary)
+        self.check("stop_token_ids", params.stop_token_ids, self.vocabulary)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         keys = [next(self._keys) for _ in range(params.n)]
         return [
@@ -66,6 +84,7 @@ class Intake:
                 index=index,
                 siblings=keys if len(keys) > 1 else (),
                 salt=salt,
+                encoder_input=encoder_input,
             )
             for index, key in enumerate(keys)
         ]
@@ -95,19 +114,20 @@ class Intake:
             ids = chat_ids(self.tokenizer, messages_of(prompt))
         else:
             ids = integers(prompt)
-        self._check("the prompt", ids)  # a tokenizer may have more than the model has rows
+        # A tokenizer may have more than the model has rows.
+        self.check("the prompt", ids, self.readable)
         return ids
 
     def chat_ids(self, conversation: Any) -> list[int]:
         """Token ids of a conversation: messages, or text, which is a user's message."""
         return chat_ids(self.tokenizer, messages_of(conversation))
 
-    def _check(self, what: str, ids: Iterable[int]) -> None:
+    def check(self, what: str, ids: Iterable[int], vocabulary: int) -> None:
+        """Raises `ValueError` for an id that the model has no row for."""
         for token in ids:
-            if not 0 <= token < self.vocabulary:
+            if not 0 <= token < vocabulary:
                 raise ValueError(
-                    f"{what} holds token id {token}, and the vocabulary ends at "
-                    f"{self.vocabulary - 1}"
+                    f"{what} holds token id {token}, and the vocabulary ends at {vocabulary - 1}"
                 )
 
 
@@ -129,6 +149,16 @@ def prompts_of(prompts: Any, pad: int | None = None) -> list[Any]:
         raise ValueError("generate takes text or token ids, not messages: use llm.chat(messages)")
     _refuse_padding(listed, pad)
     return listed
+
+
+def asked_of(
+    prompts: Any, params: Any, decoder_prompt: Any, pad: int | None
+) -> list[tuple[Any, SamplingParams, Any]]:
+    """Each prompt with its parameters, and with what the decoder starts from."""
+    listed = prompts_of(prompts, pad)
+    count = len(listed)
+    starts = decoder_prompts_of(decoder_prompt, count)
+    return list(zip(listed, params_of(params, count), starts, strict=True))
 
 
 def conversations_of(messages: Any) -> list[Any]:
@@ -167,13 +197,28 @@ def is_conversation(prompt: Any) -> bool:
     return isinstance(prompt, list | tuple) and bool(prompt) and isinstance(prompt[0], dict)
 
 
-def integers(prompt: Any) -> list[int]:
+def integers(prompt: Any, what: str = "a prompt") -> list[int]:
     """The token ids of a prompt that is not text."""
     refuse_bytes(prompt)
     try:
         return [operator.index(token) for token in prompt]
     except TypeError:
-        raise ValueError("a prompt is text or a list of integer token ids") from None
+        raise ValueError(f"{what} is text or a list of integer token ids") from None
+
+
+def decoder_prompts_of(given: Any, count: int) -> list[Any]:
+    """What the decoder starts from for each of `count` prompts: one for all, or a list."""
+    refuse_bytes(given)
+    if given is None or isinstance(given, str):
+        return [given] * count
+    listed = list(given.tolist() if hasattr(given, "tolist") else given)
+    if all(isinstance(token, Integral) for token in listed):
+        return [listed] * count
+    if len(listed) != count:
+        raise ValueError(
+            f"{len(listed)} decoder prompts for {count} prompts: give one for all, or as many"
+        )
+    return listed
 
 
 def refuse_bytes(prompt: Any) -> None:

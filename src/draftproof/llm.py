@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from draftproof import hub, native, places, profiles
+from draftproof import hub, models, places, profiles
 from draftproof.bundled import located
 from draftproof.chunks import Chunk, chunks
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Proposer
+from draftproof.encoder_intake import intake_of
 from draftproof.engine import Engine
 from draftproof.foreign_names import Explained, explaining, explains, no_attribute, no_copy
-from draftproof.intake import Intake, Message, Prompt, conversations_of, params_of, prompts_of
+from draftproof.intake import Message, Prompt, asked_of, conversations_of
 from draftproof.kinds import numbers_checked
 from draftproof.memory import Memory
 from draftproof.profiles import resolve
 from draftproof.request import Completion, Request
-from draftproof.runners import choice, costs, loading, measuring
+from draftproof.runners import costs, loading, measuring
 from draftproof.runners.base import Target
 from draftproof.runners.native import NativeRunner
 from draftproof.runners.torch import TorchRunner
@@ -109,21 +110,20 @@ class LLM(metaclass=Explained):
         else:
             asked: dict[str, Any] = {"runner": runner, "device": device, "dtype": dtype}
             asked |= {"threads": threads, "cache_weights": cache_weights}
-            self.runner = choice.make(model, **asked, **options, **room)
+            self.runner = models.make(model, **asked, **options, **room)
         self.tokenizer = load_tokenizer(model, tokenizer, options)
         self.max_length = self.runner.max_length
         self.end_ids = end_ids(self.runner.model, self.tokenizer)
         if itl_target is not None:
             measuring.check_gap(self.runner, itl_target)
-        vocabulary = self.runner.vocabulary
-        self.intake = Intake(self.tokenizer, vocabulary, self.max_length, self.end_ids)
+        self.intake = intake_of(self.runner, self.tokenizer, self.end_ids)
         self.engine = Engine(
             self.runner,
             rule=rule,
             scheduler=Scheduler(
                 max_batch, costs=costs.of(self.runner), gap=itl_target, memory=self.memory
             ),
-            vocabulary=vocabulary,
+            vocabulary=self.runner.vocabulary,
         )
         profiles.check(speculate, self.runner)
         self._draft_with(proposer)
@@ -161,7 +161,7 @@ class LLM(metaclass=Explained):
         stores: list[Any] = [self.runner]
 
         def load(target: Target, model: Any, quantize: str | None = None) -> Target:
-            made = beside(target, model, quantize)
+            made = models.beside(target, model, quantize)
             stores.append(made)
             return made
 
@@ -193,20 +193,21 @@ class LLM(metaclass=Explained):
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        decoder_prompt: Any = None,
     ) -> list[Completion]:
         """Completions in the order of the prompts; those of one prompt (n > 1) in a row.
 
         prompts: text, token ids, a list of either, or what a tokenizer returned (its padding is
-        dropped). params: one for all, or one per prompt.
+        dropped); of an encoder-decoder what its encoder reads. params: one for all, or one per
+        prompt. decoder_prompt: what an encoder-decoder's output goes on from, behind its start
+        token: text or token ids, one for all, or a list of either, one per prompt.
         Raises `ValueError` before anything runs if any prompt or parameter cannot run.
         """
-        listed = prompts_of(prompts, getattr(self.tokenizer, "pad_token_id", None))
-        each = params_of(params, len(listed))
-        requests = [
-            request
-            for prompt, one in zip(listed, each, strict=True)
-            for request in self.prepare(prompt, one)
-        ]
+        pad = getattr(self.tokenizer, "pad_token_id", None)
+        requests = []
+        for prompt, one, start in asked_of(prompts, params, decoder_prompt, pad):
+            requests += self.prepare(prompt, one, decoder_prompt=start)
         for _ in self.engine.run(requests):
             pass
         return [request.completion() for request in requests]
@@ -226,7 +227,11 @@ class LLM(metaclass=Explained):
 
     @explains("LLM.stream")
     def stream(
-        self, prompt: Prompt | Sequence[Message], params: SamplingParams | None = None
+        self,
+        prompt: Prompt | Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        decoder_prompt: Prompt | None = None,
     ) -> Iterator[Chunk]:
         """Chunks of one completion as they are written; closing the iterator aborts it.
 
@@ -234,20 +239,29 @@ class LLM(metaclass=Explained):
         """
         if params is not None and params.n != 1:
             raise ValueError(f"stream writes one completion, not n={params.n}: use generate")
-        (request,) = self.prepare(prompt, params or SamplingParams())
+        params = params or SamplingParams()
+        (request,) = self.prepare(prompt, params, decoder_prompt=decoder_prompt)
         return chunks(self.engine, request)
 
     @explains("LLM.submit")
-    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> list[Request]:
+    def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, decoder_prompt: Any = None
+    ) -> list[Request]:
         """Requests that run whenever `engine.step()` is called; for servers and tests."""
-        requests = self.prepare(prompt, params or SamplingParams())
+        requests = self.prepare(prompt, params or SamplingParams(), decoder_prompt=decoder_prompt)
         for request in requests:
             self.engine.add(request)
         return requests
 
     @explains("LLM.prepare")
     def prepare(
-        self, prompt: Any, params: SamplingParams, *, rule: Any = None, salt: str = ""
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        *,
+        rule: Any = None,
+        salt: str = "",
+        decoder_prompt: Any = None,
     ) -> list[Request]:
         """Requests that do not run yet, one for each completion; `engine.run` takes them.
 
@@ -256,7 +270,8 @@ class LLM(metaclass=Explained):
         """
         self.engine.check_usable()
         self.engine.drafts.check(params)
-        requests = self.intake.requests(prompt, params, rule or self.engine.rule, salt)
+        rule = rule or self.engine.rule
+        requests = self.intake.requests(prompt, params, rule, salt, decoder_prompt)
         self.memory.check(requests[0])
         return requests
 
@@ -282,18 +297,3 @@ class LLM(metaclass=Explained):
 
         def __getattr__(self, name: str) -> NoReturn:
             raise no_attribute("LLM", name)
-
-
-def native_runs(device: str | torch.device = "auto") -> bool:
-    """Whether `runner="auto"` can be the native one on this device."""
-    return native.found() is not None and loading.pick_device(device).type == "cpu"
-
-
-def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
-    """See `choice.beside`; `bundled` is the draft of that name."""
-    if isinstance(model, LLM):
-        raise ValueError(
-            "a draft is a model, and an LLM writes by itself: give what it was made from"
-        )
-    places.check(model)
-    return choice.beside(target, hub.fetched(located(model, "draft")), quantize)

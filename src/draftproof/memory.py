@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from draftproof.request import Request
+from draftproof.runners.base import EncoderInput
 from draftproof.runners.kv import available_bytes
 from draftproof.runners.rows import FIRST_SLOTS, Rows, whole
 from draftproof.writing import NODES, OPEN
@@ -42,6 +43,7 @@ class Memory:
         self.total = None if given is None else bytes_of(given)
         self.stores, self._auto = stores, given == AUTO
         self._claims: dict[int, int] = {}  # key -> slots
+        self._inputs: dict[EncoderInput, set[int]] = {}  # what an encoder reads -> keys that claim
         self._lengths: dict[int, int] = {}  # key of a text that may get more -> its longest
 
     def settle(self, device: torch.device) -> None:
@@ -67,7 +69,7 @@ class Memory:
     def taken(self) -> int:
         """Bytes that requests that run have or may need; any thread may ask."""
         claims = list(self._claims.items())
-        return sum(
+        return sum(map(self._beside, list(self._inputs))) + sum(
             held.slot_bytes * max(slots, held.slots_of(key))
             for held in self._rows()
             for key, slots in claims
@@ -75,14 +77,16 @@ class Memory:
 
     def check(self, request: Request) -> None:
         """Raises `ValueError` for a request that never fits."""
-        slots = self._slots(request)
-        if self.total is not None and slots * self.slot_bytes > self.total:
-            tokens = self.total // self.slot_bytes // FIRST_SLOTS * FIRST_SLOTS - NODES
+        slots, beside = self._slots(request), self._beside(request.encoder_input)
+        if self.total is not None and slots * self.slot_bytes + beside > self.total:
+            left = max(0, self.total - beside)
+            read = f", {beside:,} of them for what the encoder reads" if beside else ""
+            tokens = left // self.slot_bytes // FIRST_SLOTS * FIRST_SLOTS - NODES
             more = self._longest(request) - len(request.prompt)
             raise ValueError(
                 f"keys and values of {len(request.prompt)} prompt tokens and {more} more take "
-                f"{slots * self.slot_bytes:,} bytes, and kv_memory is {self.total:,}: "
-                f"at most {max(0, tokens)} tokens fit"
+                f"{slots * self.slot_bytes + beside:,} bytes{read}, and kv_memory is "
+                f"{self.total:,}: at most {max(0, tokens)} tokens fit"
             )
 
     def admit(self, request: Request) -> bool:
@@ -90,7 +94,9 @@ class Memory:
         slots = self._slots(request)
         if self.total is None:
             return True
+        self._hold(request)
         if not self._claim(request.key, slots, self.total):
+            self._drop(request)
             return False
         if request.params.max_tokens is None and slots - NODES < request.max_length:
             self._lengths[request.key] = request.max_length
@@ -121,6 +127,8 @@ class Memory:
         """`heir` has the row of `request`, of the same prompt, and may need as much."""
         if self.total is None:
             return
+        self._hold(heir)
+        self._drop(request)
         slots = self._claims.pop(request.key, self._slots(heir))
         self._lengths.pop(request.key, None)
         self._limit(heir.key, slots)
@@ -129,6 +137,7 @@ class Memory:
             heir.max_length = slots - NODES
 
     def release(self, request: Request) -> None:
+        self._drop(request)
         self._claims.pop(request.key, None)
         self._lengths.pop(request.key, None)
         for held in self._rows():
@@ -136,6 +145,22 @@ class Memory:
 
     def _rows(self) -> list[Rows]:
         return [store.held for store in self.stores]
+
+    def _hold(self, request: Request) -> None:
+        if request.encoder_input is not None:
+            self._inputs.setdefault(request.encoder_input, set()).add(request.key)
+
+    def _drop(self, request: Request) -> None:
+        """What was read for it is counted as long as another completion of its prompt has it."""
+        given = request.encoder_input
+        if given is not None and given in self._inputs:
+            self._inputs[given].discard(request.key)
+            if not self._inputs[given]:
+                del self._inputs[given]
+
+    def _beside(self, given: EncoderInput | None) -> int:
+        """Bytes that all models keep of what an encoder reads."""
+        return 0 if given is None else len(given.tokens) * sum(r.input_bytes for r in self._rows())
 
     def _longest(self, request: Request) -> int:
         more = OPEN if request.params.max_tokens is None else request.params.max_tokens

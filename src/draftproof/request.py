@@ -17,6 +17,7 @@ from torch import Tensor
 from draftproof import rules, sampling
 from draftproof.counts import Stats
 from draftproof.foreign_names import no_attribute
+from draftproof.runners.base import EncoderInput
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
 from draftproof.verify import Typical
@@ -79,6 +80,7 @@ class Request(Writing):
         index: int = 0,
         siblings: Sequence[int] = (),
         salt: str = "",
+        encoder_input: EncoderInput | None = None,
     ) -> None:
         super().__init__(
             key,
@@ -90,6 +92,7 @@ class Request(Writing):
             max_length=max_length,
             siblings=siblings,
             salt=salt,
+            encoder_input=encoder_input,
         )
         self.text, self.index = text, index
         lossy = self.rule.lossy and params.temperature > 0  # what is greedy stays greedy

@@ -15,10 +15,11 @@ from draftproof.tree import TokenTree
 
 def work(turn: Turn, tree: TokenTree | None, read: bool) -> Work:
     """The turn's part of a pass. read: the drafter sees the states of all committed tokens."""
-    request = turn.request
+    request, brought = turn.request, turn.request.encoder_input
     if _scored(turn, tree):
-        return Work(request.key, [], TokenTree.chain(turn.new))
-    return Work(request.key, turn.new, tree, greedy=request.argmax_is_enough, read=read)
+        return Work(request.key, [], TokenTree.chain(turn.new), encoder_input=brought)
+    greedy = request.argmax_is_enough
+    return Work(request.key, turn.new, tree, greedy=greedy, read=read, encoder_input=brought)
 
 
 def done(

@@ -182,7 +182,10 @@ def _read(name: str | Path, asked_for: bool, options: dict[str, Any]) -> Any:
     if (file := located(hub.fetched(name, options.get("revision")))) is not None:
         return of_gguf(file)
     try:
-        return AutoTokenizer.from_pretrained(str(name), **options, **hub.options(str(name)))
+        made: Any = AutoTokenizer.from_pretrained(str(name), **options, **hub.options(str(name)))
+        if Path(name).is_dir() and not _lies_there(made, Path(name)):
+            raise ValueError("the folder has no tokenizer")  # and transformers made an empty one
+        return made
     except Exception as error:  # of whatever reads the files that are there
         told = isinstance(error, OSError | ValueError | KeyError)
         if told and not asked_for and not (Path(name) / "tokenizer.json").exists():
@@ -190,6 +193,13 @@ def _read(name: str | Path, asked_for: bool, options: dict[str, Any]) -> Any:
         asked = isinstance(error, OSError) and not Path(name).is_dir()
         reason = hub.reason(error) if asked else " ".join(str(error).split())[:200]
         raise ValueError(f"cannot load the tokenizer {str(name)!r}: {reason}") from error
+
+
+def _lies_there(tokenizer: Any, folder: Path) -> bool:
+    """Whether any file of a tokenizer is in the folder that it was said to come from."""
+    names = {*getattr(tokenizer, "vocab_files_names", {}).values()}
+    names |= {"tokenizer.json", "tokenizer_config.json"}
+    return any((folder / name).exists() for name in names)
 
 
 def end_ids(model: Any, tokenizer: Any) -> list[int]:

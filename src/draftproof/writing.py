@@ -16,7 +16,7 @@ from torch import Tensor
 
 from draftproof import sampling
 from draftproof.counts import Decisions
-from draftproof.runners.base import Output
+from draftproof.runners.base import EncoderInput, Output
 from draftproof.sampling import History, Noise, SamplingParams
 from draftproof.tree import TokenTree
 
@@ -111,7 +111,7 @@ class Writing:
 
     key: of the runner's cache. siblings: keys of all completions of its prompt, its own too; ()
     for one. stop_ids: tokens that end it. salt: whose it is; nothing of a text with another salt is
-    reused or looked up for it.
+    reused or looked up for it. encoder_input: what an encoder reads for it; None: there is none.
     """
 
     def __init__(
@@ -126,7 +126,9 @@ class Writing:
         max_length: int = 1 << 30,
         siblings: Sequence[int] = (),
         salt: str = "",
+        encoder_input: EncoderInput | None = None,
     ) -> None:
+        self.encoder_input = encoder_input
         self.key, self.params, self.rule, self.siblings = key, params, rule, siblings
         self.seed, self.salt = seed, salt
         self.prompt, self.tokens = list(prompt), list(prompt)
@@ -149,6 +151,12 @@ class Writing:
     @property
     def output(self) -> list[int]:
         return self.tokens[len(self.prompt) :]
+
+    @property
+    def before(self) -> Sequence[int]:
+        """What stands before its tokens where something is looked up: the encoder's, if alike."""
+        given = self.encoder_input
+        return () if given is None or not given.comparable else given.tokens
 
     @property
     def begun(self) -> bool:
@@ -202,6 +210,7 @@ class Writing:
             max_length=self.max_length,
             siblings=self.siblings,
             salt=self.salt,
+            encoder_input=self.encoder_input,
         )
         shadow.noise = self.noise
         shadow._followed = self.rewinds, len(self.prompt)

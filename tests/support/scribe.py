@@ -74,7 +74,7 @@ def bound(scribe: Scribe, tokenizer: Any, vocabulary: int = 259, **options: Any)
         target_tokenizer=bytewise(),
         **{"min_confidence": 0.0, "branch": 1, **options},
     )
-    target = SimpleNamespace(vocabulary=vocabulary)
+    target = SimpleNamespace(encodes=False, vocabulary=vocabulary)
     made.bind(target, lambda target, model: model)  # type: ignore[arg-type]
     return made
 

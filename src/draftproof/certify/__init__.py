@@ -96,6 +96,8 @@ def certify(
     fewer for some, so that blocks are cut. runs: per test of law, at `contexts` contexts.
     An interrupt ends it: the certificate holds what was finished, and says that it is incomplete.
     """
+    if llm.runner.encodes:
+        raise ValueError("encoder-decoders cannot be certified yet: use a causal language model")
     rules = [*dict.fromkeys(rules)]
     _check(methods, prompts, rules, max_tokens=max_tokens, runs=runs, contexts=contexts)
     prompts, runner = _several(prompts), llm.runner

@@ -26,6 +26,10 @@ def generate(
     prompt_file: Annotated[
         Path | None, option(PROMPTS, "A text file: one prompt.", metavar="FILE")
     ] = None,
+    decoder_prompt: Annotated[
+        str | None,
+        option(PROMPTS, "What an encoder-decoder's answer goes on from.", metavar="TEXT"),
+    ] = None,
     chat: options.Chat = False,
     system: options.System = None,
     method: options.Method = None,

@@ -24,14 +24,14 @@ def run(given: SimpleNamespace) -> int:
     speculate = opening.speculate(given)
     text = prompting.read(given.prompt, given.prompt_file)
     room = {"max_batch": min(given.n, 8), "cache_weights": given.cache_weights}
-    with opening.load(given, speculate=speculate, **room) as llm:
+    with opening.load(given, speculate=speculate, encoders=True, **room) as llm:
         own = defaults.given(given.context)
         params, notes = defaults.completed(llm, params, own, taken=given.model_defaults)
         _tell(*notes, *defaults.idle(params, own))
         talks = given.chat or given.system is not None
         message = {"role": "user", "content": text}
         ids = chat_ids(llm.tokenizer, [*system_messages(given.system), message]) if talks else text
-        requests = llm.submit(ids, params)
+        requests = llm.submit(ids, params, decoder_prompt=given.decoder_prompt)
         interrupted = output.write(llm, requests, quiet=given.as_json)
         template = not talks and bool(getattr(llm.tokenizer, "chat_template", None))
     done = [request.completion() for request in requests]

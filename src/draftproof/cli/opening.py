@@ -12,6 +12,7 @@ from draftproof.bundled import BUNDLED, located
 from draftproof.cli import interrupts
 from draftproof.cli.progress import Running
 from draftproof.demo import precision
+from draftproof.models import is_encoder_decoder
 from draftproof.profiles import choice_of, is_profile, read
 from draftproof.text import load_tokenizer
 
@@ -78,10 +79,18 @@ def check_profile(path: Path) -> None:
     choice_of(read(path), str(path))
 
 
-def load(given: SimpleNamespace, **options: Any) -> LLM:
-    """The target as its options say, in an engine; a terminal shows that it is on its way."""
+def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> LLM:
+    """The target as its options say, in an engine; a terminal shows that it is on its way.
+
+    encoders: whether the command takes encoder-decoders; raises `ValueError` where it does not.
+    """
     natural = precision(given.dtype, given.runner, given.device)
     name = target(given)
+    if not encoders and is_encoder_decoder(name, **hub_options(given)):
+        raise ValueError(
+            f"{given.model} is an encoder-decoder, and only LLM and draftproof generate take those "
+            "yet: use a causal language model here"
+        )
     fetching = not Path(name).exists()  # which has bars of its own
     with interrupts.kept(), nullcontext() if fetching else Running() as running:
         if running is not None:

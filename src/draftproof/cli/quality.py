@@ -16,7 +16,7 @@ from draftproof.bundled import BUNDLED, ENGLISH
 from draftproof.cli import opening
 from draftproof.cli.progress import Running
 from draftproof.gguf.reader import located as gguf_file
-from draftproof.llm import native_runs
+from draftproof.models import native_runs
 from draftproof.quality import report
 from draftproof.runners import choice, loading
 from draftproof.runners.choice import INT8, QUANTISED

@@ -1,6 +1,6 @@
 """The demo: `race` measures, `show` displays, `train` made the models."""
 
-from draftproof.llm import native_runs
+from draftproof.models import native_runs
 
 
 def precision(dtype: str | None, runner: str = "auto", device: str = "auto") -> str:

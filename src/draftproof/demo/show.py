@@ -22,8 +22,8 @@ from rich.text import Text
 from draftproof import SamplingParams
 from draftproof.bundled.prompts import PROMPTS
 from draftproof.demo.race import HOW, PLAIN, Race, Score, Writer, check, runners, scores
-from draftproof.llm import native_runs
 from draftproof.methods import split
+from draftproof.models import native_runs
 
 DRAFTED, OWN, GIVEN = "bold green", "", "dim"
 NARROWEST = 34  # columns of a panel beside another one; below, panels lie under each other

@@ -66,7 +66,7 @@ class Beside:
     def work(self, request: Writing, tree: TokenTree, ran: int) -> Work:
         """A pass over the nodes from `ran` on, behind all committed tokens."""
         new = [] if ran else request.tokens[self.runner.cached(request.key) : -1]
-        return Work(request.key, new, tree, ran)
+        return Work(request.key, new, tree, ran, encoder_input=request.encoder_input)
 
     def ran(self, request: Writing, tree: TokenTree) -> None:
         """All nodes of `tree` lie in its scratch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -26,15 +26,20 @@ class Own(Generic[T]):
         self._make = make
         self._known: WeakKeyDictionary[Writing, tuple[T, int]] = WeakKeyDictionary()
 
-    def of(self, request: Writing) -> tuple[T, int]:
-        """The request's own, and how many of the tokens in it the text still begins with.
+    def of(self, request: Writing) -> tuple[T, int, Sequence[int]]:
+        """The request's own, how many of the tokens in it the text still begins with, the rest.
 
-        A text only grows, unless it is a draft's, which may have been rejected.
+        Of an encoder-decoder the text begins with what the encoder read. It only grows, unless it
+        is a draft's, which may have been rejected.
         """
         made, rewinds = self._known.get(request) or (self._make(), -1)
         if rewinds != request.rewinds:
             self._known[request] = made, request.rewinds
-        return made, min(made.size, request.shortest(max(rewinds, 0)))
+        before = request.before
+        known = min(made.size, len(before) + request.shortest(max(rewinds, 0)))
+        kept = known - len(before)
+        more = request.tokens[kept:] if kept >= 0 else [*before[known:], *request.tokens]
+        return made, known, more
 
     def release(self, request: Writing) -> bool:
         """Whether there was one."""

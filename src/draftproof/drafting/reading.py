@@ -62,7 +62,8 @@ def read(runner: Runner, texts: Sequence[Text], stop: Stop, ahead: bool = False)
 
     def part(text: Text, size: int) -> tuple[Writing, Work]:
         (request, tokens), at = text, runner.cached(text[0].key)
-        return request, Work(request.key, tokens[at : at + size], None)
+        new, brought = tokens[at : at + size], request.encoder_input
+        return request, Work(request.key, new, None, encoder_input=brought)
 
     for text in sorted(texts, key=lambda text: rests[text[0].key]):
         request, rest = text[0], rests[text[0].key]

@@ -57,6 +57,8 @@ class ForeignDraft(Growing):
         return self.survived / self.written if self.written else 1.0
 
     def bind(self, target: Target, load: Load) -> None:
+        if target.encodes:
+            raise ValueError("what an encoder reads needs a draft of its tokenizer: use one")
         self.runner, self.size = load(target, self.model), target.vocabulary
         self.beside = Translated(self.runner, self.own, self.other, self.bos, self.lookbehind)
         shared = {self.other.piece(i): i for i in range(self.size)}

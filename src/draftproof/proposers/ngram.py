@@ -17,7 +17,7 @@ from draftproof.writing import Writing
 
 
 class NGram(Drafter):
-    """Drafts from the request's own text.
+    """Drafts from the request's own text, and from what an encoder read for it.
 
     num_draft_tokens: tokens of the longest branch. max_ngram, min_ngram: tokens that must match.
     branches: different continuations per tree.
@@ -54,9 +54,7 @@ class NGram(Drafter):
         return [self._propose(request) for request in requests]
 
     def _propose(self, request: Writing) -> TokenTree:
-        own, kept = self._own.of(request)
+        own, kept, more = self._own.of(request)
         longest = max(0, min(self.num_draft_tokens, self.useful, request.room - 1))
-        tokens, parents, scores = own.draft(
-            kept, request.tokens[kept:], longest, self.max_ngram, self.branches
-        )
+        tokens, parents, scores = own.draft(kept, more, longest, self.max_ngram, self.branches)
         return TokenTree(tokens, parents, scores=scores)

@@ -41,7 +41,9 @@ class Earlier:
 
 
 class SuffixAutomaton(Drafter):
-    """Drafts from the request's own text and from what earlier requests of its salt wrote.
+    """Drafts from the request's own text, what an encoder read for it, and earlier outputs.
+
+    Those are what requests of its salt wrote.
 
     A request that is sampled under another rule than the coupled one is drafted for from its own
     text alone: there another draft is another text, and the same seed must give the same one.
@@ -92,10 +94,10 @@ class SuffixAutomaton(Drafter):
         return [self._propose(request) for request in requests]
 
     def _propose(self, request: Writing) -> TokenTree:
-        own, kept = self._own.of(request)
+        own, kept, more = self._own.of(request)
         tokens, parents, shares = own.draft(
             kept,
-            request.tokens[kept:],
+            more,
             () if alone(request) else self._of(request.salt),
             LONGEST,
             self.min_match,

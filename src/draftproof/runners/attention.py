@@ -23,6 +23,10 @@ from draftproof.runners.segments import Part, Segment
 NAME = "draftproof"
 FOLDED = 32  # rows of all heads of a key head that attend at once: as many as a kernel blocks
 SCORES = 1 << 22  # that are worked on at once where no fused kernel does
+ELSEWHERE = (
+    "draftproof runs this model in another thread just now: call it in your own as "
+    "llm.runner.takeover.alone(lambda: model(...)), which waits for its turn"
+)
 HARMLESS = ("position_ids", "cache_position")  # tensors that attention layers hand on unused
 
 
@@ -63,10 +67,7 @@ def attend(
 ) -> tuple[Tensor, None]:
     """The registered function; returns (1, T, heads, head size) as transformers expects."""
     if draftproof_step is None:
-        raise RuntimeError(
-            "draftproof runs this model in another thread just now: call it in your own as "
-            "llm.runner.takeover.alone(lambda: model(...)), which waits for its turn"
-        )
+        raise RuntimeError(ELSEWHERE)
     step, layer = draftproof_step, int(module.layer_idx)  # type: ignore[arg-type]
     if step.calls is not None:
         bidirectional = getattr(module, "is_causal", True) is False

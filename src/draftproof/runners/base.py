@@ -18,6 +18,18 @@ from draftproof.tree import TokenTree
 KEY = -1  # of passes that are no request's: what is probed or timed
 
 
+@dataclass(frozen=True, eq=False)
+class EncoderInput:
+    """What a request brings besides tokens: ids that an encoder reads, once for all who have it.
+
+    The completions of one prompt have the same object, and share what is made of it. comparable:
+    whether these ids are the decoder's too.
+    """
+
+    tokens: Sequence[int]
+    comparable: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """All that a runner sees of a request in one pass."""
@@ -28,6 +40,7 @@ class Work:
     first: int = 0  # nodes before it ran earlier in this step; what ran behind them is forgotten
     greedy: bool = False  # of every row only the first argmax is of use
     read: bool = False  # the tapped states of `new` are wanted too
+    encoder_input: EncoderInput | None = None  # where the model has an encoder
 
     def rows(self) -> int:
         """Tokens that the pass runs for it."""
@@ -158,6 +171,11 @@ class Target(Runner, Protocol):
     @property
     def batch_invariant(self) -> bool:
         """Whether the bits of a row never depend on what else is in its pass."""
+        ...
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it is an encoder-decoder, whose requests bring an `EncoderInput`."""
         ...
 
     @property

@@ -60,7 +60,7 @@ def make(
     """
     if runner not in RUNNERS:
         raise ValueError(f"runner {runner!r} is unknown: use {', '.join(RUNNERS)}")
-    _check(threads)
+    check_threads(threads)
     owned = not isinstance(model, torch.nn.Module)
     where = loading.pick_device(device)
     quantised = dtype if dtype in QUANTISED else None
@@ -246,7 +246,7 @@ def _native(
     return made
 
 
-def _check(threads: int | None) -> None:
+def check_threads(threads: int | None) -> None:
     if threads is None:
         return
     if threads < 1:

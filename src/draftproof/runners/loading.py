@@ -64,8 +64,12 @@ def load(
     device: torch.device,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    kind: Any = AutoModelForCausalLM,
 ) -> PreTrainedModel:
-    """A hub id, a folder, or a loaded model (returned as it is, wherever it is)."""
+    """A hub id, a folder, or a loaded model (returned as it is, wherever it is).
+
+    kind: transformers' class that loads it. Of causal models alone the configuration is checked.
+    """
     if isinstance(model, torch.nn.Module):
         return model  # type: ignore[return-value]
     if not isinstance(model, str | Path):
@@ -75,12 +79,15 @@ def load(
         )
     name = str(model)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    config = configuration(name, **options)
+    if kind is AutoModelForCausalLM:
+        config = configuration(name, **options)
+    else:
+        config = _read(name, **options)
     if device.type == "cpu":
         _refuse_what_does_not_fit(Path(name), config, dtype)
     try:
         options |= hub.options(name)
-        answer: Any = AutoModelForCausalLM.from_pretrained(
+        answer: Any = kind.from_pretrained(
             name, dtype=dtype or "auto", output_loading_info=True, **options
         )
         loaded, info = answer
@@ -108,13 +115,16 @@ def configuration(
     name: str, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> Any:
     """What lies beside the weights and describes them. Raises `ValueError`, as `load`."""
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    try:
-        config = AutoConfig.from_pretrained(name, **options, **hub.options(name))
-    except Exception as error:  # whatever a folder or the hub comes up with
-        raise ValueError(f"cannot load the model {name!r}: {_reason(name, error)}") from error
+    config = _read(name, revision=revision, trust_remote_code=trust_remote_code)
     refuse_config(config)
     return config
+
+
+def _read(name: str, **options: Any) -> Any:
+    try:
+        return AutoConfig.from_pretrained(name, **options, **hub.options(name))
+    except Exception as error:  # whatever a folder or the hub comes up with
+        raise ValueError(f"cannot load the model {name!r}: {_reason(name, error)}") from error
 
 
 def parameters(config: Any) -> int | None:
@@ -169,8 +179,8 @@ def refuse_config(config: Any) -> None:
     kind = getattr(config, "model_type", type(config).__name__)
     if getattr(config, "is_encoder_decoder", False):
         raise Refused(
-            f"{kind} is an encoder-decoder model, and only decoder-only models are supported: "
-            "use a causal language model"
+            f"{kind} is an encoder-decoder model, and only LLM and draftproof generate take those "
+            "yet: use a causal language model here"
         )
 
 

@@ -47,6 +47,8 @@ class NativeRunner(Committed):
     its logits are right, `probe` finds.
     """
 
+    encodes = False
+
     def __init__(
         self,
         model: PreTrainedModel,

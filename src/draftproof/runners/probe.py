@@ -71,22 +71,30 @@ def check_torch(runner: TorchRunner) -> None:
             raise
         text = " ".join(str(error).split())[:200]
         raise Refused(f"{name} cannot be run packed ({text}): {ANOTHER}") from error
-    expected = torch.cat(own).double()
-    largest = float(expected.abs().max())
-    if not math.isfinite(largest):
-        broken = (n for n, each in runner.model.named_parameters() if not each.isfinite().all())
-        raise Refused(
-            f"{name} gives logits that are not finite: {next(broken, 'none of its weights')} holds "
-            "NaN or infinity"
-        )
-    errors = (packed.double() - expected).abs().amax(1)  # (rows,)
-    off = float(errors.quantile(_SHARE.get(runner.dtype, 1.0)))
-    if not off <= _BOUND[runner.dtype] * max(1.0, largest):
+    if (off := differs(runner.model, packed, torch.cat(own))) is not None:
         raise Refused(
             f"{name} gives other logits when its sequences are packed (off by {off:.2g}), "
             f"because {_cause(runner, ids[0], own[0])}: {ANOTHER}"
         )
     runner.learn(cache.layers)
+
+
+def differs(model: PreTrainedModel, packed: Tensor, own: Tensor) -> float | None:
+    """How far packed logits (N, V) are off the model's own; None: no further than rounding is.
+
+    Raises `Refused` where the model's own are not finite.
+    """
+    expected, dtype = own.double(), model.dtype
+    largest = float(expected.abs().max())
+    if not math.isfinite(largest):
+        broken = (n for n, each in model.named_parameters() if not each.isfinite().all())
+        raise Refused(
+            f"{type(model).__name__} gives logits that are not finite: "
+            f"{next(broken, 'none of its weights')} holds NaN or infinity"
+        )
+    errors = (packed.double() - expected).abs().amax(1)  # (rows,)
+    off = float(errors.quantile(_SHARE.get(dtype, 1.0)))
+    return None if off <= _BOUND[dtype] * max(1.0, largest) else off
 
 
 def own_logits(model: PreTrainedModel) -> Tensor:

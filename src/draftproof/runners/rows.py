@@ -57,6 +57,7 @@ class Rows:
         self.rows: dict[int, int] = {}  # key -> row
         self.lengths: dict[int, int] = {}  # key -> committed tokens
         self.limits: dict[int, int] = {}  # key -> slots that its row is made with, once for all
+        self.input_bytes = 0  # of an encoder's input: what is kept of each of its tokens, for all
         self.expected: dict[int, int] = {}  # key -> slots that it will likely need
         self._parked: dict[int, Parked] = {}  # row -> what it holds for nobody, oldest first
 

@@ -31,6 +31,9 @@ class TorchRunner(Committed):
     what only a pass tells, `probe` finds.
     """
 
+    encodes = False
+    refuse = staticmethod(loading.refuse_unsupported)
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -43,7 +46,7 @@ class TorchRunner(Committed):
         threads: int | None = None,
     ) -> None:
         self.model = loading.unwrap(model)
-        loading.refuse_unsupported(self.model)
+        self.refuse(self.model)
         self.config = self.model.config.get_text_config()
         self.max_batch, self.parked = max_batch, parked
         self.trust_remote_code = trust_remote_code
@@ -109,7 +112,7 @@ class TorchRunner(Committed):
     def again(self, **options: Any) -> TorchRunner:
         """Another runner over the same weights, with room of its own."""
         options = {"threads": self.threads, **options}
-        made = TorchRunner(self.model, trust_remote_code=self.trust_remote_code, **options)
+        made = type(self)(self.model, trust_remote_code=self.trust_remote_code, **options)
         made.learn(self._pairs)
         return made
 
@@ -146,7 +149,7 @@ class TorchRunner(Committed):
             positions += seg.positions()
         for item in work:
             self.passing(item)
-        step = Step(segments, self._cache)
+        step = self._step(work, segments)
         logits, hidden = self.run(tokens, positions, step, wanted, taps, layers, head)
         outputs, at = [], 0
         for item, seg in zip(work, segments, strict=True):
@@ -163,6 +166,9 @@ class TorchRunner(Committed):
             at += rows
             self.passed(item)
         return outputs
+
+    def _step(self, work: Sequence[Work], segments: Sequence[Segment]) -> Step:
+        return Step(segments, self._cache)
 
     def run(
         self,

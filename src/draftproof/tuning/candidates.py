@@ -18,7 +18,8 @@ from draftproof.drafting.beside import PADDING
 from draftproof.gguf.reader import later
 from draftproof.heads.files import ORIGINAL_FILES, exit_of, load
 from draftproof.heads.placed import placed
-from draftproof.llm import LLM, beside
+from draftproof.llm import LLM
+from draftproof.models import beside
 from draftproof.runners import costs
 from draftproof.runners.base import KEY, Target, Work
 from draftproof.runners.costs import MOST

@@ -14,7 +14,8 @@ import torch
 
 from draftproof import rules
 from draftproof.drafting.adopting import adopt
-from draftproof.llm import LLM, beside
+from draftproof.llm import LLM
+from draftproof.models import beside
 from draftproof.profiles import Part
 from draftproof.runners import costs
 from draftproof.runners.base import Load, Target

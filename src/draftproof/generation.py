@@ -1,0 +1,158 @@
+"""What an encoder-decoder's generation config rules about every token, as transformers applies it.
+
+A rule looks at the text that a row follows, the path of a node included. Knows no requests. What
+samples or penalises is no rule: that is `SamplingParams`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
+
+# What changes a greedy text, is no rule that is followed here, and the values that change nothing.
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "encoder_repetition_penalty": (None, 1.0),
+    "sequence_bias": (None,),
+    "exponential_decay_length_penalty": (None,),
+    "guidance_scale": (None, 1.0),
+    "watermarking_config": (None,),
+    "penalty_alpha": (None, 0.0),
+    "dola_layers": (None,),
+}
+
+
+@dataclass(frozen=True)
+class Context:
+    """Of one text: what rules go by."""
+
+    given: torch.LongTensor  # (1, tokens) that the encoder read
+    begin: int  # tokens of the decoder's prompt
+    free: int  # tokens before the first one that no rule forces
+    longest: int | None  # tokens in the end, if it is not cut before
+    ends: list[int]
+    device: str
+
+
+def _least_length(least: int, text: Context) -> Any:
+    return MinLengthLogitsProcessor(least, text.ends, device=text.device) if text.ends else None
+
+
+def _least_new(least: int, text: Context) -> Any:
+    given = text.begin, least, text.ends
+    return MinNewTokensLengthLogitsProcessor(*given, device=text.device) if text.ends else None
+
+
+def _last(token: int | list[int], text: Context) -> Any:
+    if text.longest is None:
+        return None
+    return ForcedEOSTokenLogitsProcessor(text.longest, token, device=text.device)
+
+
+# By the name in a generation config, in transformers' order.
+RULES: dict[str, Callable[[Any, Context], Any]] = {
+    "encoder_no_repeat_ngram_size": lambda n, text: EncoderNoRepeatNGramLogitsProcessor(
+        n, text.given
+    ),
+    "no_repeat_ngram_size": lambda n, text: NoRepeatNGramLogitsProcessor(n),
+    "bad_words_ids": lambda words, text: NoBadWordsLogitsProcessor(words, text.ends or None),
+    "min_length": _least_length,
+    "min_new_tokens": _least_new,
+    "forced_bos_token_id": lambda token, text: ForcedBOSTokenLogitsProcessor(token),
+    "forced_eos_token_id": _last,
+    "suppress_tokens": lambda ids, text: SuppressTokensLogitsProcessor(ids, device=text.device),
+    "begin_suppress_tokens": lambda ids, text: SuppressTokensAtBeginLogitsProcessor(
+        ids, text.free, device=text.device
+    ),
+}
+NUMBERS = ["encoder_no_repeat_ngram_size", "no_repeat_ngram_size", "min_length", "min_new_tokens"]
+
+
+class Generation:
+    """The generation config of one model. end_ids: tokens that end a text.
+
+    Raises `ValueError` for what it asks and what is not followed.
+    """
+
+    def __init__(self, model: Any, end_ids: Sequence[int]) -> None:
+        self.config: Any = model.generation_config
+        self.end_ids = list(end_ids)
+        starts = [
+            getattr(config, name, None)
+            for name in ("decoder_start_token_id", "bos_token_id")
+            for config in (self.config, model.config)
+        ]
+        self.start: int | None = next((int(each) for each in starts if each is not None), None)
+        for name, idle in REFUSED.items():
+            if (value := getattr(self.config, name, None)) not in idle:
+                raise ValueError(
+                    f"the model's generation config asks for {name}={value!r}, which is not "
+                    "followed for encoder-decoders: set it to None in model.generation_config"
+                )
+
+    def warnings(self, penalised: bool) -> list[str]:
+        """What it asks and a request does not do. penalised: it has a repetition penalty."""
+        beams = getattr(self.config, "num_beams", None) or 1
+        penalty = getattr(self.config, "repetition_penalty", None) or 1.0
+        said = []
+        if beams > 1:
+            said.append(f"the model's generation config asks for {beams} beams, and one is written")
+        if penalty != 1.0 and not penalised:
+            said.append(
+                f"the model's generation config asks for repetition_penalty={penalty:g}: "
+                "dp.SamplingParams.from_model(llm) follows it"
+            )
+        return said
+
+    def rules(
+        self, given: Sequence[int], begin: int, longest: int | None, device: torch.device
+    ) -> Rules | None:
+        """For one text; None: there are none.
+
+        given: what the encoder read. begin: tokens of the decoder's prompt. longest: tokens that
+        the text has in the end, prompt included, where it is not cut before; None: open.
+        """
+        read = torch.tensor([list(given)], device=device)
+        asked = {name: getattr(self.config, name, None) for name in RULES}
+        forced = asked["forced_bos_token_id"] is not None
+        context = Context(
+            cast(torch.LongTensor, read),
+            begin,
+            begin + (begin == 1 and forced),
+            longest,
+            self.end_ids,
+            str(device),
+        )
+        idle = {name: (None, 0) if name in NUMBERS else (None,) for name in RULES}
+        on = {name: value for name, value in asked.items() if value not in idle[name]}
+        processors = [
+            rule for name, value in on.items() if (rule := RULES[name](value, context)) is not None
+        ]
+        return Rules(processors) if processors else None
+
+
+class Rules:
+    """(ids (n,), row (V,)) -> row (V,): see `History.process`."""
+
+    def __init__(self, processors: Sequence[Any]) -> None:
+        self.processors = processors
+
+    def __call__(self, ids: Tensor, row: Tensor) -> Tensor:
+        ids, scores = ids[None].to(row.device), row[None]
+        for processor in self.processors:
+            scores = processor(ids, scores)
+        return scores[0]

@@ -1,0 +1,201 @@
+"""Attention of an encoder-decoder's decoder in a packed pass.
+
+Self-attention goes by our cache, with T5's bias by true distances; cross-attention reads keys and
+values that were made once for each input. Which of the two a module is, its name tells: a flag or
+the number of keys would not, for every model. The step travels beside the model's forward, because
+some models hand no keyword to their cross-attention. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface
+
+from draftproof.runners import attention
+from draftproof.runners.attention import Step
+from draftproof.runners.kv import Pair
+from draftproof.runners.segments import Part, Segment
+
+NAME = "draftproof-crossing"
+SELF = ("self_attn", "SelfAttention")
+CROSS = ("encoder_attn", "EncDecAttention", "cross_attn")
+
+T = TypeVar("T")
+
+
+class Roles:
+    """A decoder's attention modules: which is whose layer, and where T5's biases are.
+
+    Raises `ValueError` for a decoder whose layers do not attend once to themselves and once across.
+    """
+
+    def __init__(self, decoder: nn.Module) -> None:
+        self.own: dict[int, int] = {}  # id of a module -> layer
+        self.across: dict[int, int] = {}
+        self.tables: list[Any] = []  # of each layer the module that has its biases; None: no bias
+        for path, module in decoder.named_modules():
+            name = path.rpartition(".")[2]
+            if name in SELF:
+                self.own[id(module)] = len(self.own)
+                biased = getattr(module, "has_relative_attention_bias", False)
+                self.tables.append(module if biased else next(iter(self.tables), None))
+            elif name in CROSS:
+                self.across[id(module)] = len(self.across)
+        if not self.own or len(self.own) != len(self.across):
+            raise ValueError(f"{len(self.own)} layers of self- and {len(self.across)} of others")
+
+
+@dataclass(slots=True, kw_only=True)
+class CrossStep(Step):
+    """One packed pass. across: of each segment, by layer, (1, heads, input tokens, head size)."""
+
+    roles: Roles
+    across: Sequence[Mapping[int, Pair]]
+    biases: dict[Any, Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Capture:
+    """A pass that is made for what cross-attention is given: (inputs, heads, tokens, head size)."""
+
+    roles: Roles
+    pairs: dict[int, Pair] = field(default_factory=dict)
+
+
+_STEP: ContextVar[CrossStep | Capture | None] = ContextVar("step", default=None)
+
+
+def during(step: CrossStep | Capture, call: Callable[[], T]) -> T:
+    """`call`, which runs the decoder under `NAME`, as that step."""
+    token = _STEP.set(step)
+    try:
+        return call()
+    finally:
+        _STEP.reset(token)
+
+
+def placed(decoder: nn.Module, positions: Tensor, call: Callable[[], T]) -> T:
+    """`call` with these positions (T) embedded where the decoder would count from 0.
+
+    A decoder with relative positions alone embeds none.
+    """
+    where = getattr(decoder, "embed_positions", None)
+    if where is None:
+        return call()
+    if "position_ids" in inspect.signature(where.forward).parameters:
+
+        def before(module: Any, args: Any, kwargs: Any) -> Any:
+            return args, {**kwargs, "position_ids": positions}
+
+        handle = where.register_forward_pre_hook(before, with_kwargs=True)
+    else:
+
+        def behind(module: Any, args: Any, output: Tensor) -> Tensor:
+            rows = positions[None] + module.padding_idx + 1
+            rows = rows.where(args[0] != module.padding_idx, module.padding_idx)  # which is 0
+            return module.weights[rows].to(output)  # type: ignore[no-any-return]
+
+        handle = where.register_forward_hook(behind)
+    try:
+        return call()
+    finally:
+        handle.remove()
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,  # (1, heads, T, head size)
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    position_bias: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """The registered function; returns (1, T, heads, head size) as transformers expects."""
+    step, me = _STEP.get(), id(module)
+    if step is None:
+        raise RuntimeError(attention.ELSEWHERE)
+    if me in step.roles.across:
+        layer = step.roles.across[me]
+        if isinstance(step, Capture):
+            step.pairs[layer] = key, value
+            return torch.zeros_like(query).transpose(1, 2), None
+        return _across(step, layer, query, scaling), None
+    if me not in step.roles.own:
+        raise RuntimeError("an attention layer stands where none was found")
+    if isinstance(step, Capture):
+        return torch.zeros_like(query).transpose(1, 2), None
+    if position_bias is None:
+        given = attention_mask, scaling, dropout
+        return attention.attend(module, query, key, value, *given, draftproof_step=step, **others)
+    return _biased(step, step.roles.own[me], query, key, value, scaling), None
+
+
+def _across(step: CrossStep, layer: int, query: Tensor, scaling: float | None) -> Tensor:
+    """Every row sees all that the encoder made of its own request's input."""
+    pieces = []
+    for seg, pairs in zip(step.segments, step.across, strict=True):
+        keys, values = pairs[layer]
+        asked = query[:, :, seg.begin : seg.end]
+        piece = F.scaled_dot_product_attention(
+            asked, keys, values, scale=scaling, enable_gqa=asked.shape[1] > keys.shape[1]
+        )
+        pieces.append(piece.transpose(1, 2))
+    return torch.cat(pieces, dim=1)
+
+
+def _biased(
+    step: CrossStep, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
+) -> Tensor:
+    """Self-attention with T5's bias, which the model itself has made for rows in one line."""
+    table, pieces = step.roles.tables[layer], []
+    for seg in step.segments:
+        span = slice(seg.begin, seg.end)
+        step.cache.write(layer, seg.row, seg.at, key[0, :, span], value[0, :, span])
+        for part in seg.parts:
+            known = (seg.begin, part, id(table))
+            if known not in step.biases:
+                step.biases[known] = _bias(table, seg, part, query)
+            piece = F.scaled_dot_product_attention(
+                query[:, :, seg.begin + part.begin : seg.begin + part.end],
+                *step.cache.read(layer, seg.row, part.slots),
+                attn_mask=step.biases[known],
+                scale=scaling,
+            )
+            pieces.append(piece.transpose(1, 2))
+    return torch.cat(pieces, dim=1)
+
+
+def _bias(table: Any, seg: Segment, part: Part, like: Tensor) -> Tensor:
+    """(1, heads, rows, slots): by the distance of positions, and -inf where a row may not look."""
+    places = list(range(seg.root))
+    if seg.tree is not None:
+        places += [seg.root + depth for depth in seg.tree.depths]
+    asking = torch.tensor(seg.positions()[part.begin : part.end], device=like.device)
+    distance = torch.tensor(places[: part.slots], device=like.device) - asking[:, None]
+    options: dict[str, Any] = {}
+    if "bidirectional" in inspect.signature(table._relative_position_bucket).parameters:
+        options = {
+            "bidirectional": False,
+            "num_buckets": table.relative_attention_num_buckets,
+            "max_distance": table.relative_attention_max_distance,
+        }
+    buckets = table._relative_position_bucket(distance, **options)
+    bias: Tensor = table.relative_attention_bias(buckets).permute(2, 0, 1)[None].to(like.dtype)
+    mask = seg.mask(part, None, like)
+    if mask is not None:
+        bias = bias + (mask.flip(0) if part.chain else mask)
+    return bias
+
+
+AttentionInterface.register(NAME, attend)

@@ -1,0 +1,222 @@
+"""The torch runner of an encoder-decoder: packed passes of its decoder, on an unmodified model.
+
+What the encoder makes of an input is turned into keys and values of cross-attention once, and kept
+as long as a key that brought the input. Does not know which families there are: `crossing` tells
+attention modules apart, and `encoder_probe` compares a pass with the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from draftproof.runners import crossing, encoders
+from draftproof.runners.attention import Step
+from draftproof.runners.base import KEY, EncoderInput, Output, Work
+from draftproof.runners.crossing import Capture, CrossStep, Roles
+from draftproof.runners.kv import Pair
+from draftproof.runners.loading import Refused
+from draftproof.runners.segments import Segment
+from draftproof.runners.takeover import on_threads
+from draftproof.runners.torch import TorchRunner
+
+AT_ONCE = 4096  # tokens of inputs, all of one length, that one pass of the encoder reads
+TIMED = 32  # tokens of the input that passes which are no request's stand behind
+
+Across = Mapping[int, Pair]  # layer -> keys and values (1, heads, input tokens, head size)
+
+
+class EncoderDecoder(TorchRunner):
+    """A `Runner` and `Target` whose requests bring an `EncoderInput`.
+
+    Raises `ValueError` at construction, naming the cause, for what cannot run.
+    """
+
+    encodes = True
+    refuse = staticmethod(encoders.refuse_unsupported)
+
+    def __init__(
+        self, model: PreTrainedModel, *, prefix_cache: bool = False, **options: Any
+    ) -> None:
+        if prefix_cache:
+            raise Refused(
+                "an encoder-decoder has no prefix to share, as all that is cached depends on what "
+                "the encoder read: drop prefix_cache"
+            )
+        super().__init__(model, **options)
+        self.decoder: Any = self.model.get_decoder()
+        self._roles = Roles(self.decoder)
+        self._depth = len(self._roles.own)
+        self.input_vocabulary = encoders.input_vocabulary(self.model)
+        self.longest_input = encoders.longest_input(self.config)
+        self.comparable = encoders.one_vocabulary(self.model)
+        length = min(TIMED, self.longest_input)
+        self._timed = EncoderInput([i % self.input_vocabulary for i in range(1, length + 1)])
+        self._inputs: dict[int, EncoderInput] = {}  # key -> what it brought
+        self._across: dict[EncoderInput, Across] = {}
+        self._input_bytes = 0
+
+    @property
+    def vocabulary(self) -> int:
+        outputs: Any = self.model.get_output_embeddings()
+        return int(outputs.weight.shape[0])
+
+    def head(self, hidden: Tensor) -> NoReturn:
+        raise self._refused("heads that read its hidden states")
+
+    def linear(self, weight: Tensor) -> NoReturn:
+        raise self._refused("heads that read its hidden states")
+
+    def check_exit(self, layers: int) -> NoReturn:
+        raise self._refused("an early exit")
+
+    def _refused(self, what: str) -> Refused:
+        return Refused(
+            f"{type(self.model).__name__} is an encoder-decoder, and {what} cannot draft for those "
+            "yet: use a look-up or a smaller encoder-decoder"
+        )
+
+    def again(self, **options: Any) -> EncoderDecoder:
+        made = super().again(**options)
+        assert isinstance(made, EncoderDecoder)
+        made.learn_input(self._input_bytes)
+        return made
+
+    def learn_from(self, other: EncoderDecoder) -> None:
+        """The keys and values of every layer have the shapes that another runner has seen."""
+        self.learn(other._cache.layers)
+        self.learn_input(other._input_bytes)
+
+    def learn_input(self, size: int) -> None:
+        """So many bytes are kept of each token of an input."""
+        self._input_bytes = self.held.input_bytes = size
+
+    def close(self) -> None:
+        super().close()
+        self._inputs.clear()
+        self._across.clear()
+        self.held.input_bytes = self._input_bytes
+
+    def free(self, key: int) -> None:
+        super().free(key)
+        self._let_go(key)
+
+    def hand_over(self, key: int, heir: int, length: int) -> None:
+        super().hand_over(key, heir, length)
+        if (given := self._inputs.get(key)) is not None:
+            self._inputs[heir] = given
+        self._let_go(key)
+
+    def _let_go(self, key: int) -> None:
+        """What no key brought any more is dropped, whatever an interrupt has left behind."""
+        if self._inputs.pop(key, None) is not None:
+            held = {*self._inputs.values()}
+            for given in [each for each in self._across if each not in held]:
+                del self._across[given]
+
+    def check(self, keys: Collection[int]) -> None:
+        super().check(keys)
+        assert self._inputs.keys() <= set(keys), "an input is held for a key that has ended"
+        assert self._across.keys() <= {*self._inputs.values()}, "an input is held for nobody"
+
+    def forward(self, work: Sequence[Work], *given: Any, **options: Any) -> list[Output]:
+        """One packed pass of the decoder, behind one of the encoder over what is new to it."""
+        for item in work:
+            if item.key not in self._inputs:
+                brought = self._timed if item.key == KEY else item.encoder_input
+                assert brought is not None, "a request of an encoder-decoder brings its input"
+                if len(brought.tokens) > self.longest_input:
+                    raise ValueError(f"the encoder reads at most {self.longest_input} tokens")
+                self._inputs[item.key] = brought
+        self._encode([self._inputs[item.key] for item in work])
+        return super().forward(work, *given, **options)
+
+    def _encode(self, inputs: Sequence[EncoderInput]) -> None:
+        """Those that are new, in batches of one length: nothing is padded."""
+        fresh: dict[int, list[EncoderInput]] = {}
+        for given in dict.fromkeys(inputs):
+            if given not in self._across:
+                fresh.setdefault(len(given.tokens), []).append(given)
+        for length, alike in fresh.items():
+            most = max(1, AT_ONCE // length)
+            for at in range(0, len(alike), most):
+                batch = alike[at : at + most]
+                for given, across in zip(batch, self._crossed(batch), strict=True):
+                    self._across[given] = across
+
+    def _crossed(self, batch: Sequence[EncoderInput]) -> list[Across]:
+        """Keys and values of inputs of one length: a pass of the encoder, then of the decoder.
+
+        The latter over one token for each, only to see what its cross-attention is given.
+        """
+        ids = torch.tensor([list(given.tokens) for given in batch], device=self.device)
+        start, step = torch.zeros_like(ids[:, :1]), Capture(self._roles)
+        encoder: Any = self.model.get_encoder()
+
+        def read() -> None:
+            made = self.takeover.look(lambda: encoder(input_ids=ids))
+            states = BaseModelOutput(last_hidden_state=made.last_hidden_state)
+            options = {"encoder_outputs": states, "decoder_input_ids": start, "use_cache": False}
+            self.takeover.run(
+                crossing.NAME, lambda: crossing.during(step, lambda: self.model(**options))
+            )
+
+        on_threads(self.threads, read)
+        assert len(step.pairs) == self._depth
+        # Copies: each is let go by itself.
+        found: list[Across] = [
+            {
+                layer: (keys[n : n + 1].clone(), values[n : n + 1].clone())
+                for layer, (keys, values) in step.pairs.items()
+            }
+            for n in range(len(batch))
+        ]
+        if not self._input_bytes:
+            parts = [part for pair in found[0].values() for part in pair]
+            self.learn_input(sum(part.nbytes for part in parts) // ids.shape[1])
+        return found
+
+    def _step(self, work: Sequence[Work], segments: Sequence[Segment]) -> Step:
+        across = [self._across[self._inputs[item.key]] for item in work]
+        return CrossStep(segments, self._cache, roles=self._roles, across=across)
+
+    def run(
+        self,
+        tokens: list[int],
+        positions: list[int],
+        step: Step,
+        wanted: list[int],
+        taps: tuple[int, ...] = (),
+        layers: int = 0,
+        head: bool = True,
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """The model itself over packed rows (T); the head reads all of them."""
+        assert isinstance(step, CrossStep) and not layers
+        device, size = self.device, int(self.config.hidden_size)
+        # Cross-attention goes by what is kept; the model wants some states all the same.
+        states = torch.zeros(1, 1, size, dtype=self.dtype, device=device)
+        options: dict[str, Any] = {
+            "encoder_outputs": BaseModelOutput(last_hidden_state=states),
+            "decoder_input_ids": torch.tensor([tokens], device=device),
+            "use_cache": False,
+        }
+        if taps:
+            options["output_hidden_states"] = True
+        at = torch.tensor(positions, device=device)
+
+        def packed() -> Any:
+            return crossing.placed(self.decoder, at, lambda: self.model(**options))
+
+        def taken() -> Any:
+            return self.takeover.run(crossing.NAME, lambda: crossing.during(step, packed))
+
+        out = on_threads(self.threads, taken)
+        logits = out.logits[0]
+        if len(wanted) < len(tokens):
+            logits = logits[torch.tensor(wanted, dtype=torch.long, device=device)]
+        return logits, {tap: out.decoder_hidden_states[tap][0] for tap in taps}

@@ -1,0 +1,86 @@
+"""A packed pass of three requests decides whether an encoder-decoder can be run so.
+
+Prefixes, trees and inputs of different sizes, one after the other in one row: what mixes requests,
+miscounts positions or hides a mask gives other logits than the model alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftproof.runners import probe
+from draftproof.runners.base import EncoderInput, Work
+from draftproof.runners.encoder_decoder import EncoderDecoder
+from draftproof.runners.encoders import INSTEAD
+from draftproof.runners.loading import Refused
+from draftproof.tree import TokenTree
+
+# Of each request: tokens that the encoder reads, tokens before the tree, parents in the tree.
+REQUESTS = ((7, 3, (-1, 0, 0, 1, 2)), (4, 1, (-1, 0, 1, 1, 3, 0)), (7, 6, (-1,)))
+
+
+def check(runner: EncoderDecoder) -> None:
+    """Raise `Refused` unless the packed pass is the model's own pass.
+
+    From then on the runner knows the keys and values of every layer.
+    """
+    name = type(runner.model).__name__
+    asked = [_request(runner, number) for number in range(len(REQUESTS))]
+    beside = runner.again(max_batch=len(asked), parked=0)
+    try:
+        read = [Work(key, new, None, encoder_input=given) for key, (given, new, _) in _keyed(asked)]
+        beside.forward(read)
+        trees = [
+            Work(key, [], tree, encoder_input=given) for key, (given, _, tree) in _keyed(asked)
+        ]
+        packed = torch.cat([output.logits for output in beside.forward(trees)])
+        own = torch.cat([_own(runner, *each) for each in asked])
+    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
+        if isinstance(error, Refused):
+            raise
+        text = " ".join(str(error).split())[:200]
+        raise Refused(f"{name} cannot be run packed ({text}): {INSTEAD}") from error
+    if (off := probe.differs(runner.model, packed, own)) is not None:
+        raise Refused(
+            f"{name} gives other logits when requests are packed (off by {off:.2g}): {INSTEAD}"
+        )
+    runner.learn_from(beside)
+
+
+def _keyed(asked: list[Any]) -> list[Any]:
+    return list(enumerate(asked))
+
+
+def _request(runner: EncoderDecoder, number: int) -> tuple[EncoderInput, list[int], TokenTree]:
+    length, before, parents = REQUESTS[number]
+    span = min(runner.input_vocabulary, runner.vocabulary, 1 << 15)
+
+    # Some models count positions without padding, which no text holds.
+    padding = getattr(runner.config, "pad_token_id", None)
+
+    def ids(count: int, salt: int) -> list[int]:
+        found = [(11 + 7919 * (i + 17 * number + salt)) % span for i in range(count)]
+        return [(token + 1) % span if token == padding else token for token in found]
+
+    given = EncoderInput(ids(min(length, runner.longest_input), 0))
+    return given, ids(before, 31), TokenTree(ids(len(parents), 53), list(parents))
+
+
+def _own(runner: EncoderDecoder, given: EncoderInput, new: list[int], tree: TokenTree) -> Tensor:
+    """The model's own logits (N, V) behind every node of a tree, a pass for each leaf."""
+    rows: dict[int, Tensor] = {}
+    inner = set(tree.parents)
+    ids = torch.tensor([list(given.tokens)], device=runner.device)
+    for leaf in [node for node in range(len(tree)) if node not in inner]:
+        path = tree.path(leaf)
+        text = torch.tensor([[*new, *(tree.tokens[node] for node in path)]], device=runner.device)
+
+        def whole(text: Tensor = text) -> Any:
+            return runner.model(input_ids=ids, decoder_input_ids=text, use_cache=False)
+
+        logits = runner.takeover.look(whole).logits[0, len(new) :]
+        rows |= dict(zip(path, logits, strict=True))
+    return torch.stack([rows[node] for node in range(len(tree))])

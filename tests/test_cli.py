@@ -145,7 +145,7 @@ def test_all_the_sampling_options_arrive(run: Any, monkeypatch: pytest.MonkeyPat
     seen: list[draftproof.SamplingParams] = []
     real = draftproof.LLM.submit
 
-    def spy(self: Any, prompt: Any, params: Any) -> Any:
+    def spy(self: Any, prompt: Any, params: Any, **more: Any) -> Any:
         seen.append(params)
         return real(self, prompt, params)
 

@@ -73,10 +73,15 @@ class Rows:
         return [row for row in range(self.max_rows) if row not in taken]
 
     def _empty_row(self, slots: int) -> int:
-        """A free row, the smallest with so much room; where none has, the smallest of all."""
+        """A free row, the smallest with so much room; where none has, the smallest of all.
+
+        What it has is let go where that is too short: it would be copied, and nothing is in it.
+        """
         have = self.sizes()
         sizes = {row: have.get(row, 0) for row in self._free()}
         row = min(sizes, key=lambda row: (sizes[row] < slots, sizes[row]), default=None)
+        if row is not None and sizes[row] < slots:
+            self.drop(row)
         if row is None:
             row = self._forget_oldest()
         if row is None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import statistics
@@ -37,7 +36,7 @@ PEERS = Path("build/peers")
 ROOM = 1024  # tokens of a prompt and its answer, for each client of llama.cpp's
 FRESH = {"cache_prompt": False}  # llama.cpp's word for it
 PATIENCE = 120.0  # seconds for a server to be ready
-PLAIN, AUTO = "plain", "auto"
+OURS, PLAIN, AUTO = "draftproof", "plain", "auto"
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,6 @@ class Setting:
     """One column: a server that is up, and what a call of it has besides."""
 
     name: str
-    ours: bool
     server: str
     body: Mapping[str, Any]
 
@@ -94,16 +92,14 @@ def _sides(
     ours += ["--max-batch", str(places), "--threads", str(threads), "--no-prefix-cache"]
     theirs = [str(peer), "-m", str(file), "-np", str(places), "-c", str(places * ROOM)]
     theirs += ["-t", str(threads), "-tb", str(threads), "--no-webui", "--log-disable"]
-    made = {"draftproof": ours, "llama.cpp": theirs}
+    made = {OURS: ours, "llama.cpp": theirs}
     return made | {f"llama.cpp {kind}": [*theirs, "--spec-type", kind] for kind in kinds}
 
 
 def _settings(servers: Mapping[str, Any]) -> list[Setting]:
     ours = {PLAIN: {"speculative": False}, AUTO: dict[str, Any]()}
-    found = [Setting(f"draftproof {name}", True, "draftproof", ours[name]) for name in ours]
-    return found + [
-        Setting(name, False, name, FRESH) for name in servers if name.startswith("llama.cpp")
-    ]
+    found = [Setting(f"draftproof {name}", OURS, ours[name]) for name in ours]
+    return found + [Setting(name, name, FRESH) for name in servers if name != OURS]
 
 
 @contextlib.contextmanager
@@ -143,7 +139,7 @@ def _load(url: str, setting: Setting, asked: Sequence[str]) -> dict[str, Any]:
     words = [sys.executable, "-m", "draftproof", "load", url, "--ignore-eos", "--json", *asked]
     with tempfile.TemporaryDirectory() as folder:
         words += ["--body", json.dumps(setting.body), "--out", folder, "--warm", "0"]
-        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ})
+        done = subprocess.run(words, capture_output=True, text=True)
         kept = Path(folder) / "load.json"
         if not kept.exists():
             raise SystemExit(f"{setting.name}: {done.stderr.strip()}")
@@ -155,14 +151,14 @@ def _load(url: str, setting: Setting, asked: Sequence[str]) -> dict[str, Any]:
         "per_token_ms": level["per_token_ms"]["p50"],
         "failed": sum(level["failures"].values()),
         "slowest": max(times) / statistics.median(times),
-        "texts": [each["text"] for each in level["answers"]],
     }
 
 
 def _told(settings: Sequence[Setting], turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Medians of each setting, beside the best of llama.cpp's in the same round."""
     best = [
-        max(turn[each.name]["tokens_per_s"] for each in settings if not each.ours) for turn in turns
+        max(turn[each.name]["tokens_per_s"] for each in settings if each.server != OURS)
+        for turn in turns
     ]
     told = {}
     for each in settings:

@@ -137,8 +137,11 @@ class Generation:
             self.end_ids,
             str(device),
         )
-        idle = {name: (None, 0) if name in NUMBERS else (None,) for name in RULES}
-        on = {name: value for name, value in asked.items() if value not in idle[name]}
+        on = {
+            name: value
+            for name, value in asked.items()
+            if value is not None and (value or name not in NUMBERS)
+        }
         processors = [
             rule for name, value in on.items() if (rule := RULES[name](value, context)) is not None
         ]

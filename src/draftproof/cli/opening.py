@@ -14,6 +14,7 @@ from draftproof.cli.progress import Running
 from draftproof.demo import precision
 from draftproof.models import is_encoder_decoder
 from draftproof.profiles import choice_of, is_profile, read
+from draftproof.runners.loading import ENCODERS_IN
 from draftproof.text import load_tokenizer
 
 
@@ -87,10 +88,7 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
     natural = precision(given.dtype, given.runner, given.device)
     name = target(given)
     if not encoders and is_encoder_decoder(name, **hub_options(given)):
-        raise ValueError(
-            f"{given.model} is an encoder-decoder, and only LLM and draftproof generate take those "
-            "yet: use a causal language model here"
-        )
+        raise ValueError(f"{given.model} is an encoder-decoder, and {ENCODERS_IN}")
     fetching = not Path(name).exists()  # which has bars of its own
     with interrupts.kept(), nullcontext() if fetching else Running() as running:
         if running is not None:

@@ -47,13 +47,8 @@ def load(
 
 def refuse_unsupported(model: PreTrainedModel) -> None:
     """Raises `Refused` for what cannot run packed, as far as its configuration tells."""
-    if not isinstance(model, PreTrainedModel):
-        raise Refused(f"{type(model).__name__} is not a transformers model: pass a PreTrainedModel")
+    loading.refuse_loaded(model, AutoModelForSeq2SeqLM)
     name, config = type(model).__name__, model.config
-    if model.device.type not in ("cpu", "cuda"):
-        raise Refused(f"{name} is on {model.device.type}, which is not supported: move it to cpu")
-    if model.get_output_embeddings() is None:
-        raise Refused(f"{name} has no language-model head: load it with AutoModelForSeq2SeqLM")
     if not model._can_set_attn_implementation():
         raise Refused(
             f"{name} does not use transformers' attention interface in its encoder and decoder: "

@@ -22,6 +22,7 @@ DTYPES = {
     "float16": torch.float16,
 }
 KNOWN = ("int8", "int4", *DTYPES)
+ENCODERS_IN = "only LLM and draftproof generate take those yet: use a causal language model here"
 OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 OTHER_NAMES |= {"float": "float32", "fp64": "float64", "double": "float64"}
 
@@ -178,10 +179,23 @@ def refuse_config(config: Any) -> None:
     """Refuse what the configuration alone gives away."""
     kind = getattr(config, "model_type", type(config).__name__)
     if getattr(config, "is_encoder_decoder", False):
-        raise Refused(
-            f"{kind} is an encoder-decoder model, and only LLM and draftproof generate take those "
-            "yet: use a causal language model here"
-        )
+        raise Refused(f"{kind} is an encoder-decoder model, and {ENCODERS_IN}")
+
+
+def refuse_loaded(model: PreTrainedModel, kind: Any = AutoModelForCausalLM) -> None:
+    """Refuse what is no such model with a head, on a device that passes can be run on.
+
+    kind: as `load` takes it. Raises `ValueError` naming the class and the cause.
+    """
+    name = type(model).__name__
+    if not isinstance(model, PreTrainedModel):
+        raise Refused(f"{name} is not a transformers model: pass a PreTrainedModel")
+    if kind is AutoModelForCausalLM:
+        refuse_config(model.config)
+    if model.device.type not in ("cpu", "cuda"):
+        raise Refused(f"{name} is on {model.device.type}, which is not supported: move it to cpu")
+    if model.get_output_embeddings() is None:
+        raise Refused(f"{name} has no language-model head: load it with {kind.__name__}")
 
 
 def refuse_unsupported(model: PreTrainedModel) -> None:
@@ -189,14 +203,8 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
 
     Raises `ValueError` naming the class and the cause.
     """
-    if not isinstance(model, PreTrainedModel):
-        raise Refused(f"{type(model).__name__} is not a transformers model: pass a PreTrainedModel")
-    refuse_config(model.config)
+    refuse_loaded(model)
     name = type(model).__name__
-    if model.device.type not in ("cpu", "cuda"):
-        raise Refused(f"{name} is on {model.device.type}, which is not supported: move it to cpu")
-    if model.get_output_embeddings() is None:
-        raise Refused(f"{name} has no language-model head: load it with AutoModelForCausalLM")
     if getattr(model, "_is_stateful", False):
         raise Refused(
             f"{name} has recurrent layers, whose state cannot be rolled back: "

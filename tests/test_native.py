@@ -135,7 +135,7 @@ def test_every_set_is_near_the_portable_one(seed: int, name: str, precision: str
         made.forward([Work(0, ids[:cut], None)])
         (outputs[kernels],) = made.forward([Work(0, [], tree)])
     for output in outputs.values():
-        bound = {"bfloat16": 0.02}.get(precision, 0.1)
+        bound = {"bfloat16": 0.03}.get(precision, 0.1)  # some round attention's weights too
         assert spread_error(output.logits, outputs["portable"].logits) < bound
 
 

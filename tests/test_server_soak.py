@@ -226,9 +226,10 @@ def test_300_mixed_requests(open: Callable[[Faults], dp.LLM], plain: dp.LLM) -> 
 def test_10_000_mixed_requests_leave_nothing_behind(
     open: Callable[[Faults], dp.LLM], plain: dp.LLM, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "draftproof.server")  # pytest keeps whatever is logged
     faults = Faults(2, 0.01)
     with Server(lambda: open(faults)) as server:
+        # pytest keeps whatever is logged; a server logs each request unless it is told otherwise.
+        caplog.set_level(logging.WARNING, "draftproof.server")
         sizes, lengths, right = [], [], 0
         for part in range(10):
             right += crowd(server, plain, 1000, part, METHODS[open])

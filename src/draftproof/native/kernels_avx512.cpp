@@ -65,6 +65,10 @@ void tile(const char *panel, const char *x, int64_t stride, int inputs, int rows
 // Attention's sums: of kPairs pairs in four registers each, as many as there are.
 constexpr int kPairs = 6, kBeside = 4;
 
+// Weights of attention in bf16, as keys, values and whatever else is multiplied.
+constexpr int kRounded = 128;
+using Rounded = uint16_t[kPairs][kRounded];
+
 template <int kCount, int kBlocks>
 void scores_of(const uint16_t *keys, const uint16_t *q, int head_dim, float *out, int64_t apart) {
   __m512 sum[kCount][kBlocks];
@@ -119,34 +123,27 @@ void scores(const uint16_t *keys, int blocks, const uint16_t *q, int pairs, int 
   }
 }
 
-// A part of the head at a time, all pairs. Each sum takes the positions in order.
+// A part of the head at a time, all pairs. Each sum takes the positions in order, two at once.
 template <int kCount, int kParts>
-void weigh_of(const uint16_t *values, int n, const float *weights, int64_t apart, int head_dim,
-              float *acc) {
+void weigh_of(const uint16_t *values, int n, const Rounded &weights, int head_dim, float *acc) {
   __m512 sum[kCount][kParts];
 #pragma GCC unroll 6
   for (int p = 0; p < kCount; ++p) {
 #pragma GCC unroll 4
     for (int c = 0; c < kParts; ++c) sum[p][c] = _mm512_loadu_ps(acc + p * head_dim + 16 * c);
   }
-  const __m512i upper = _mm512_set1_epi32(int(0xffff0000u));
   for (int j = 0; j < n; j += 2, values += 2 * head_dim) {
-#pragma GCC unroll 2
-    for (int second = 0; second < 2; ++second) {
-      __m512 value[kParts];
+    __m512i two[kParts];
 #pragma GCC unroll 4
-      for (int c = 0; c < kParts; ++c) {
-        const __m512i two = _mm512_loadu_si512(values + 32 * c);
-        if (!second) _mm_prefetch(values + 32 * head_dim + 32 * c, _MM_HINT_T0);
-        value[c] = _mm512_castsi512_ps(second ? _mm512_and_si512(two, upper)
-                                              : _mm512_slli_epi32(two, 16));
-      }
+    for (int c = 0; c < kParts; ++c) {
+      two[c] = _mm512_loadu_si512(values + 32 * c);
+      _mm_prefetch(values + 32 * head_dim + 32 * c, _MM_HINT_T0);
+    }
 #pragma GCC unroll 6
-      for (int p = 0; p < kCount; ++p) {
-        const __m512 weight = _mm512_set1_ps(weights[p * apart + j + second]);
+    for (int p = 0; p < kCount; ++p) {
+      const __m512i weight = four_bytes(weights[p] + j);
 #pragma GCC unroll 4
-        for (int c = 0; c < kParts; ++c) sum[p][c] = _mm512_fmadd_ps(weight, value[c], sum[p][c]);
-      }
+      for (int c = 0; c < kParts; ++c) sum[p][c] = dot_bf16(sum[p][c], two[c], weight);
     }
   }
 #pragma GCC unroll 6
@@ -157,27 +154,36 @@ void weigh_of(const uint16_t *values, int n, const float *weights, int64_t apart
 }
 
 template <int kCount>
-void weigh_all(const uint16_t *values, int n, const float *weights, int64_t apart, int head_dim,
-               float *acc) {
+void weigh_all(const uint16_t *values, int n, const Rounded &weights, int head_dim, float *acc) {
   constexpr int kWide = 16 * kBeside;
   int at = 0;
   for (; at + kWide <= head_dim; at += kWide) {
-    weigh_of<kCount, kBeside>(values + 2 * at, n, weights, apart, head_dim, acc + at);
+    weigh_of<kCount, kBeside>(values + 2 * at, n, weights, head_dim, acc + at);
   }
   for (; at < head_dim; at += 16) {
-    weigh_of<kCount, 1>(values + 2 * at, n, weights, apart, head_dim, acc + at);
+    weigh_of<kCount, 1>(values + 2 * at, n, weights, head_dim, acc + at);
+  }
+}
+
+void weigh_some(const uint16_t *values, int n, const Rounded &weights, int pairs, int head_dim,
+                float *acc) {
+  switch (pairs) {
+    case 1: return weigh_all<1>(values, n, weights, head_dim, acc);
+    case 2: return weigh_all<2>(values, n, weights, head_dim, acc);
+    case 3: return weigh_all<3>(values, n, weights, head_dim, acc);
+    case 4: return weigh_all<4>(values, n, weights, head_dim, acc);
+    case 5: return weigh_all<5>(values, n, weights, head_dim, acc);
+    default: return weigh_all<6>(values, n, weights, head_dim, acc);
   }
 }
 
 void weigh(const uint16_t *values, int n, const float *weights, int64_t apart, int pairs,
            int head_dim, float *acc) {
-  switch (pairs) {
-    case 1: return weigh_all<1>(values, n, weights, apart, head_dim, acc);
-    case 2: return weigh_all<2>(values, n, weights, apart, head_dim, acc);
-    case 3: return weigh_all<3>(values, n, weights, apart, head_dim, acc);
-    case 4: return weigh_all<4>(values, n, weights, apart, head_dim, acc);
-    case 5: return weigh_all<5>(values, n, weights, apart, head_dim, acc);
-    default: return weigh_all<6>(values, n, weights, apart, head_dim, acc);
+  Rounded rounded;
+  for (; n > 0; n -= kRounded, weights += kRounded, values += int64_t(kRounded) * head_dim) {
+    const int some = n < kRounded ? n : kRounded;
+    for (int p = 0; p < pairs; ++p) to_bf16(weights + p * apart, some, rounded[p]);
+    weigh_some(values, some, rounded, pairs, head_dim, acc);
   }
 }
 

@@ -120,13 +120,16 @@ void Pass::layer(Worker &worker, int number) {
   prepare(worker, layer.gate_up, x, s.hidden, &layer.norm_post, rows, in);
   const int act_width = model_.act_width(), piece = kFormats[layer.down.activations()].piece_bytes;
   const auto activate = [&](int panel, int first, int count, const float *tile) {
-    const int at = panel * kPanel / 2;
     for (int r = 0; r < count; ++r) {
-      float *to = act + int64_t(first + r) * act_width + at;
-      k_.swiglu(tile + r * kPanel, to);
-      if (!piece) continue;  // is prepared when its row is whole
+      if (!piece) {  // is prepared when its row is whole
+        float *to = act + int64_t(first + r) * act_width + panel * kPanel / 2;
+        k_.swiglu(tile + r * kPanel, to);
+        continue;
+      }
+      float some[kPanel / 2];
+      k_.swiglu(tile + r * kPanel, some);
       char *prepared = act_in + int64_t(first + r) * layer.down.row_bytes + panel * piece;
-      k_.tiles[layer.down.activations()].prepare(to, kPanel / 2, kPanel / 2, prepared);
+      k_.tiles[layer.down.activations()].prepare(some, kPanel / 2, kPanel / 2, prepared);
     }
   };
   product(worker, layer.gate_up, in, rows, activate);

@@ -21,29 +21,40 @@ struct Worker {
 // of activations as the matrix's format has them.
 //
 // Panels go to whoever is free: another process on the machine slows one thread, not the pass.
-// Which thread takes a panel, and how its rows are cut into tiles, changes no bit.
+// Which thread takes a panel, and how its rows are cut into tiles, changes no bit. Of a few rows as
+// many bytes are taken at once as make long streams; many rows keep a panel for long, so fewer panels
+// are taken, lest one thread wait for the other's last ones. A tile of rows goes over all of them
+// while it lies in the nearest cache.
 template <class Done>
 void multiply(const Kernels &k, int threads, Worker &worker, const Matrix &m, const char *input,
               int rows, Done done) {
-  constexpr int64_t kGrain = 128 << 10;  // bytes taken at once, so that streams are long
-  const int panels = int(m.panels.size()), least = std::max(1, panels / (4 * threads));
-  const int grain = std::clamp(int(kGrain * m.panels.size() / std::max<int64_t>(m.bytes, 1)), 1, least);
+  constexpr int64_t kGrain = 128 << 10;
+  const int panels = int(m.panels.size()), runs = (rows > 2 * kMostTileRows ? 16 : 4) * threads;
+  const int grain = std::clamp(int(kGrain * m.panels.size() / std::max<int64_t>(m.bytes, 1)), 1,
+                               std::max(1, panels / runs));
   alignas(64) float tile[kMostTileRows * kPanel];
-  share(*worker.phase++, rows ? panels : 0, grain, [&](int number) {
+  const auto multiplied = [&](int number, int first, int count) {
     const Panel &panel = m.panels[number];
-    const Tiles &of_format = k.tiles[panel.format];
-    const int tiles = (rows + of_format.rows - 1) / of_format.rows;
-    for (int t = 0; t < tiles; ++t) {
-      const int first = int(int64_t(rows) * t / tiles);
-      const int count = int(int64_t(rows) * (t + 1) / tiles) - first;
-      of_format.tile(panel.data, input + first * m.row_bytes, m.row_bytes, m.inputs, count, tile);
-      if (!m.bias.empty()) {
-        const float *bias = m.bias.data() + number * kPanel;
-        for (int r = 0; r < count; ++r) {
-          for (int i = 0; i < kPanel; ++i) tile[r * kPanel + i] += bias[i];
-        }
+    k.tiles[panel.format].tile(panel.data, input + first * m.row_bytes, m.row_bytes, m.inputs, count,
+                               tile);
+    if (!m.bias.empty()) {
+      const float *bias = m.bias.data() + number * kPanel;
+      for (int r = 0; r < count; ++r) {
+        for (int i = 0; i < kPanel; ++i) tile[r * kPanel + i] += bias[i];
       }
-      done(number, first, count, tile);
+    }
+    done(number, first, count, tile);
+  };
+  share_runs(*worker.phase++, rows ? panels : 0, grain, [&](int begin, int end) {
+    for (int same = begin; begin < end; begin = same) {  // of one format: tiles of as many rows
+      const int format = m.panels[begin].format, most = k.tiles[format].rows;
+      while (same < end && m.panels[same].format == format) ++same;
+      const int tiles = (rows + most - 1) / most;
+      for (int t = 0; t < tiles; ++t) {
+        const int first = int(int64_t(rows) * t / tiles);
+        const int count = int(int64_t(rows) * (t + 1) / tiles) - first;
+        for (int number = begin; number < same; ++number) multiplied(number, first, count);
+      }
     }
   });
 }

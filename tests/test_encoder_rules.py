@@ -138,9 +138,6 @@ def test_models_that_do_not_go_together() -> None:
             dp.LLM(made, **options)
     with pytest.raises(ValueError, match="decoder_prompt is for encoder-decoders"):
         dp.LLM(decoder).generate([3], decoder_prompt=[4])
-    with pytest.raises(ValueError, match="draftproof"):
-        loop = dp.custom_generate()
-        made.generate(torch.tensor([[5, 6]]), max_new_tokens=2, custom_generate=loop)
 
 
 def test_a_draft_that_can_read_less_drafts_nothing_and_says_so() -> None:

@@ -47,7 +47,15 @@ class EncoderIntake(Intake):
         salt: str = "",
         decoder_prompt: Any = None,
     ) -> list[Request]:
-        """One for each completion of a prompt, which share what the encoder reads."""
+        """One for each completion of a prompt, which share what the encoder reads.
+
+        An `EncoderInput` comes from a loop that has start tokens and rules of its own: what the
+        decoder starts from is then taken as it is.
+        """
+        if isinstance(prompt, EncoderInput):
+            return self.of_ids(
+                self.fitting(self._given(decoder_prompt)), params, rule, salt, prompt
+            )
         given = EncoderInput(self.ids(prompt), self.comparable)
         ids = self.start(decoder_prompt)
         made = self.of_ids(ids, params, rule, salt, given)
@@ -82,6 +90,10 @@ class EncoderIntake(Intake):
                 "the model's generation config has no decoder_start_token_id: set it there, or "
                 "give decoder_prompt"
             )
+        return self.fitting(ids)
+
+    def fitting(self, ids: list[int]) -> list[int]:
+        """What the decoder starts from, which leaves room for one token more."""
         if len(ids) > self.max_length - 1:
             raise ValueError(
                 f"the decoder starts from {len(ids)} tokens and at most {self.max_length - 1} fit "

@@ -200,11 +200,13 @@ def test_by_path_and_in_a_shell(run: Any, tmp_path: Path) -> None:
     tokenizer(tmp_path)
     code, out, err = run("generate", str(tmp_path), "c b d c b", "--max-tokens", "9")
     assert code == 0 and out.strip()
+    code, _, err = run("generate", str(tmp_path), "c b d c b", "--max-tokens", "2", "--stats")
+    assert code == 0 and "6 prompt tokens" in err  # five that the encoder reads, and the start
     code, more, _ = run(
         "generate", str(tmp_path), "c b d c b", "--max-tokens", "9", "--decoder-prompt", "b"
     )
     assert code == 0 and more != out
-    for command in ("certify", "tune", "serve", "info"):
+    for command in ("certify", "tune", "info"):
         code, _, err = run(command, str(tmp_path))
         assert code == 2 and "encoder-decoder" in err and "Traceback" not in err, (command, err)
 

@@ -57,7 +57,7 @@ class EncoderIntake(Intake):
                 self.fitting(self._given(decoder_prompt)), params, rule, salt, prompt
             )
         given = EncoderInput(self.ids(prompt), self.comparable)
-        ids = self.start(decoder_prompt)
+        ids = self.begins([*given.tokens], decoder_prompt)
         made = self.of_ids(ids, params, rule, salt, given)
         longest = None if params.max_tokens is None else len(ids) + params.max_tokens
         warnings = self.generation.warnings(params.repetition_penalty != 1)
@@ -80,9 +80,9 @@ class EncoderIntake(Intake):
             )
         return ids
 
-    def start(self, given: Any) -> list[int]:
+    def begins(self, ids: list[int], decoder_prompt: Any) -> list[int]:
         """What the decoder starts from: its start token, and what is given behind it."""
-        ids = self._given(given)
+        ids = self._given(decoder_prompt)
         if self.generation.start is not None and ids[:1] != [self.generation.start]:
             ids.insert(0, self.generation.start)
         if not ids:

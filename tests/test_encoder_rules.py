@@ -16,6 +16,7 @@ from transformers import GenerationConfig, PreTrainedModel
 import draftproof as dp
 import tiny
 from chi_square import chi_square_p
+from encoder_folders import tokenizer
 from encoders import BART, T5, V, model, own, prompts
 
 NEW = 14
@@ -209,15 +210,3 @@ def test_by_path_and_in_a_shell(run: Any, tmp_path: Path) -> None:
     for command in ("certify", "tune", "info"):
         code, _, err = run(command, str(tmp_path))
         assert code == 2 and "encoder-decoder" in err and "Traceback" not in err, (command, err)
-
-
-def tokenizer(folder: Path) -> None:
-    """Words of a letter or two beside the model, as many as it has ids for."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    words = ["<pad>", "<unk>", "</s>"] + [f"{a}{b}" for a in "bcdfgh" for b in ["", *"aeioulrst"]]
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", unk_token="<unk>", eos_token="</s>"
-    ).save_pretrained(folder)

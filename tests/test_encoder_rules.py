@@ -16,6 +16,7 @@ from transformers import GenerationConfig, PreTrainedModel
 import draftproof as dp
 import tiny
 from chi_square import chi_square_p
+from encoder_folders import tokenizer
 from encoders import BART, T5, V, model, own, prompts
 
 NEW = 14
@@ -138,9 +139,6 @@ def test_models_that_do_not_go_together() -> None:
             dp.LLM(made, **options)
     with pytest.raises(ValueError, match="decoder_prompt is for encoder-decoders"):
         dp.LLM(decoder).generate([3], decoder_prompt=[4])
-    with pytest.raises(ValueError, match="draftproof"):
-        loop = dp.custom_generate()
-        made.generate(torch.tensor([[5, 6]]), max_new_tokens=2, custom_generate=loop)
 
 
 def test_a_draft_that_can_read_less_drafts_nothing_and_says_so() -> None:
@@ -203,22 +201,12 @@ def test_by_path_and_in_a_shell(run: Any, tmp_path: Path) -> None:
     tokenizer(tmp_path)
     code, out, err = run("generate", str(tmp_path), "c b d c b", "--max-tokens", "9")
     assert code == 0 and out.strip()
+    code, _, err = run("generate", str(tmp_path), "c b d c b", "--max-tokens", "2", "--stats")
+    assert code == 0 and "6 prompt tokens" in err  # five that the encoder reads, and the start
     code, more, _ = run(
         "generate", str(tmp_path), "c b d c b", "--max-tokens", "9", "--decoder-prompt", "b"
     )
     assert code == 0 and more != out
-    for command in ("certify", "tune", "serve", "info"):
+    for command in ("certify", "tune", "info"):
         code, _, err = run(command, str(tmp_path))
         assert code == 2 and "encoder-decoder" in err and "Traceback" not in err, (command, err)
-
-
-def tokenizer(folder: Path) -> None:
-    """Words of a letter or two beside the model, as many as it has ids for."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    words = ["<pad>", "<unk>", "</s>"] + [f"{a}{b}" for a in "bcdfgh" for b in ["", *"aeioulrst"]]
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", unk_token="<unk>", eos_token="</s>"
-    ).save_pretrained(folder)

@@ -21,7 +21,6 @@ REFUSED |= {"use_mtp": True, "prefill_chunk_size": 4, "low_memory": True}
 REFUSED |= {"compile_config": transformers.CompileConfig()}
 REFUSED |= {"output_attentions": True, "past_key_values": transformers.DynamicCache()}
 REFUSED |= {"output_hidden_states": True, "position_ids": torch.arange(3, WIDTH + 3)[None]}
-T5 = transformers.T5Config(d_model=16, d_kv=8, d_ff=16, num_heads=2, decoder_start_token_id=0)
 OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "assistant_model": lambda: {"assistant_model": model()},
     "inputs_embeds": lambda: {"input_ids": None, "inputs_embeds": torch.zeros(1, WIDTH, 48)},
@@ -29,7 +28,6 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "attention_mask": lambda: {"attention_mask": torch.tensor([[1, 1, 0] + [1] * (WIDTH - 3)])},
     "streamer": lambda: {"streamer": Mock(), "batch": 3},
     "token_type_ids": lambda: {"target": model("gpt2"), "token_type_ids": torch.ones(1, WIDTH)},
-    "encoder": lambda: {"target": transformers.T5ForConditionalGeneration(T5)},
 }
 
 

@@ -73,8 +73,10 @@ encoder_intake          <- intake generation request sampling verify writing run
 convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
 chunks                  <- engine request text
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
-hf                      <- llm methods counts request sampling hf_options foreign_names
+hf                      <- llm methods counts sampling hf_inputs hf_options hf_rows foreign_names
+hf_inputs               <- runners.base | torch
 hf_options              <-  | transformers
+hf_rows                 <- request | torch transformers
 certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
 quality quality.*       <- llm runners.* tree sampling pictures quality quality.*
 pictures                <-  |

@@ -47,9 +47,17 @@ class EncoderIntake(Intake):
         salt: str = "",
         decoder_prompt: Any = None,
     ) -> list[Request]:
-        """One for each completion of a prompt, which share what the encoder reads."""
+        """One for each completion of a prompt, which share what the encoder reads.
+
+        An `EncoderInput` comes from a loop that has start tokens and rules of its own: what the
+        decoder starts from is then taken as it is.
+        """
+        if isinstance(prompt, EncoderInput):
+            return self.of_ids(
+                self.fitting(self._given(decoder_prompt)), params, rule, salt, prompt
+            )
         given = EncoderInput(self.ids(prompt), self.comparable)
-        ids = self.start(decoder_prompt)
+        ids = self.begins([*given.tokens], decoder_prompt)
         made = self.of_ids(ids, params, rule, salt, given)
         longest = None if params.max_tokens is None else len(ids) + params.max_tokens
         warnings = self.generation.warnings(params.repetition_penalty != 1)
@@ -72,9 +80,9 @@ class EncoderIntake(Intake):
             )
         return ids
 
-    def start(self, given: Any) -> list[int]:
+    def begins(self, ids: list[int], decoder_prompt: Any) -> list[int]:
         """What the decoder starts from: its start token, and what is given behind it."""
-        ids = self._given(given)
+        ids = self._given(decoder_prompt)
         if self.generation.start is not None and ids[:1] != [self.generation.start]:
             ids.insert(0, self.generation.start)
         if not ids:
@@ -82,6 +90,10 @@ class EncoderIntake(Intake):
                 "the model's generation config has no decoder_start_token_id: set it there, or "
                 "give decoder_prompt"
             )
+        return self.fitting(ids)
+
+    def fitting(self, ids: list[int]) -> list[int]:
+        """What the decoder starts from, which leaves room for one token more."""
         if len(ids) > self.max_length - 1:
             raise ValueError(
                 f"the decoder starts from {len(ids)} tokens and at most {self.max_length - 1} fit "

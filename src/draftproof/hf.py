@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -23,28 +22,22 @@ from transformers.generation.stopping_criteria import (
     MaxLengthCriteria,
     StoppingCriteriaList,
 )
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.generation.utils import (
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+)
 
 from draftproof.counts import Stats
 from draftproof.foreign_names import DRAFTERS, explains, no_copy
+from draftproof.hf_inputs import of_rows
 from draftproof.hf_options import of_generate, refuse, signature_with_tokenizer
+from draftproof.hf_rows import Row, padded, stacked
 from draftproof.llm import LLM
 from draftproof.methods import resolve
-from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 
+Written = GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput
 PAUSE = 0.02  # seconds between two looks whether another model's engine is free
-
-# transformers' processors that treat a row alike whatever rows stand beside it. Any other is given
-# the whole batch, because it may look up its row's number.
-ROW_WISE = (
-    "EpsilonLogitsWarper EtaLogitsWarper ExponentialDecayLengthPenalty LogitNormalization "
-    "ForcedEOSTokenLogitsProcessor InfNanRemoveLogitsProcessor MinLengthLogitsProcessor "
-    "MinNewTokensLengthLogitsProcessor MinPLogitsWarper NoBadWordsLogitsProcessor "
-    "NoRepeatNGramLogitsProcessor SequenceBiasLogitsProcessor SuppressTokensLogitsProcessor "
-    "SuppressTokensAtBeginLogitsProcessor TemperatureLogitsWarper TopKLogitsWarper "
-    "TopPLogitsWarper TypicalLogitsWarper"
-)
 
 
 @explains("custom_generate", DRAFTERS)
@@ -84,12 +77,17 @@ class CustomGenerate:
         logits_processor: Sequence[Any],
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
+        inputs_tensor: Tensor | None = None,
         **model_kwargs: Any,
-    ) -> Tensor | GenerateDecoderOnlyOutput:
-        """Sequences (rows, prompt + output), padded on the right as transformers pads them."""
+    ) -> Tensor | Written:
+        """Sequences (rows, prompt + output), padded on the right as transformers pads them.
+
+        input_ids: what they start with. inputs_tensor: what a prompt is, for an encoder or not.
+        """
         handed = of_generate(sys._getframe(1).f_locals)
         streamer = model_kwargs.pop("streamer", handed.get("streamer"))
-        refuse(generation_config, logits_processor, model_kwargs, handed)
+        encodes = bool(getattr(model.config, "is_encoder_decoder", False))
+        refuse(generation_config, logits_processor, model_kwargs, handed, encodes)
         rows = len(input_ids)
         if streamer is not None and rows > 1:
             raise ValueError("a streamer follows one sequence: generate one at a time")
@@ -111,11 +109,16 @@ class CustomGenerate:
         mine = threading.Lock()
         with mine:
             llm = self._engine(model, mine)
-            for index, seed in enumerate(self._seeds(rows, bool(generation_config.do_sample))):
-                begin = _prompt_begin(model_kwargs, index, input_ids.shape[1])
-                ids = input_ids[index].tolist()
-                (request,) = llm.prepare(ids[begin:], SamplingParams(seed=seed, **params))
-                written.append(Row(request, ids[:begin], index, rows, logits_processor))
+            asked = of_rows(input_ids, inputs_tensor, model_kwargs, llm.runner)
+            seeds = self._seeds(rows, bool(generation_config.do_sample))
+            for index, (seed, (padding, ids, read)) in enumerate(zip(seeds, asked, strict=True)):
+                one = SamplingParams(seed=seed, **params)
+                (request,) = (
+                    llm.prepare(ids, one)
+                    if read is None
+                    else llm.prepare(read, one, decoder_prompt=ids)
+                )
+                written.append(Row(request, padding, index, rows, logits_processor))
                 scored = (
                     generation_config.return_dict_in_generate and generation_config.output_scores
                 )
@@ -129,14 +132,14 @@ class CustomGenerate:
         for row in written:
             row.tell(params["max_tokens"])
         pad = getattr(generation_config, "_pad_token_tensor", None)
-        sequences = _padded(input_ids, written, 0 if pad is None else int(pad))
+        sequences = padded(input_ids, written, 0 if pad is None else int(pad))
         if not generation_config.return_dict_in_generate:
             return sequences
         config = generation_config
-        return GenerateDecoderOnlyOutput(
+        return (GenerateEncoderDecoderOutput if encodes else GenerateDecoderOnlyOutput)(
             sequences=sequences,  # type: ignore[arg-type]
-            scores=_stacked(written, Row.scores) if config.output_scores else None,
-            logits=_stacked(written, Row.logits) if config.output_logits else None,
+            scores=stacked(written, Row.scores) if config.output_scores else None,
+            logits=stacked(written, Row.logits) if config.output_logits else None,
         )
 
     def __repr__(self) -> str:
@@ -182,96 +185,6 @@ class CustomGenerate:
         return seeds
 
 
-class Row:
-    """One row of the batch: its request, and transformers' rules about it."""
-
-    def __init__(
-        self, request: Request, padding: list[int], index: int, rows: int, processors: Sequence[Any]
-    ) -> None:
-        self.request, self.index, self.rows = request, index, rows
-        self.padding = torch.tensor(padding, dtype=torch.long)
-        # Each with whether it is given this row alone.
-        row_wise = ROW_WISE.split()
-        self.processors = [(p, rows == 1 or type(p).__name__ in row_wise) for p in processors]
-        if processors:
-            request.history.process = self.process
-
-    def process(self, tokens: Tensor, logits: Tensor) -> Tensor:
-        """Scores (V,) of what follows `tokens` (n,), from the model's logits (V,); float32."""
-        ids = self._ids(tokens, logits.device)
-        scores = logits.to(torch.float32, copy=True)[None]
-        for processor, alone in self.processors:
-            if alone:
-                scores = processor(ids, scores)
-            else:
-                many = processor(ids.repeat(self.rows, 1), scores.repeat(self.rows, 1))
-                scores = many[self.index : self.index + 1]
-        return scores[0]
-
-    def stop_at(self, criteria: StoppingCriteriaList, scored: bool) -> None:
-        """Ask `criteria` after every token, with all scores up to it where those are kept."""
-        if criteria:
-            request, shown = self.request, list[Tensor]()
-
-            def ends() -> bool:
-                committed = len(request.prompt) + request.history.length
-                tokens = request.history.ids(request.tokens[committed:])
-                ids = self._ids(tokens, torch.device("cpu")).repeat(self.rows, 1)
-                for at in range(len(shown), len(request.output) if scored else 0):
-                    shown.append(self.scores(at).repeat(self.rows, 1))
-                return bool(criteria(ids, tuple(shown) if scored else None)[self.index])
-
-            request.ends = ends
-
-    def tell(self, max_tokens: int) -> None:
-        """Raise or warn about what the caller could not see in the tokens."""
-        request = self.request
-        if request.fault is not None:
-            raise request.fault
-        if request.finish_reason == "abort":
-            raise RuntimeError("the output was aborted: its engine was closed meanwhile")
-        for warning in request.warnings:
-            warnings.warn(warning, stacklevel=3)
-        if request.finish_reason == "length" and len(request.output) < max_tokens:
-            warnings.warn(
-                f"the output ends at the model's longest context, {request.max_length} tokens, "
-                f"before max_new_tokens={max_tokens}",
-                stacklevel=3,
-            )
-
-    def logits(self, at: int) -> Tensor:
-        """The model's own row (V,) that output token `at` was picked from; zeros after the end."""
-        rows = self.request.kept_logits or []
-        return rows[at].float() if at < len(rows) else torch.zeros_like(rows[0].float())
-
-    def scores(self, at: int) -> Tensor:
-        """The same row after the processors."""
-        logits = self.logits(at)
-        if not self.processors or at >= len(self.request.output):
-            return logits
-        before = self.request.tokens[: len(self.request.prompt) + at]
-        return self.process(torch.tensor(before), logits)
-
-    def _ids(self, tokens: Tensor, device: torch.device) -> Tensor:
-        """(1, n), a copy: whoever is given it may keep it."""
-        return torch.cat((self.padding, tokens))[None].to(device)
-
-
-def _prompt_begin(given: dict[str, Any], index: int, length: int) -> int:
-    """Where the prompt of a left-padded row begins."""
-    mask, positions = given.get("attention_mask"), given.get("position_ids")
-    begin = 0
-    if mask is not None:
-        begin = length - int(mask[index].sum())
-        if begin and bool(mask[index, :begin].any()):
-            raise ValueError("attention_mask has holes or padding on the right: pad on the left")
-    if positions is not None:
-        own = positions[min(index, len(positions) - 1), begin:].tolist()
-        if own != list(range(length - begin)):
-            raise ValueError("position_ids that do not count the prompt are not taken: drop them")
-    return begin
-
-
 def _run(llm: LLM, rows: Sequence[Row], streamer: Any) -> None:
     sent = len(rows[0].request.prompt)
     for request in llm.engine.run([row.request for row in rows]):
@@ -281,16 +194,3 @@ def _run(llm: LLM, rows: Sequence[Row], streamer: Any) -> None:
             sent = len(request.tokens)
     if streamer is not None:
         streamer.end()
-
-
-def _padded(prompts: Tensor, rows: Sequence[Row], pad: int) -> Tensor:
-    longest = max(len(row.request.output) for row in rows)
-    output = [row.request.output + [pad] * (longest - len(row.request.output)) for row in rows]
-    fresh = torch.tensor(output, dtype=prompts.dtype, device=prompts.device)
-    return torch.cat((prompts, fresh.view(len(rows), longest)), dim=1)
-
-
-def _stacked(rows: Sequence[Row], row_of: Callable[[Row, int], Tensor]) -> tuple[Any, ...]:
-    """For every output position a tensor (rows, V)."""
-    longest = max(len(row.request.output) for row in rows)
-    return tuple(torch.stack([row_of(row, at) for row in rows]) for at in range(longest))

@@ -17,6 +17,8 @@ from transformers import GenerationConfig
 TAKEN = (
     "attention_mask position_ids past_key_values use_cache logits_to_keep tokenizer cache_position"
 )
+# And those that only an encoder-decoder's loop gets.
+TAKEN_BESIDE = "encoder_outputs decoder_attention_mask"
 # Options of a generation config that only another decoding loop could follow.
 OTHER_LOOPS = (
     "num_beams num_beam_groups penalty_alpha dola_layers constraints force_words_ids use_mtp "
@@ -68,15 +70,17 @@ def refuse(
     processors: Sequence[Any],
     given: dict[str, Any],
     handed: dict[str, Any],
+    encodes: bool,
 ) -> None:
-    """Refuse by name what would otherwise be ignored."""
+    """Refuse by name what would otherwise be ignored. encodes: the model has an encoder."""
+    taken = f"{TAKEN} {TAKEN_BESIDE if encodes else ''}".split()
     if config.use_cache is False:
         raise ValueError(
             "the config's use_cache=False is not taken by draftproof, which keeps keys and values "
             "of its own: pass use_cache=True"
         )
     asked = [name for name in OTHER_LOOPS.split() if _is_on(getattr(config, name, None))]
-    asked += [n for n, value in given.items() if n not in TAKEN.split() and _is_on(value)]
+    asked += [n for n, value in given.items() if n not in taken and _is_on(value)]
     asked += [name for name in handed if name != "streamer"]
     asked += [name for p in processors if (name := type(p).__name__) in STATEFUL.split()]
     if asked:

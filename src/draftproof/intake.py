@@ -48,12 +48,16 @@ class Intake:
         decoder_prompt: Any = None,
     ) -> list[Request]:
         """One for each completion of a prompt: text, token ids, or a list of messages."""
+        return self.of_ids(self.begins(self.ids(prompt), decoder_prompt), params, rule, salt)
+
+    def begins(self, ids: list[int], decoder_prompt: Any) -> list[int]:
+        """What an output goes on from, of a prompt's ids."""
         if decoder_prompt is not None:
             raise ValueError(
                 "decoder_prompt is for encoder-decoders, and this model is a decoder alone: put it "
                 "behind the prompt"
             )
-        return self.of_ids(self.ids(prompt), params, rule, salt)
+        return ids
 
     def of_ids(
         self,

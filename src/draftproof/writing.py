@@ -159,6 +159,12 @@ class Writing:
         return () if given is None or not given.comparable else given.tokens
 
     @property
+    def read(self) -> int:
+        """Tokens that are read for it: its prompt's, and those of what an encoder reads."""
+        given = self.encoder_input
+        return len(self.prompt) + (0 if given is None else len(given.tokens))
+
+    @property
     def begun(self) -> bool:
         """Whether anything was written behind the prompt."""
         return len(self.tokens) > len(self.prompt)

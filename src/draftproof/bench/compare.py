@@ -91,6 +91,7 @@ class Comparison:
     batch: int = 1
     longest: int | None = None  # prompt and output that the model can run
     model: PreTrainedModel | None = None  # whose passes are counted while it warms up
+    reads: int | None = None  # tokens of a prompt at most, where an encoder reads it
     skipped: list[str] = field(default_factory=list)  # sides that failed, and why
     results: dict[str, Result] = field(default_factory=dict)  # by name, in the order of `sides`
 
@@ -188,10 +189,22 @@ class Comparison:
         return str(self.tokenizer.decode(written.token_ids, skip_special_tokens=True))
 
     def _check(self, prompt: Prompt, length: int) -> None:
-        if self.longest is not None and length + self.how.max_tokens > self.longest:
+        more, longest = self.how.max_tokens, self.longest
+        if self.reads is not None:
+            if length > self.reads:
+                raise ValueError(
+                    f"prompt {prompt.id} has {length} tokens and the encoder reads at most "
+                    f"{self.reads}: give shorter prompts"
+                )
+            if longest is not None and 1 + more > longest:
+                raise ValueError(
+                    f"{more} tokens and one to start from exceed the {longest} that the decoder "
+                    "can run: ask for fewer tokens"
+                )
+        elif longest is not None and length + more > longest:
             raise ValueError(
-                f"prompt {prompt.id} has {length} tokens, which with {self.how.max_tokens} more "
-                f"exceed the {self.longest} that the model can run: ask for fewer tokens"
+                f"prompt {prompt.id} has {length} tokens, which with {more} more "
+                f"exceed the {longest} that the model can run: ask for fewer tokens"
             )
 
 

@@ -99,10 +99,17 @@ def transformers(
     pad = end_ids[0] if end_ids else 0
 
     def write(prompts: Sequence[list[int]], how: How) -> list[Written]:
+        encodes = bool(getattr(model.config, "is_encoder_decoder", False))
         longest = max(map(len, prompts))
-        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=model.device)
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+        fill = [longest - len(p) for p in prompts]
+        rows = [[pad] * n + p for n, p in zip(fill, prompts, strict=True)]
+        seen = [[0] * n + [1] * len(p) for n, p in zip(fill, prompts, strict=True)]
+        if encodes:  # which counts an encoder's positions from the first token, padding or not
+            rows = [p + [pad] * n for n, p in zip(fill, prompts, strict=True)]
+            seen = [[1] * len(p) + [0] * n for n, p in zip(fill, prompts, strict=True)]
+        ids, mask = torch.tensor(rows, device=model.device), torch.tensor(seen)
         sampling: dict[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}
+        beams = {"num_beams": 1} if encodes else {}  # configs of these ask for several
         if how.temperature > 0:  # a model's own defaults would be another distribution than ours
             neutral = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
             sampling = {"do_sample": True, "temperature": how.temperature, **neutral}
@@ -114,11 +121,14 @@ def transformers(
                 max_new_tokens=how.max_tokens,
                 pad_token_id=pad,
                 **sampling,
+                **beams,
                 **options,
             )
         assert isinstance(out, Tensor)
-        rows = [_cut(row, end_ids, how) for row in out[:, longest:].tolist()]
-        return [Written(row, None if options else [1] * len(row)) for row in rows]
+        # An encoder-decoder's output begins with the decoder's start token.
+        begin = 1 if encodes else longest
+        cut = [_cut(row, end_ids, how) for row in out[:, begin:].tolist()]
+        return [Written(row, None if options else [1] * len(row)) for row in cut]
 
     return Side(f"transformers {name}".strip(), write, peer=True, batches=batches)
 

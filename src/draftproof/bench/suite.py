@@ -22,7 +22,7 @@ from draftproof.bundled import located
 from draftproof.gguf.reader import located as gguf_file
 from draftproof.llm import LLM
 from draftproof.methods import listed, named
-from draftproof.runners import choice, costs, loading
+from draftproof.runners import choice, costs, encoders, loading
 from draftproof.text import load_tokenizer
 
 PEERS = ("transformers",)
@@ -140,6 +140,7 @@ def run(options: Options, progress: Tick) -> Report:
             batch,
             plain.max_length,
             model,
+            reads=getattr(plain.runner, "longest_input", None),
         )
         try:
             if "transformers" in options.against:
@@ -184,7 +185,14 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
         "trust_remote_code": options.trust_remote_code,
     }
     named_by = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
-    model = choice.load(
+    encodes = encoders.is_one(source, **named_by)
+    if encodes and (rounded or options.runner == "native" or options.inflate is not None):
+        raise ValueError(
+            "an encoder-decoder runs on torch at its own size: drop --inflate, --runner native, "
+            "and --dtype int8 or int4"
+        )
+    loads = encoders.load if encodes else choice.load
+    model = loads(
         source,
         dtype=torch.bfloat16 if rounded else loading.pick_dtype(options.dtype),
         revision=options.revision,
@@ -193,12 +201,16 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
     assistant: Any = None
     if options.draft is not None:
         draft = hub.fetched(located(options.draft, "draft"))
-        assistant = choice.load(draft, dtype=model.dtype, **common)
+        if encoders.is_one(draft, trust_remote_code=options.trust_remote_code) != encodes:
+            kinds = "an encoder-decoder", "a decoder alone"
+            own, other = kinds if encodes else kinds[::-1]
+            raise ValueError(f"the target is {own} and the draft {other}: use a draft of its kind")
+        assistant = loads(draft, dtype=model.dtype, **common)
     if options.inflate is not None:
         model = inflate(model, like=options.inflate)
         if assistant is not None:
             assistant = inflate(assistant, like=options.inflate, share=DRAFT_SHARE)
-    natively = options.runner == "auto" and choice.suits(model)
+    natively = not encodes and options.runner == "auto" and choice.suits(model)
     lies = natively and options.dtype == "auto" and options.inflate is None
     plain = LLM(
         source if lies and gguf_file(source) is not None else model,

@@ -39,7 +39,7 @@ def run(given: SimpleNamespace) -> int:
         print(json.dumps(output.as_dict(given.model, text, done)), flush=True)
     if given.stats:
         console = Console(stderr=True)
-        console.print(output.table(done, console.width))
+        console.print(output.table(done, console.width, requests[0].read))
         for line in filter(None, (output.decided(one.stats) for one in done)):
             console.print(line, markup=False, highlight=False)
     if given.decisions:

@@ -84,11 +84,14 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
     """The target as its options say, in an engine; a terminal shows that it is on its way.
 
     encoders: whether the command takes encoder-decoders; raises `ValueError` where it does not.
+    A prefix_cache is for decoders, and left out for others.
     """
     natural = precision(given.dtype, given.runner, given.device)
     name = target(given)
-    if not encoders and is_encoder_decoder(name, **hub_options(given)):
-        raise ValueError(f"{given.model} is an encoder-decoder, and {ENCODERS_IN}")
+    if is_encoder_decoder(name, **hub_options(given)):
+        if not encoders:
+            raise ValueError(f"{given.model} is an encoder-decoder, and {ENCODERS_IN}")
+        options.pop("prefix_cache", None)
     fetching = not Path(name).exists()  # which has bars of its own
     with interrupts.kept(), nullcontext() if fetching else Running() as running:
         if running is not None:

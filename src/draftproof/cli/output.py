@@ -49,15 +49,19 @@ def _seconds(stats: Stats) -> tuple[float, float | None]:
     return stats.ended - stats.began, stats.first_token - stats.began if stats.tokens else None
 
 
-def table(done: Sequence[Completion], width: int = WIDE) -> Table:
-    """The counts of completions: one row each, or under each other where `width` is too small."""
+def table(done: Sequence[Completion], width: int = WIDE, read: int | None = None) -> Table:
+    """The counts of completions: one row each, or under each other where `width` is too small.
+
+    read: tokens of the prompt, where an encoder read some of them.
+    """
     first, narrow = done[0], width < WIDE
+    read = len(first.prompt_token_ids) if read is None else read
     shown = Table(
         box=None if narrow else box.SIMPLE_HEAD,
         show_header=not narrow,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        title=f"seed {first.seed}, {len(first.prompt_token_ids)} prompt tokens"
+        title=f"seed {first.seed}, {read} prompt tokens"
         + (", lossy acceptance: not what the model alone would write" if first.stats.lossy else ""),
         title_justify="left",
         title_style="dim",

@@ -57,6 +57,7 @@ def run(given: SimpleNamespace) -> int:
             given,
             tokenizer=tokenizer,
             speculate=speculate,
+            encoders=True,
             max_batch=given.max_batch,
             prefix_cache=not given.no_prefix_cache,
             itl_target=given.itl_target,

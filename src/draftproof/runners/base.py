@@ -23,11 +23,14 @@ class EncoderInput:
     """What a request brings besides tokens: ids that an encoder reads, once for all who have it.
 
     The completions of one prompt have the same object, and share what is made of it. comparable:
-    whether these ids are the decoder's too.
+    whether these ids are the decoder's too. states: (tokens, hidden size), where the encoder of the
+    model `made_by` has run over them elsewhere; other models read the ids.
     """
 
     tokens: Sequence[int]
     comparable: bool = True
+    states: Tensor | None = None
+    made_by: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,29 +138,36 @@ class EncoderDecoder(TorchRunner):
 
     def _encode(self, inputs: Sequence[EncoderInput]) -> None:
         """Those that are new, in batches of one length: nothing is padded."""
-        fresh: dict[int, list[EncoderInput]] = {}
+        fresh: dict[tuple[int, bool], list[EncoderInput]] = {}
         for given in dict.fromkeys(inputs):
             if given not in self._across:
-                fresh.setdefault(len(given.tokens), []).append(given)
-        for length, alike in fresh.items():
+                made = given.states is not None and given.made_by is self.model
+                fresh.setdefault((len(given.tokens), made), []).append(given)
+        for (length, made), alike in fresh.items():
             most = max(1, AT_ONCE // length)
             for at in range(0, len(alike), most):
                 batch = alike[at : at + most]
-                for given, across in zip(batch, self._crossed(batch), strict=True):
+                for given, across in zip(batch, self._crossed(batch, made), strict=True):
                     self._across[given] = across
 
-    def _crossed(self, batch: Sequence[EncoderInput]) -> list[Across]:
+    def _crossed(self, batch: Sequence[EncoderInput], made: bool) -> list[Across]:
         """Keys and values of inputs of one length: a pass of the encoder, then of the decoder.
 
-        The latter over one token for each, only to see what its cross-attention is given.
+        The latter over one token for each, only to see what its cross-attention is given. made:
+        the encoder's pass was made elsewhere.
         """
         ids = torch.tensor([list(given.tokens) for given in batch], device=self.device)
         start, step = torch.zeros_like(ids[:, :1]), Capture(self._roles)
         encoder: Any = self.model.get_encoder()
 
+        def encoded() -> Tensor:
+            if made:
+                return torch.stack([given.states for given in batch if given.states is not None])
+            out = self.takeover.look(lambda: encoder(input_ids=ids))
+            return out.last_hidden_state  # type: ignore[no-any-return]
+
         def read() -> None:
-            made = self.takeover.look(lambda: encoder(input_ids=ids))
-            states = BaseModelOutput(last_hidden_state=made.last_hidden_state)
+            states = BaseModelOutput(last_hidden_state=encoded())
             options = {"encoder_outputs": states, "decoder_input_ids": start, "use_cache": False}
             self.takeover.run(
                 crossing.NAME, lambda: crossing.during(step, lambda: self.model(**options))

@@ -22,7 +22,9 @@ DTYPES = {
     "float16": torch.float16,
 }
 KNOWN = ("int8", "int4", *DTYPES)
-ENCODERS_IN = "only LLM and draftproof generate take those yet: use a causal language model here"
+ENCODERS_IN = (
+    "only draftproof generate, serve and bench take those yet: use a causal language model here"
+)
 OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 OTHER_NAMES |= {"float": "float32", "fp64": "float64", "double": "float64"}
 

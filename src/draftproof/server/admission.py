@@ -56,7 +56,7 @@ class Admission:
         waiting = self.waiting
         if self.load + count > most:
             self._full("max_num_queued_reqs", f"{len(waiting)} completions wait already")
-        queued = sum(len(request.prompt) for request in waiting)
+        queued = sum(request.read for request in waiting)
         if waiting and queued + tokens > self.limits.queued_tokens:
             self._full("max_num_queued_tokens", f"prompts of {queued:,} tokens wait already")
 

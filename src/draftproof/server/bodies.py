@@ -92,6 +92,7 @@ class ChatBody(Written):
 
 class TextBody(Written):
     prompt: str | list[str] | Ids | list[Ids] | None = None
+    decoder_prompt: str | Ids | None = None  # what an encoder-decoder's texts go on from
     echo: bool = False
     logprobs: int | None = None
 
@@ -176,6 +177,7 @@ INSTEAD = {  # what to write, or why there is nothing to write
 
 EITHER = {  # of several kinds
     "prompt": "text, token ids, or a list of either",
+    "decoder_prompt": "text or token ids",
     "stop": "text or a list of texts",
     "speculative": 'false, a method\'s name or {"max_nodes": n}',
 }

@@ -17,7 +17,7 @@ def usage(requests: Sequence[Request], silent: bool = False) -> dict[str, Any]:
     `limited_by` is there where a text had to end because there was no memory for more of it.
     """
     prompts = [request for request in requests if request.index == 0]
-    read = sum(len(each.prompt) for each in prompts)
+    read = sum(each.read for each in prompts)
     wrote = 0 if silent else sum(request.stats.tokens for request in requests)
     accepted = sum(request.stats.accepted for request in requests)
     drafted = sum(request.stats.drafted for request in requests)
@@ -63,7 +63,7 @@ def acceptance(requests: Sequence[Request]) -> dict[str, Any]:
 def timings(request: Request, now: float) -> dict[str, Any]:
     """llama.cpp's, of one choice; of one that is still written, up to `now` (monotonic seconds)."""
     stats = request.stats
-    read, wrote = len(request.prompt) - stats.cached, stats.tokens
+    read, wrote = request.read - stats.cached, stats.tokens
     end = stats.ended or now
     prompt_ms = 1000 * max((stats.first_token or end) - (stats.placed or stats.began), 0.0)
     wrote_ms = 1000 * (end - stats.first_token) if stats.first_token else 0.0

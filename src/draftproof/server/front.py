@@ -91,6 +91,18 @@ class Front:
         except ValueError as error:
             raise bad(str(error), "prompt") from error
 
+    async def start(self, given: str | Sequence[int] | None) -> list[int] | None:
+        """What texts of an encoder-decoder go on from; None: a decoder's do from their prompts.
+
+        given: what stands there behind the start token. Raises `Refused`.
+        """
+        if given is None and not self.llm.runner.encodes:
+            return None
+        try:
+            return await beside(len(given or ()), lambda: self.llm.intake.begins([], given))
+        except ValueError as error:
+            raise bad(str(error), "decoder_prompt") from error
+
     def requests(
         self,
         prompts: Sequence[Sequence[int]],
@@ -99,16 +111,19 @@ class Front:
         asked: int | None,
         rule: str | None,
         salt: str,
+        start: Sequence[int] | None = None,
     ) -> list[Request]:
         """The requests of a call: those of the first prompt first. Raises `Refused`.
 
-        asked: tokens that the client itself wants of each, for which there has to be room.
+        asked: tokens that the client itself wants of each, for which there has to be room. start:
+        see `start`.
         """
         llm = self.llm
-        longest = max(map(len, prompts))
+        longest = max(map(len, prompts if start is None else [start]))
         if asked is not None and longest + asked > llm.max_length:
+            what = "prompt" if start is None else "decoder's prompt"
             raise bad(
-                f"the prompt has {longest} tokens and max_tokens is {asked}, and the context ends "
+                f"the {what} has {longest} tokens and max_tokens is {asked}, and the context ends "
                 f"at {llm.max_length}: shorten one of them",
                 "max_tokens",
             )
@@ -117,7 +132,9 @@ class Front:
             return [
                 request
                 for prompt in prompts
-                for request in llm.prepare(prompt, params, rule=rule, salt=salt)
+                for request in llm.prepare(
+                    prompt, params, rule=rule, salt=salt, decoder_prompt=start
+                )
             ]
         except ValueError as error:
             raise of_value(error) from error

@@ -205,9 +205,9 @@ class Metrics:
         if stats.tokens > 1:
             each = (end - stats.first_token) / (stats.tokens - 1)
             self._spread["request_time_per_output_token_seconds"].observe(each)
-        read = len(request.prompt) - stats.cached
+        read = request.read - stats.cached
         sizes = {
-            "request_prompt_tokens": len(request.prompt),
+            "request_prompt_tokens": request.read,
             "request_generation_tokens": stats.tokens,
             "request_max_num_generation_tokens": stats.tokens,
             "request_params_n": params.n,
@@ -224,7 +224,7 @@ class Metrics:
         }
         if request.index == 0:
             counts |= {
-                "prompt_tokens": len(request.prompt),
+                "prompt_tokens": request.read,
                 "prompt_tokens_cached": stats.cached,
                 "prefix_cache_queries": len(request.prompt),
                 "prefix_cache_hits": stats.cached,

@@ -133,7 +133,7 @@ async def _watch(front: Front, server: uvicorn.Server, ready: Callable[[LLM], No
 def log(job: Job) -> None:
     """One line for a call, when its texts have ended."""
     prompts = job.prompts
-    read = sum(len(each.prompt) for each in prompts)
+    read = sum(each.read for each in prompts)
     cached = sum(each.stats.cached for each in prompts)
     lines = [counted.line(request.stats) for request in job.requests]
     first = min((each["first_ms"] for each in lines if each["first_ms"] is not None), default=0.0)

@@ -40,6 +40,11 @@ def routes(front: Front) -> APIRouter:
     async def completions(call: Call) -> Response:
         """What follows a text, or each of several."""
         body = await taken(front, call, TextBody)
+        if body.echo and front.llm.runner.encodes:
+            raise bad(
+                "echo cannot be followed: an encoder-decoder's text does not go on from its prompt",
+                "echo",
+            )
         params = sampled.of_text(body, front.defaults, front.settings.limits)
         given = prompts_of(body)
         front.admission.check(len(given) * params.n)
@@ -119,7 +124,9 @@ async def answer(
     """Let the texts of a call be written, and answer as its client wants it."""
     about = call.scope["draftproof"]
     salt = front.salt(about["key"], body.cache_salt)
-    requests = front.requests(prompts, params, asked=body.length, rule=body.rule, salt=salt)
+    start = await front.start(getattr(body, "decoder_prompt", None))
+    asked: dict[str, Any] = {"asked": body.length, "rule": body.rule, "salt": salt, "start": start}
+    requests = front.requests(prompts, params, **asked)
     wanted = Wanted(
         body=body,
         chat=chat,

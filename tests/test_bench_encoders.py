@@ -1,0 +1,72 @@
+"""`draftproof bench` on encoder-decoders: every side reads and writes the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftproof.bench import suite
+from encoder_folders import TEXTS, prompts, saved
+
+NEW = 10
+
+
+@pytest.mark.parametrize("family", ["T5", "BART"])
+def test_all_sides_write_the_same(family: str, tmp_path: Path) -> None:
+    target = saved(tmp_path / "target", family)
+    options = suite.Options(
+        model=str(target),
+        draft=str(saved(tmp_path / "draft", family, 1, 1)),
+        methods=("none", "ngram", "draft"),
+        against=("transformers",),
+        prompts=(str(prompts(tmp_path)),),
+        max_tokens=NEW,
+        batches=(1, 3),
+        rounds=1,
+        assistant_lengths=(3,),
+        dtype="float64",
+    )
+    report = suite.run(options, lambda text, share: None)
+    sides = {(one.side, one.batch): one for one in report.results}
+    for name in ("none", "ngram", "draft"):
+        for batch in (1, 3):
+            assert sides[f"draftproof {name}", batch].differing == 0
+    assert sides["transformers", 1].differing == sides["transformers", 3].differing == 0
+    assert sides["transformers lookup", 1].differing == 0
+    written = sides["transformers", 3].answers
+    assert len(written) == len(TEXTS) and all(each.tokens for each in written)
+    assert len({tuple(each.turns[0].token_ids) for each in written}) > 1
+    steps = sides["draftproof ngram", 1].tokens_per_step
+    assert steps is not None and steps > 1
+
+
+REFUSED: list[tuple[tuple[str, ...], str]] = [
+    (("--max-tokens", "120"), "120 tokens and one to start from exceed the 96"),
+    (("--draft", "bundled"), "an encoder-decoder and the draft a decoder alone"),
+    (("--dtype", "int8"), "drop --inflate"),
+    (("--runner", "native"), "drop --inflate"),
+    (("--inflate", "7b"), "drop --inflate"),
+    (("--method", "early-exit"), "an early exit cannot draft"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("bart"), "BART")
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED)
+def test_refused_in_one_sentence(
+    run: Any, folder: Path, words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    given = ("--prompts", str(prompts(tmp_path)), "--out", str(tmp_path / "out"))
+    code, _, err = run("bench", str(folder), *given, *words)
+    assert code == 2 and said in err and "Traceback" not in err, err
+
+
+def test_what_the_encoder_cannot_read(run: Any, folder: Path, tmp_path: Path) -> None:
+    given = str(prompts(tmp_path, ["c b " * 60]))
+    code, _, err = run("bench", str(folder), "--prompts", given, "--out", str(tmp_path / "out"))
+    assert code == 2 and "120 tokens and the encoder reads at most 96" in err, err

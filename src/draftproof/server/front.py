@@ -21,7 +21,7 @@ from draftproof.server.admission import Admission
 from draftproof.server.job import Job
 from draftproof.server.metrics import Metrics
 from draftproof.server.pieces import Pieces
-from draftproof.server.refusals import Refused, bad, of_value
+from draftproof.server.prompts import check_room, encoded, prepared
 from draftproof.server.settings import DEAD, DRAINING, LOADING, READY, Settings
 from draftproof.server.writer import Moved, Writer
 
@@ -86,10 +86,7 @@ class Front:
     async def ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Token ids of a prompt that fits. Raises `Refused`."""
         size = len(repr(prompt) if is_conversation(prompt) else prompt)
-        try:
-            return await beside(size, lambda: self.llm.intake.ids(prompt))
-        except ValueError as error:
-            raise bad(str(error), "prompt") from error
+        return await beside(size, lambda: encoded(self.llm, prompt))
 
     def requests(
         self,
@@ -104,23 +101,9 @@ class Front:
 
         asked: tokens that the client itself wants of each, for which there has to be room.
         """
-        llm = self.llm
-        longest = max(map(len, prompts))
-        if asked is not None and longest + asked > llm.max_length:
-            raise bad(
-                f"the prompt has {longest} tokens and max_tokens is {asked}, and the context ends "
-                f"at {llm.max_length}: shorten one of them",
-                "max_tokens",
-            )
+        check_room(self.llm, prompts, asked)
         self.admission.check(len(prompts) * params.n, sum(map(len, prompts)))
-        try:
-            return [
-                request
-                for prompt in prompts
-                for request in llm.prepare(prompt, params, rule=rule, salt=salt)
-            ]
-        except ValueError as error:
-            raise of_value(error) from error
+        return prepared(self.llm, prompts, params, rule=rule, salt=salt)
 
     def begin(self, requests: Sequence[Request], chat: bool, about: dict[str, str]) -> Job:
         """Let them run. about: the call, for the log."""
@@ -212,9 +195,3 @@ class Front:
 async def beside(size: int, call: Callable[[], T]) -> T:
     """What `call` returns; on a thread where it is about so much text that the loop would wait."""
     return await asyncio.to_thread(call) if size > LONG else call()
-
-
-def unknown_model(name: str) -> Refused:
-    return Refused(
-        404, f"the model {name[:80]!r} does not exist here", param="model", code="model_not_found"
-    )

@@ -40,8 +40,8 @@ def test_version_and_help(run: Any) -> None:
         assert part in out
     code, out, err = run()
     assert (code, err) == (0, "") and "generate" in out and "demo" in out
-    named = ["generate", "chat", "serve", "load", "bench", "tune", "certify", "quality", "convert"]
-    named += ["info", "demo", "train medusa", "train draft"]
+    named = ["generate", "chat", "serve", "load", "batch", "bench", "tune", "certify", "quality"]
+    named += ["convert", "info", "demo", "train medusa", "train draft"]
     assert list(commands.every(cli.group())) == named
     code, out, _ = run("generate", "--help")
     assert code == 0 and "--repetition-penalty" in out and "MODEL" in out

@@ -88,6 +88,8 @@ traffic traffic.*       <- prompts pictures traffic.* | httpx2 rich matplotlib
 training.data training.data.sources training.data.entries training.data.rows <- training.data.*
 training.jobs training.jobs.* <- * !server !server.* !cli !cli.* !demo.* !bench.* !certify.*
 training training.*     <- runners runners.* heads.* analysis bundled training.*
+fingerprints            <- tree runners.base | torch
+batch batch.*           <- batch.* llm request sampling server.* | msgspec pydantic_core
 server server.*         <- llm request intake counts text sampling sampling.* server.* {WEB}
 cli cli.* draftproof __main__ <- *
 native native.*         <- native native.*

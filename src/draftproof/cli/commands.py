@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from draftproof.cli import (
     arguments,
+    batch_arguments,
     load_arguments,
     serving_arguments,
     training_arguments,
@@ -21,6 +22,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "chat": arguments.chat,
     "serve": serving_arguments.serve,
     "load": load_arguments.load,
+    "batch": batch_arguments.batch,
     "bench": arguments.bench,
     "tune": tuning_arguments.tune,
     "certify": arguments.certify,
@@ -38,6 +40,7 @@ CHAT = "draftproof chat MODEL talks with it"
 FETCHED = "a model is fetched when it is first used: try draftproof generate MODEL"
 ELSEWHERE = {  # words of other programs, and what to write here
     **dict.fromkeys(("server", "api_server", "llama-server"), "write draftproof serve MODEL"),
+    "run-batch": "write draftproof batch INPUT --out OUTPUT",
     "run": f"{CHAT}, draftproof generate MODEL continues a text",
     "pull": FETCHED,
     "download": FETCHED,
@@ -124,6 +127,14 @@ OF_COMMANDS = {  # where an option means something else
         "--rate": "write --arrivals poisson --request-rate X",
         "--request-count": "write --calls N",
         "-n": "write --max-tokens N, and --calls N for the number of calls",
+    },
+    "batch": {
+        **dict.fromkeys(("-i", "--input-file"), "the file is the first argument: batch INPUT"),
+        **dict.fromkeys(("-o", "--output-file"), "write --out FILE"),
+        **dict.fromkeys(
+            ("-m", "--model", "--model-name-or-path"),
+            "the lines name the model, or write --target MODEL",
+        ),
     },
     "info": {
         **dict.fromkeys(

@@ -145,6 +145,10 @@ TrustRemoteCode = Annotated[
 CacheWeights = Annotated[
     bool, option(LOADING, "Keep packed weights on disk, for a quick start.", "--cache")
 ]
+MaxBatch = Annotated[int, option(LOADING, "Texts written at once.", min=1)]
+KvMemory = Annotated[
+    str, option(LOADING, "Of keys and values: 8GB, or most of what is free.", metavar="BYTES")
+]
 
 # Output
 Stats = Annotated[bool, option(OUTPUT, "A table on stderr at the end.", "--stats")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 from draftproof import SamplingParams
@@ -19,6 +20,14 @@ def named(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("bad_token_ids", "stop", "stop_token_ids"):
         sampling[name] = tuple(given[name] or ())
     return sampling
+
+
+def of_clients(given: SimpleNamespace) -> dict[str, Any]:
+    """What clients need not say: the temperature, and options that were given."""
+    own = defaults.given(given.context)
+    params = SamplingParams(**named(vars(given)))  # what is wrong is told before anything is loaded
+    kept = own if given.model_defaults else own | {"temperature"}
+    return {name: getattr(params, name) for name in kept & named(vars(given)).keys()}
 
 
 def _biases(pairs: Sequence[str]) -> dict[int, float] | None:

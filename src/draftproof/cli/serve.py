@@ -9,10 +9,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
-from draftproof import LLM, SamplingParams, memory
-from draftproof.cli import defaults, opening, sampling
+from draftproof import LLM, memory
+from draftproof.cli import opening, sampling
 from draftproof.cli.chat import give_template
 from draftproof.runners import measuring
 
@@ -41,7 +40,7 @@ def run(given: SimpleNamespace) -> int:
         cors=tuple(given.cors or ()),
         chunk=given.chunk,
         share=given.share,
-        defaults=_defaults(given),
+        defaults=sampling.of_clients(given),
         as_model=given.model_defaults,
         log=not given.quiet,
         limits=settings.Limits(
@@ -87,15 +86,6 @@ def run(given: SimpleNamespace) -> int:
         sys.stderr.flush()
         os._exit(130)
     return 0
-
-
-def _defaults(given: SimpleNamespace) -> dict[str, Any]:
-    """What clients need not say: the temperature, and options that were given."""
-    named = sampling.named(vars(given))
-    own = defaults.given(given.context)
-    params = SamplingParams(**named)  # what is wrong is told before anything is loaded
-    kept = own if given.model_defaults else own | {"temperature"}
-    return {name: getattr(params, name) for name in kept & named.keys()}
 
 
 @contextmanager

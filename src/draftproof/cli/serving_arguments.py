@@ -51,19 +51,17 @@ def serve(
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     cache_weights: options.CacheWeights = False,
+    max_batch: options.MaxBatch = 16,
+    kv_memory: options.KvMemory = "auto",
     host: Annotated[str, option(SERVING, "The address that is listened on.")] = "127.0.0.1",
     port: Annotated[int, option(SERVING, "0 takes a free one.", min=0, max=65535)] = 8000,
     served_names: Annotated[
         list[str] | None,
         option(SERVING, "What clients call the model; repeatable.", "--served-name"),
     ] = None,
-    max_batch: Annotated[int, option(SERVING, "Texts written at once.", min=1)] = 16,
     itl_target: Annotated[
         float | None, option(SERVING, "Milliseconds that prompts of others may hold a text up.")
     ] = None,
-    kv_memory: Annotated[
-        str, option(SERVING, "Of keys and values: 8GB, or most of what is free.", metavar="BYTES")
-    ] = "auto",
     no_prefix_cache: Annotated[
         bool, option(SERVING, "Read every prompt from its beginning.", "--no-prefix-cache")
     ] = False,

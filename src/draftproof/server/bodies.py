@@ -191,6 +191,11 @@ def read(kind: type[B], raw: bytes) -> B:
         given = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
         raise bad(f"the body is no JSON: {error}") from error
+    return checked(kind, given)
+
+
+def checked(kind: type[B], given: Any) -> B:
+    """The body that JSON gave; raises `Refused` as `read` does."""
     if not isinstance(given, dict):
         raise bad("the body is no JSON object")
     fields = {name: value for name, value in given.items() if value is not None}

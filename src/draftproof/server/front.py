@@ -21,7 +21,7 @@ from draftproof.server.admission import Admission
 from draftproof.server.job import Job
 from draftproof.server.metrics import Metrics
 from draftproof.server.pieces import Pieces
-from draftproof.server.refusals import Refused, bad, of_value
+from draftproof.server.prompts import begun, check_room, encoded, prepared
 from draftproof.server.settings import DEAD, DRAINING, LOADING, READY, Settings
 from draftproof.server.writer import Moved, Writer
 
@@ -86,22 +86,11 @@ class Front:
     async def ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Token ids of a prompt that fits. Raises `Refused`."""
         size = len(repr(prompt) if is_conversation(prompt) else prompt)
-        try:
-            return await beside(size, lambda: self.llm.intake.ids(prompt))
-        except ValueError as error:
-            raise bad(str(error), "prompt") from error
+        return await beside(size, lambda: encoded(self.llm, prompt))
 
     async def start(self, given: str | Sequence[int] | None) -> list[int] | None:
-        """What texts of an encoder-decoder go on from; None: a decoder's do from their prompts.
-
-        given: what stands there behind the start token. Raises `Refused`.
-        """
-        if given is None and not self.llm.runner.encodes:
-            return None
-        try:
-            return await beside(len(given or ()), lambda: self.llm.intake.begins([], given))
-        except ValueError as error:
-            raise bad(str(error), "decoder_prompt") from error
+        """See `begun`. Raises `Refused`."""
+        return await beside(len(given or ()), lambda: begun(self.llm, given))
 
     def requests(
         self,
@@ -118,26 +107,9 @@ class Front:
         asked: tokens that the client itself wants of each, for which there has to be room. start:
         see `start`.
         """
-        llm = self.llm
-        longest = max(map(len, prompts if start is None else [start]))
-        if asked is not None and longest + asked > llm.max_length:
-            what = "prompt" if start is None else "decoder's prompt"
-            raise bad(
-                f"the {what} has {longest} tokens and max_tokens is {asked}, and the context ends "
-                f"at {llm.max_length}: shorten one of them",
-                "max_tokens",
-            )
+        check_room(self.llm, prompts, start, asked)
         self.admission.check(len(prompts) * params.n, sum(map(len, prompts)))
-        try:
-            return [
-                request
-                for prompt in prompts
-                for request in llm.prepare(
-                    prompt, params, rule=rule, salt=salt, decoder_prompt=start
-                )
-            ]
-        except ValueError as error:
-            raise of_value(error) from error
+        return prepared(self.llm, prompts, params, rule=rule, salt=salt, decoder_prompt=start)
 
     def begin(self, requests: Sequence[Request], chat: bool, about: dict[str, str]) -> Job:
         """Let them run. about: the call, for the log."""
@@ -229,9 +201,3 @@ class Front:
 async def beside(size: int, call: Callable[[], T]) -> T:
     """What `call` returns; on a thread where it is about so much text that the loop would wait."""
     return await asyncio.to_thread(call) if size > LONG else call()
-
-
-def unknown_model(name: str) -> Refused:
-    return Refused(
-        404, f"the model {name[:80]!r} does not exist here", param="model", code="model_not_found"
-    )

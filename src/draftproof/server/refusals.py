@@ -66,6 +66,12 @@ def bad(message: str, param: str | None = None) -> Refused:
     return Refused(400, message, param=param)
 
 
+def unknown_model(name: str) -> Refused:
+    return Refused(
+        404, f"the model {name[:80]!r} does not exist here", param="model", code="model_not_found"
+    )
+
+
 def of_value(error: ValueError) -> Refused:
     """What the package has against a value: its sentences begin with the parameter's name."""
     said = str(error)

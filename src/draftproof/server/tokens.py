@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from draftproof.server.bodies import DetokenizeBody, TokenizeBody
 from draftproof.server.front import Front, beside
+from draftproof.server.prompts import conversation
 from draftproof.server.refusals import bad
 from draftproof.server.telling import told
-from draftproof.server.writing import conversation, described, taken
+from draftproof.server.writing import described, taken
 
 
 def routes(front: Front) -> APIRouter:

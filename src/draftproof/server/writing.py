@@ -10,15 +10,15 @@ from fastapi import APIRouter
 from starlette.requests import Request as Call
 from starlette.responses import Response
 
-from draftproof.intake import integers
 from draftproof.request import Request
 from draftproof.server import answers, sampled
 from draftproof.server.answers import Wanted
 from draftproof.server.bodies import Body, ChatBody, TextBody, Written, read
 from draftproof.server.events import Events
-from draftproof.server.front import Front, unknown_model
+from draftproof.server.front import Front
 from draftproof.server.guards import body_of
-from draftproof.server.refusals import Refused, bad
+from draftproof.server.prompts import conversation, echo, prompts_of
+from draftproof.server.refusals import Refused, bad, unknown_model
 from draftproof.server.stream import Stream, finished
 
 GONE = 499  # whom nobody reads: the client left
@@ -49,7 +49,8 @@ def routes(front: Front) -> APIRouter:
         given = prompts_of(body)
         front.admission.check(len(given) * params.n)
         prompts = [await front.ids(prompt) for prompt in given]
-        echoes = [echo(front, *each) for each in zip(given, prompts, strict=True) if body.echo]
+        tokenizer = front.llm.tokenizer
+        echoes = [echo(tokenizer, *each) for each in zip(given, prompts, strict=True) if body.echo]
         return await answer(front, call, body, prompts, params, chat=False, echoes=echoes)
 
     return router
@@ -70,45 +71,6 @@ async def taken(front: Front, call: Call, kind: Any) -> Any:
     if getattr(body, "stream", False) and call.scope.get("http_version") == "1.0":
         raise bad("a stream needs HTTP/1.1: ask without stream", "stream")
     return body
-
-
-def conversation(body: ChatBody) -> Any:
-    """Messages as a template takes them. Raises `Refused` for what is no text."""
-    if not body.messages:
-        raise bad("messages is empty: send at least one", "messages")
-    for message in body.messages:
-        for part in message.content if isinstance(message.content, list) else ():
-            kind = part.get("type") if isinstance(part, dict) else None
-            if kind != "text" or not isinstance(part.get("text"), str):
-                raise bad(
-                    f"a content part of type {str(kind)[:40]!r} cannot be read here, only text is: "
-                    'a part is {"type": "text", "text": "..."}',
-                    "messages",
-                )
-        if (message.model_extra or {}).get("tool_calls"):
-            raise bad("tools are not supported here yet: drop tool_calls", "messages")
-    named = [message.model_dump(exclude_none=True) for message in body.messages]
-    return [{"content": ""} | message for message in named]
-
-
-def prompts_of(body: TextBody) -> list[str | list[int]]:
-    """One prompt or several. Raises `Refused`."""
-    given: Any = body.prompt
-    if given is None:
-        raise bad("there is no prompt: send text, token ids, or a list of either", "prompt")
-    if isinstance(given, str) or (given and isinstance(given[0], int)):
-        given = [given]
-    if not given:
-        raise bad("the list of prompts is empty: send at least one", "prompt")
-    return list(given)
-
-
-def echo(front: Front, given: str | list[int], ids: Sequence[int]) -> str:
-    """The text of a prompt."""
-    if isinstance(given, str):
-        return given
-    tokenizer = front.llm.tokenizer
-    return str(tokenizer.decode(integers(ids))) if tokenizer is not None else ""
 
 
 async def answer(

@@ -23,6 +23,7 @@ RUN = "runners.base runners.costs"
 STEP = "scheduler drafts scoring turns"
 KEPT = "runners.kept runners.measuring"
 OFFER = "drafting.base drafting.adopting"
+SAMPLED = "counts text sampling sampling.*"
 WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_core"
 TABLE = f"""
 tree                    <-  | torch
@@ -88,16 +89,17 @@ traffic traffic.*       <- prompts pictures traffic.* | httpx2 rich matplotlib
 training.data training.data.sources training.data.entries training.data.rows <- training.data.*
 training.jobs training.jobs.* <- * !server !server.* !cli !cli.* !demo.* !bench.* !certify.*
 training training.*     <- runners runners.* heads.* analysis bundled training.*
-fingerprints            <- tree runners.base | torch
+fingerprints            <- tree runners.base sampling | torch
+resuming                <- request
 batch batch.*           <- batch.* llm request sampling server.* | msgspec pydantic_core
-server server.*         <- llm request intake counts text sampling sampling.* server.* {WEB}
+server server.*         <- llm request intake fingerprints {SAMPLED} server.* {WEB}
 cli cli.* draftproof __main__ <- *
 native native.*         <- native native.*
 text                    <- allocator detokenizer hub gguf.*
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors
-intake                  <- request sampling text verify writing runners.base
+intake                  <- request resuming sampling text verify writing runners.base
 places                  <- bundled gguf.reader hub
 analysis                <- tree
 shapes                  <- analysis | numpy

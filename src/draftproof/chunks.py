@@ -24,7 +24,7 @@ class Chunk:
 
 def chunks(engine: Engine, request: Request) -> Iterator[Chunk]:
     """Run `request`; closing the iterator aborts it."""
-    sent = len(request.prompt)
+    sent = len(request.prompt) + request.resumed
     with closing(engine.run([request])) as news:
         while True:
             done = next(news, None) is None or request.finished

@@ -159,7 +159,8 @@ class Engine:
             expect(self.runner, request.key, request.likely)
             if not (self.drafts.observes or request.scores):  # who want to see every row
                 begin(self.runner, request.key, request.tokens, request.salt)
-                request.stats.cached = self.runner.cached(request.key)
+                took = self.runner.cached(request.key)  # of what was resumed too
+                request.stats.cached = min(took, len(request.prompt))
         except Exception as error:
             request.fail(error)
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 from draftproof.runners.base import KEY, Target, Work
+from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
 
 ASKED = 64  # tokens of the pass: each is told by a row over the whole vocabulary
@@ -37,6 +40,15 @@ def of(runner: Target, tokenizer: Any) -> str:
     finally:
         runner.free(KEY)
     return found.hexdigest()[:LETTERS]
+
+
+def of_call(prompts: Sequence[Sequence[int]], params: SamplingParams) -> str:
+    """The name of what is asked: prompts and parameters, but for the seed and for what drafts."""
+    named = {field.name: getattr(params, field.name) for field in fields(params)}
+    for name in ("seed", "resume", "speculate", "max_draft_nodes"):
+        del named[name]
+    asked = json.dumps([[list(ids) for ids in prompts], named], sort_keys=True, default=dict)
+    return hashlib.sha256(asked.encode()).hexdigest()[:LETTERS]
 
 
 def _read(tokenizer: Any) -> str:

@@ -14,6 +14,7 @@ from numbers import Integral
 from typing import Any
 
 from draftproof.request import Request
+from draftproof.resuming import go_on
 from draftproof.runners.base import EncoderInput
 from draftproof.sampling import SamplingParams
 from draftproof.text import TextStream, chat_ids
@@ -75,7 +76,7 @@ class Intake:
         self.check("stop_token_ids", params.stop_token_ids, self.vocabulary)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         keys = [next(self._keys) for _ in range(params.n)]
-        return [
+        requests = [
             Request(
                 key,
                 ids,
@@ -92,6 +93,9 @@ class Intake:
             )
             for index, key in enumerate(keys)
         ]
+        if params.resume is not None:
+            go_on(requests, self.vocabulary)
+        return requests
 
     def ids(self, prompt: Any) -> list[int]:
         """Token ids of a prompt, which the model has and which leave room for one more."""

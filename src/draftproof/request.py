@@ -34,6 +34,7 @@ class Text(Protocol):
     def push(self, tokens: Sequence[int], stops: bool) -> None: ...
     def flush(self) -> None: ...
     def stopped(self) -> bool: ...
+    def take(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Completion:
     stats: Stats
     seed: int
     index: int = 0  # which of the n completions of its prompt
-    logprobs: list[dict[int, float]] | None = None
+    logprobs: list[dict[int, float]] | None = None  # empty of tokens that were resumed
     # Of each prompt token given those before it; None of the first, which has none.
     prompt_logprobs: list[dict[int, float] | None] | None = None
     from_draft: list[bool] = field(default_factory=list)  # token by token: drafted and accepted?
@@ -100,6 +101,7 @@ class Request(Writing):
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.fault: BaseException | None = None  # what `error` says
+        self.resumed = self.shown = 0  # tokens written elsewhere; characters shown there
         self.starved = False  # there is no memory behind `max_length`
         self.again = False  # a row was not finite beside drafts: the next step goes without any
         self.torn = False  # in the middle of writing a token
@@ -135,6 +137,32 @@ class Request(Writing):
         self.history.append(written)
         if self.text is not None:
             self.text.push(written, stops=False)
+
+    def go_on(self, written: Sequence[int]) -> None:
+        """As `resume`, with every rule by which a text ends; it may be at its end at once.
+
+        Raises `ValueError`, with the position, for what cannot have been written here.
+        """
+        banned = {*self.params.bad_token_ids}
+        for at, token in enumerate(written):
+            where = f"resume holds token id {token} at position {at}"
+            if self.finished:
+                raise ValueError(f"{where}, and the text ended before it ({self.finish_reason})")
+            early = at < self.params.min_tokens and token in self.stop_ids
+            if token in banned or early:
+                by = "min_tokens" if early else "bad_token_ids"
+                raise ValueError(f"{where}, which {by} keeps from being written there")
+            self.tokens.append(token)
+            self.from_draft.append(False)
+            self.decisions.by_token.append("")
+            if self.params.logprobs is not None:
+                self.logprobs.append({})
+            self._stops(token)
+        self.resumed = len(written)
+        if not self.finished:
+            self.history.append(written)
+        if self.text is not None:
+            self.shown = len(self.text.take())
 
     def fail(self, error: BaseException) -> None:
         """End with `error`, in a sentence."""

@@ -102,6 +102,8 @@ class Calls:
             )
         if body.stream:
             raise bad("stream cannot be followed: the answers of a batch come whole", "stream")
+        if body.resume is not None:
+            raise bad("resume is of a server's streams: run a batch again to go on", "resume")
         for name in TOLD:
             if getattr(body, name):
                 raise bad(f"{name} is not told in answers of a batch: see its statistics", name)

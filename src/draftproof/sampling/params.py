@@ -25,8 +25,9 @@ class SamplingParams:
     `top_k` 0 or -1 is off. `max_tokens` None writes until the context is full. `stop` becomes a
     tuple of strings; None is none. `speculate` False writes plainly, a method's name lets only that
     one draft; `max_draft_nodes` bounds the tokens drafted in a step. `prompt_logprobs` reports the
-    best k of every token of the prompt too. Raises `ValueError` when a value is out of range or of
-    the wrong kind.
+    best k of every token of the prompt too. `resume` has the tokens that a text was cut behind, of
+    each of `n`, and what follows is what would have followed; it needs the `seed`, unless greedy.
+    Raises `ValueError` when a value is out of range or of the wrong kind.
     """
 
     temperature: float = 0.0
@@ -49,6 +50,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     speculate: bool | str = True
     max_draft_nodes: int | None = None
+    resume: Sequence[int] | Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         clean: dict[str, Any] = {}
@@ -86,7 +88,8 @@ class SamplingParams:
         ):
             raise ValueError(f"stop is {self.stop!r}, but must hold non-empty strings only")
         clean["stop"] = tuple(stop)
-        _check_kinds(self)
+        clean["resume"] = _written(self.resume, int(clean["n"]))
+        _check_kinds(self, clean["resume"])
         for name, value in clean.items():
             object.__setattr__(self, name, value)
 
@@ -148,7 +151,9 @@ _RANGES: dict[str, tuple[type, float, float, str]] = {
 }
 
 
-def _check_kinds(params: SamplingParams) -> None:
+def _check_kinds(params: SamplingParams, written: Sequence[Any] | None) -> None:
+    if params.temperature and params.seed is None and any(written or ()):
+        raise ValueError("resume needs the seed that the text was begun with: give seed")
     for name, kind, allowed in _KINDS:
         if not isinstance(value := getattr(params, name), kind):
             raise ValueError(f"{name} is {value!r}, but must be {allowed}")
@@ -165,6 +170,24 @@ def _number(name: str, value: Any, kind: type, low: float, high: float, allowed:
         noun = "an integer" if kind is int else "a number"
         raise ValueError(f"{name} is {value!r}, but must be {noun} {allowed}")
     return number
+
+
+def _written(values: Any, n: int) -> tuple[tuple[int, ...], ...] | None:
+    """The tokens of each completion; those of one may be given as they are."""
+    if values is None:
+        return None
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+        raise ValueError(f"resume is {values!r}, but must hold token ids")
+    listed = list(values)
+    nested = [isinstance(each, Sequence) and not isinstance(each, str) for each in listed]
+    if not any(nested) and (listed or n == 1):
+        listed = [listed]
+    if len(listed) != n:
+        raise ValueError(f"resume has the tokens of {len(listed)} completions, and n is {n}")
+    try:
+        return tuple(tuple(map(operator.index, each)) for each in listed)
+    except TypeError:
+        raise ValueError("resume must hold token ids: integers") from None
 
 
 def _ids(name: str, values: Any) -> tuple[float, ...]:

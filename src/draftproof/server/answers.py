@@ -25,6 +25,7 @@ class Wanted:
 
     echoes: what each prompt's choices begin with; () for nothing. silent: what is written is not
     shown, as only the prompt is asked about. drafter: who drafts, where nothing chooses.
+    fingerprint: what has to agree for a text to go on elsewhere, told with each piece; "": nothing.
     """
 
     body: Written
@@ -35,6 +36,7 @@ class Wanted:
     echoes: Sequence[str] = ()
     silent: bool = False
     by_token: bool = False
+    fingerprint: str = ""
 
     @property
     def scored(self) -> bool:
@@ -61,6 +63,28 @@ class Wanted:
             tokens = [*request.prompt, *tokens]
             known = [*head.prompt_logprobs, *unread, *known]
         return pieces.text(self.pieces, tokens, known, offset, as_ids)
+
+    def begin(self, request: Request) -> int:
+        """Characters of the tokens before what is told of a choice, as `text_offset` counts."""
+        before = request.output[: request.resumed]
+        if before and self.scored:
+            before = [*request.prompt, *before]
+        named = self.body.return_tokens_as_token_ids
+        return sum(len(self.pieces.named(token, named)) for token in before)
+
+    def resume(self, request: Request, fresh: Fresh, head: Request) -> dict[str, Any]:
+        """What it takes to go on behind a piece; head: see `logprobs`."""
+        if not self.fingerprint:
+            return {}
+        prompt = len(request.prompt)
+        return {
+            "resume": {
+                "token_ids": request.tokens[prompt + fresh.begin : prompt + fresh.end],
+                "position": fresh.end,
+                "seed": head.seed,
+                "fingerprint": self.fingerprint,
+            }
+        }
 
     def extra(self, requests: Sequence[Request]) -> dict[str, Any]:
         """Fields of an answer that were asked for, or that a reader has to know."""
@@ -101,19 +125,20 @@ def whole(job: Job, wanted: Wanted) -> dict[str, Any]:
         if request.finish_reason == "error":
             raise of_failure(request)
         count = len(request.tokens) - len(request.prompt)
-        text = request.text.text if request.text is not None else ""
-        text = "" if wanted.silent else text
-        shown: dict[str, Any] = {"message": {"role": "assistant", "content": text}}
+        text = request.text.text[request.shown :] if request.text is not None else ""
+        fresh = Fresh("" if wanted.silent else text, request.resumed, count)
+        shown: dict[str, Any] = {"message": {"role": "assistant", "content": fresh.text}}
         if not wanted.chat:
-            shown = {"text": echoed(wanted, job, index) + text}
+            shown = {"text": echoed(wanted, job, index) + fresh.text}
         choices.append(
             {"index": index}
             | shown
             | {
-                "logprobs": wanted.logprobs(request, Fresh(text, 0, count), 0, job.head(index)),
+                "logprobs": wanted.logprobs(request, fresh, wanted.begin(request), job.head(index)),
                 "finish_reason": request.finish_reason,
             }
             | wanted.choice(request, job.head(index))
+            | wanted.resume(request, fresh, job.head(index))
         )
     return {
         "id": job.id,
@@ -127,7 +152,7 @@ def whole(job: Job, wanted: Wanted) -> dict[str, Any]:
 
 
 def echoed(wanted: Wanted, job: Job, index: int) -> str:
-    """What a choice begins with."""
-    if not wanted.echoes:
+    """What a choice begins with, unless its beginning was sent elsewhere."""
+    if not wanted.echoes or job.requests[index].resumed:
         return ""
     return wanted.echoes[index * len(wanted.echoes) // len(job.requests)]

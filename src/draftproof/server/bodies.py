@@ -32,6 +32,14 @@ class MaxNodes(Body):
     max_nodes: int = Field(ge=0)
 
 
+class Resume(Body):
+    """Where a text was cut: its tokens, of each of n a list; what its chunks told."""
+
+    token_ids: Ids | list[Ids]
+    seed: int | None = None
+    fingerprint: str | None = None
+
+
 class Written(Body):
     """What both endpoints take; what is not given is the server's default."""
 
@@ -63,6 +71,7 @@ class Written(Body):
     timings_per_token: bool = False
     return_tokens_as_token_ids: bool = False
     prompt_logprobs: int | None = None
+    resume: Resume | None = None
 
     @property
     def length(self) -> int | None:

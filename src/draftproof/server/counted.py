@@ -18,7 +18,7 @@ def usage(requests: Sequence[Request], silent: bool = False) -> dict[str, Any]:
     """
     prompts = [request for request in requests if request.index == 0]
     read = sum(each.read for each in prompts)
-    wrote = 0 if silent else sum(request.stats.tokens for request in requests)
+    wrote = 0 if silent else sum(each.resumed + each.stats.tokens for each in requests)
     accepted = sum(request.stats.accepted for request in requests)
     drafted = sum(request.stats.drafted for request in requests)
     starved = any(each.starved and each.finish_reason == "length" for each in requests)
@@ -94,7 +94,8 @@ def details(request: Request, drafter: str) -> dict[str, Any]:
     tokens = []
     for at, (right, depth) in enumerate(zip(drafted, list(depths)[1:], strict=True)):
         source = (names[at] if at < len(names) else "") or drafter
-        tokens.append({"source": source if right else "target", "depth": depth})
+        own = "target" if at >= request.resumed else "resumed"
+        tokens.append({"source": source if right else own, "depth": depth})
     return {
         "tokens": tokens,
         "steps": [{"nodes": nodes, "accepted": right} for nodes, right in request.stats.by_step],

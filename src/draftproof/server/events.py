@@ -22,8 +22,9 @@ class Choice:
         self.index, self.wanted, self.chunks = index, wanted, chunks
         self.request, self.head = job.requests[index], job.head(index)
         self.echo, self.done = echoed(wanted, job, index), False  # what it begins with
-        self._progress = Progress(self.request, wanted.pieces.tokenizer, wanted.by_token)
-        self._offset = 0  # characters of the tokens before
+        tokenizer, exact = wanted.pieces.tokenizer, bool(wanted.fingerprint)
+        self._progress = Progress(self.request, tokenizer, wanted.by_token, exact)
+        self._offset = wanted.begin(self.request)  # characters of the tokens before
 
     def opening(self) -> Iterator[bytes]:
         """What is sent before anything is written."""
@@ -57,7 +58,8 @@ class Choice:
             text,
             logprobs=logprobs,
             reason=request.finish_reason if last else None,
-            choice=wanted.choice(request, self.head) if last else None,
+            choice=(wanted.choice(request, self.head) if last else {})
+            | wanted.resume(request, fresh, self.head),
             usage=usage,
             more=more,
         )

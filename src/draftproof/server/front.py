@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from draftproof import fingerprints
 from draftproof.intake import is_conversation
 from draftproof.llm import LLM
 from draftproof.request import Request
@@ -50,8 +51,15 @@ class Front:
         self._llm: LLM | None = None
         self._done = done
         self._jobs: dict[int, Job] = {}  # by the keys of their requests
+        self.fingerprint = ""  # of the model, as soon as it is loaded
+
+        def opened() -> LLM:
+            llm = open()
+            self.fingerprint = fingerprints.of(llm.runner, llm.tokenizer)
+            return llm
+
         self._writer = Writer(
-            open,
+            opened,
             asyncio.get_running_loop(),
             loaded=self._loaded,
             moved=self._moved,
@@ -183,7 +191,7 @@ class Front:
         job = self._jobs.get(request.key)
         if job is None:  # told already that it has ended
             return
-        since, before = job.told.get(request.key, (None, 0))
+        since, before = job.told.get(request.key, (None, request.resumed))
         count = len(request.tokens) - len(request.prompt)
         if count > before:
             self.metrics.wrote(since, now, request.stats.began, count - before)

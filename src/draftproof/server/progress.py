@@ -18,22 +18,37 @@ class Fresh(NamedTuple):
 
 
 class Progress:
-    """Of one text. by_token: every token comes by itself, with the text that it completes."""
+    """Of one text.
 
-    def __init__(self, request: Request, tokenizer: Any, by_token: bool) -> None:
-        self.request, self._sent = request, 0
+    by_token: every token comes by itself, with the text that it completes. exact: text is never
+    that of a token that comes later, as it may be while another thread writes.
+    """
+
+    def __init__(
+        self, request: Request, tokenizer: Any, by_token: bool, exact: bool = False
+    ) -> None:
+        self.request, self._sent = request, request.resumed
         self._singly: TextStream | None = None
-        self.by_token = by_token
-        if by_token and tokenizer is not None:
+        self.by_token, self._exact = by_token, exact
+        if (by_token or exact) and tokenizer is not None:
             # The request's own stream tells only what all its tokens together make.
             stops = request.params.stop or ()
             self._singly = TextStream(tokenizer, request.prompt, tuple(stops))
+            for at in range(request.resumed):  # they were sent elsewhere
+                self._text(at)
+            if request.resumed and request.finished:
+                self._rest()
 
     def take(self, ended: bool) -> Iterator[Fresh]:
         """What is new; the last piece of all where it has `ended`, which may be empty."""
         request = self.request
         begin, end = self._sent, len(request.tokens) - len(request.prompt)
         self._sent = end
+        if self._exact and not self.by_token:
+            text = "".join(map(self._text, range(begin, end))) + (self._rest() if ended else "")
+            if text or end > begin or ended:
+                yield Fresh(text, begin, end)
+            return
         if not self.by_token:
             text = request.text.take() if isinstance(request.text, TextStream) else ""
             if text or end > begin or ended:

@@ -42,11 +42,17 @@ def _made(
 ) -> SamplingParams:
     """given: what the body's own fields replace; over: what replaces these."""
     own = {name: value for name in NAMES if (value := getattr(body, name)) is not None}
-    bias = own.pop("logit_bias", None)
+    bias, resume = own.pop("logit_bias", None), own.pop("resume", None)
     given = {**given, **own, **over}
     _check(body, limits)
     if bias is not None:
         given["logit_bias"] = _biases(bias)
+    if resume is not None:
+        given["resume"] = resume.token_ids
+        if resume.seed is not None:
+            given["seed"] = resume.seed
+        if body.seed not in (None, given.get("seed")):
+            raise bad(f"seed is {body.seed}, and that of resume {resume.seed}: drop one", "seed")
     drafting = body.speculative
     if isinstance(drafting, MaxNodes):
         given["max_draft_nodes"] = drafting.max_nodes

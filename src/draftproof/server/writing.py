@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as Call
 from starlette.responses import Response
 
+from draftproof import fingerprints
 from draftproof.request import Request
 from draftproof.server import answers, sampled
 from draftproof.server.answers import Wanted
@@ -21,6 +22,7 @@ from draftproof.server.prompts import conversation, echo, prompts_of
 from draftproof.server.refusals import Refused, bad, unknown_model
 from draftproof.server.stream import Stream, finished
 
+RESUME = "x-draftproof-resume"  # the header by which chunks tell what resumption needs
 GONE = 499  # whom nobody reads: the client left
 
 
@@ -85,8 +87,11 @@ async def answer(
 ) -> Response:
     """Let the texts of a call be written, and answer as its client wants it."""
     about = call.scope["draftproof"]
+    told = call.headers.get(RESUME, "") == "1"
     salt = front.salt(about["key"], body.cache_salt)
     start = await front.start(getattr(body, "decoder_prompt", None))
+    fingerprint = f"{front.fingerprint}-{fingerprints.of_call([*prompts, start or []], params)}"
+    check_resume(body, fingerprint, len(prompts))
     asked: dict[str, Any] = {"asked": body.length, "rule": body.rule, "salt": salt, "start": start}
     requests = front.requests(prompts, params, **asked)
     wanted = Wanted(
@@ -98,6 +103,7 @@ async def answer(
         echoes=echoes,
         silent=body.max_tokens == 0,
         by_token=front.settings.chunk == "token",
+        fingerprint=fingerprint if body.speculative_details or told else "",
     )
     job = front.begin(requests, chat, {"id": about["id"], "path": call.url.path})
     about["logged"] = True  # when it ends, with what it took
@@ -108,6 +114,28 @@ async def answer(
         return Response(status_code=GONE)
     failed(requests)
     return Response(msgspec.json.encode(answers.whole(job, wanted)), media_type="application/json")
+
+
+def check_resume(body: Written, fingerprint: str, prompts: int) -> None:
+    """Raises `Refused` where what is given was not written for this call, on such a model."""
+    if body.resume is None:
+        return
+    if prompts > 1:
+        raise bad(f"resume is of one prompt, and there are {prompts}: send each alone", "resume")
+    given = body.resume.fingerprint
+    if given is None or given == fingerprint:
+        return
+    if given.partition("-")[0] != fingerprint.partition("-")[0]:
+        raise bad(
+            "resume cannot go on here: the text was begun with other weights, another precision, "
+            f"other kernels or another tokenizer ({given[:80]!r}, and here it is {fingerprint!r})",
+            "resume",
+        )
+    raise bad(
+        "resume cannot go on: the text was begun with another prompt or other parameters, and "
+        "what follows would be another text: send the same body",
+        "resume",
+    )
 
 
 def failed(requests: Sequence[Request]) -> None:

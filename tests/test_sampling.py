@@ -206,6 +206,7 @@ REFUSED = {
     "logprobs": [-1, 21, 1.0, True],
     "prompt_logprobs": [-1, 21, 1.0, True],
     "n": [0, -1, 1.0, True],
+    "grammar": ["a+", {"type": "object"}, True],
 }
 
 

@@ -13,6 +13,7 @@ from itertools import compress
 from numbers import Integral
 from typing import Any
 
+from draftproof.grammars.store import Grammars
 from draftproof.request import Request
 from draftproof.runners.base import EncoderInput
 from draftproof.sampling import SamplingParams
@@ -37,6 +38,7 @@ class Intake:
         self.tokenizer, self.vocabulary = tokenizer, vocabulary
         self.readable = vocabulary  # ids that a prompt may hold
         self.max_length, self.end_ids = max_length, end_ids
+        self.grammars = Grammars(tokenizer, vocabulary, end_ids)
         self._keys = itertools.count()  # its next() is atomic
 
     def requests(
@@ -71,7 +73,7 @@ class Intake:
         self.check("stop_token_ids", params.stop_token_ids, self.vocabulary)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         keys = [next(self._keys) for _ in range(params.n)]
-        return [
+        made = [
             Request(
                 key,
                 ids,
@@ -88,6 +90,9 @@ class Intake:
             )
             for index, key in enumerate(keys)
         ]
+        if params.grammar is not None:
+            self.grammars.guide(made, params.grammar)
+        return made
 
     def ids(self, prompt: Any) -> list[int]:
         """Token ids of a prompt, which the model has and which leave room for one more."""

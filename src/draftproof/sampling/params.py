@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from draftproof.foreign_names import explaining
 from draftproof.sampling.defaults import ignored_of, options_of
+from draftproof.sampling.grammars import Grammar
 
 
 @explaining
@@ -25,8 +26,9 @@ class SamplingParams:
     `top_k` 0 or -1 is off. `max_tokens` None writes until the context is full. `stop` becomes a
     tuple of strings; None is none. `speculate` False writes plainly, a method's name lets only that
     one draft; `max_draft_nodes` bounds the tokens drafted in a step. `prompt_logprobs` reports the
-    best k of every token of the prompt too. Raises `ValueError` when a value is out of range or of
-    the wrong kind.
+    best k of every token of the prompt too. `grammar`, as `Grammar.json(schema)`, binds the output:
+    what it forbids is out behind penalties and bans, before temperature. Raises `ValueError` when a
+    value is out of range or of the wrong kind.
     """
 
     temperature: float = 0.0
@@ -49,6 +51,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     speculate: bool | str = True
     max_draft_nodes: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         clean: dict[str, Any] = {}
@@ -111,8 +114,10 @@ class SamplingParams:
 
     @functools.cached_property
     def adjusts(self) -> bool:
-        """Whether `adjust` can change a row: only then does a node's history matter."""
-        return bool(self.penalises or self.logit_bias or self.bad_token_ids or self.min_tokens)
+        """Whether a row can be changed by its history: only then does a node's matter."""
+        return bool(self.penalises or self.logit_bias or self.bad_token_ids or self.min_tokens) or (
+            self.grammar is not None
+        )
 
     @functools.cached_property
     def penalises(self) -> bool:
@@ -129,6 +134,7 @@ _LARGE = 1e30  # of what is added to or multiplied with logits, which stay finit
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("ignore_eos", bool, "True or False"),
     ("speculate", bool | str, "True, False or a method's name"),
+    ("grammar", Grammar | None, "a dp.Grammar, as dp.Grammar.json(schema)"),
 )
 _RANGES: dict[str, tuple[type, float, float, str]] = {
     "temperature": (float, 0, _HUGE, "finite and >= 0"),

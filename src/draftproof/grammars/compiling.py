@@ -73,10 +73,10 @@ class Compiler:
             return made[0]
         if not failed:
             raise ValueError(
-                f"grammar {grammar!r} takes more than {SECONDS:g} s to compile: make it simpler"
+                f"{grammar!r} takes more than {SECONDS:g} s to compile: make it simpler"
             )
         said = " ".join(str(failed[0]).partition("<backtrace>")[0].split())[:300]
-        raise ValueError(f"grammar {grammar!r} cannot be followed: {said}")
+        raise ValueError(f"{grammar!r} cannot be followed: {said}")
 
     def _started(self, call: Callable[[], None]) -> threading.Thread:
         """A thread with a large stack: where rules nest, a small one would end the process."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from draftproof.intake import is_conversation
 from draftproof.llm import LLM
 from draftproof.request import Request
-from draftproof.sampling import SamplingParams
+from draftproof.sampling import Grammar, SamplingParams
 from draftproof.sampling.defaults import options_of
 from draftproof.server.admission import Admission
 from draftproof.server.job import Job
@@ -90,6 +90,14 @@ class Front:
             return await beside(size, lambda: self.llm.intake.ids(prompt))
         except ValueError as error:
             raise bad(str(error), "prompt") from error
+
+    async def compile(self, grammar: Grammar | None, field: str | None) -> None:
+        """Now and on a thread, so that nobody waits for it later. Raises `Refused`."""
+        if grammar is not None:
+            try:
+                await asyncio.to_thread(self.llm.intake.grammars.compile, grammar)
+            except ValueError as error:
+                raise bad(f"{field}: {error}", field) from error
 
     def requests(
         self,

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from draftproof.intake import integers
 from draftproof.request import Request
-from draftproof.server import answers, sampled
+from draftproof.server import answers, grammars, sampled
 from draftproof.server.answers import Wanted
 from draftproof.server.bodies import Body, ChatBody, TextBody, Written, read
 from draftproof.server.events import Events
@@ -119,6 +119,7 @@ async def answer(
     """Let the texts of a call be written, and answer as its client wants it."""
     about = call.scope["draftproof"]
     salt = front.salt(about["key"], body.cache_salt)
+    await front.compile(params.grammar, grammars.field(body))
     requests = front.requests(prompts, params, asked=body.length, rule=body.rule, salt=salt)
     wanted = Wanted(
         body=body,

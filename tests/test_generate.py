@@ -133,7 +133,7 @@ def test_a_draft_with_any_tokenizer(run: Any, monkeypatch: pytest.MonkeyPatch) -
     plain = run(*common)
     assert run(*common, "--draft", "D", "--any-tokenizer", "--num-draft-tokens", "3") == plain
     assert run(*common, "--draft", "D", "--any-tokenizer", "--method", "ngram") == plain
-    assert [source.name for source in seen[1].sources] == ["ngram", "suffix", "foreign"]
+    assert [source.name for source in seen[1].sources] == ["ngram", "suffix", "foreign", "forced"]
     refused = run(*common, "--any-tokenizer")
     assert refused.code == 2 and "add --draft MODEL" in refused.err
     refused = run(*common, "--method", "foreign", "--draft", "D")

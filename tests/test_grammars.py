@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 
 import draftproof as dp
-from drafters import NATIVE
+from drafters import NATIVE, Eager
+from draftproof.proposers.forced import Forced
 from draftproof.tree import TokenTree
 
 pytestmark = NATIVE  # the bundled model on torch is slow
@@ -53,6 +54,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 METHODS: dict[str, Callable[[], Any]] = {
     "auto": lambda: "auto",
+    "forced": Forced,
     "ngram": lambda: "ngram",
     "suffix": lambda: "suffix",
     "lookahead": lambda: "lookahead",
@@ -189,3 +191,22 @@ def test_an_end_token_is_allowed_where_the_grammar_may_end() -> None:
     for one in stopped:
         assert one.token_ids[-1] in ends and len(one.text) >= 2
         assert not ends & {*one.token_ids[:-1]}
+
+
+def test_what_a_grammar_forces_is_a_source_for_texts_that_follow_one() -> None:
+    params = dp.SamplingParams(grammar=dp.Grammar.json(SCHEMA), max_tokens=60)
+    with dp.LLM(plain(), speculate=Eager("ngram")) as llm:
+        bound, free = llm.generate(PROMPTS[:1] * 2, [params, dp.SamplingParams(max_tokens=60)])
+    forced = bound.stats.decisions.sources["forced"]
+    assert forced.accepted > 2 and forced.accepted > 0.8 * forced.used
+    assert "forced" not in free.stats.decisions.sources
+    assert bound.token_ids == plain().generate(PROMPTS[0], params)[0].token_ids
+
+
+@pytest.mark.parametrize("rule", ["rejection", dp.Typical()])
+def test_where_a_seed_settles_the_tree_the_others_draft_as_ever(rule: Any) -> None:
+    """Under these rules a choice by what is offered would change the text."""
+    params = dp.SamplingParams(grammar=dp.Grammar.json(SCHEMA), temperature=0.8, seed=2)
+    with dp.LLM(plain(), speculate=dp.Auto("ngram"), rule=rule) as llm:
+        (done,) = llm.generate(PROMPTS[0], params)
+    assert "forced" not in done.stats.decisions.sources

@@ -9,11 +9,15 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 
 import draftproof as dp
+from draftproof.drafting.lawful import lawful
 from draftproof.grammars import compiling
 from draftproof.grammars.guide import Guide
+from draftproof.sampling import NoCandidate
 from draftproof.sampling import grammars as specified
+from draftproof.tree import TokenTree
 from laws import small
 
 PLAIN = dp.SamplingParams(max_tokens=8)
@@ -222,3 +226,40 @@ def test_sizes_are_told() -> None:
     assert dp.Grammar.json(True).source == "true"
     assert json.loads(dp.Grammar.any_json().source) == {"type": "object"}
     assert repr(dp.Grammar.regex("b" * 99)).endswith("...')")
+
+
+@pytest.mark.parametrize("speculate", [None, "ngram", "auto", "lookahead"])
+def test_a_grammar_that_grows_too_large_ends_that_request_alone(speculate: str | None) -> None:
+    """Found out in the middle of a text, by the target or by a draft."""
+    wide = dp.Grammar.lark("start: " + " | ".join(f'"a" "{i}b" "c"' for i in range(6000)))
+    every = [dp.SamplingParams(max_tokens=12), dp.SamplingParams(max_tokens=12, grammar=wide)]
+    with dp.LLM(llm(), speculate=speculate) as other:
+        free, bound = other.generate(["a = a a a a a a a", "a = a a a a a a a"], every)
+        other.engine.check()
+    assert free.error is None and len(free.token_ids) == 12
+    assert bound.finish_reason == "error"
+    assert bound.error is not None and "the grammar cannot be followed" in bound.error
+
+
+def test_a_choice_may_be_long() -> None:
+    texts = [f"value {i} of {i % 7}" for i in range(5000)]
+    done = bound(dp.Grammar.choice(texts), temperature=1.0, seed=1)
+    assert done.text in texts and done.finish_reason == "stop"
+
+
+def test_drafts_of_a_grammar_that_can_no_longer_be_followed() -> None:
+    class Failed(Guide):
+        def _check(self) -> None:
+            raise NoCandidate("no token can be picked: the grammar cannot be followed, too large")
+
+    (request,) = llm().prepare("x = ", PLAIN)
+    matcher = llm().intake.grammars.compile(dp.Grammar.regex("[ab]+"))
+    request.follow_grammar(Failed(matcher, (), ()))
+    tree = TokenTree([request.tokens[-1], 5, 6], [-1, 0, 0])
+    assert len(lawful(request, tree)) == 1
+    request.follow_grammar(Guide(matcher, (), ()))
+    (a,) = ids("a")
+    tree = TokenTree([request.tokens[-1], a, 6, a, a, a], [-1, 0, 0, 1, 2, 3])
+    assert lawful(request, tree).tokens == [request.tokens[-1], a, a, a]
+    drawn = TokenTree([request.tokens[-1], 6], [-1, 0], laws=torch.ones(2, 9))
+    assert lawful(request, drawn) is drawn

@@ -11,7 +11,7 @@ def lawful(request: Writing, tree: TokenTree) -> TokenTree:
     """The tree without nodes that the request's grammar forbids, and what hangs from them.
 
     One with laws stays whole: there it would bias the output to drop a token for what it is. Such
-    a draft is drawn from what the grammar allows anyway. Nothing is drafted where the grammar can no
+    a draft is drawn from what the grammar allows anyway. Nothing is left where the grammar can no
     longer be followed: that ends the request when the target picks.
     """
     guide = request.history.guide

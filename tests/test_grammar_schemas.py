@@ -42,7 +42,7 @@ SCHEMAS: dict[str, Any] = {
     "boolean": {"type": "boolean"},
     "integer": {"type": "integer", "minimum": 10, "maximum": 99},
     "exclusive": {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 4},
-    "number": {"type": "number", "minimum": 0, "maximum": 1},
+    "number": {"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 9},
     "multiple": {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 500},
     "text": TEXT,
     "length": {"type": "string", "minLength": 3, "maxLength": 5},

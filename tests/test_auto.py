@@ -216,7 +216,7 @@ def test_it_is_the_default() -> None:
     with dp.LLM("bundled") as llm:
         auto = llm.engine.proposer
         assert isinstance(auto, dp.Auto)
-        assert [source.name for source in auto.sources] == ["ngram", "suffix"]
+        assert [source.name for source in auto.sources] == ["ngram", "suffix", "forced"]
     with pytest.raises(ValueError, match="objective 'speed' is unknown: use throughput or latency"):
         dp.Auto(objective="speed")
     with pytest.raises(ValueError, match="itl_target is 0 ms: give more than 0"):

@@ -133,7 +133,7 @@ def test_a_draft_with_any_tokenizer(run: Any, monkeypatch: pytest.MonkeyPatch) -
     plain = run(*common)
     assert run(*common, "--draft", "D", "--any-tokenizer", "--num-draft-tokens", "3") == plain
     assert run(*common, "--draft", "D", "--any-tokenizer", "--method", "ngram") == plain
-    assert [source.name for source in seen[1].sources] == ["ngram", "suffix", "foreign"]
+    assert [source.name for source in seen[1].sources] == ["ngram", "suffix", "foreign", "forced"]
     refused = run(*common, "--any-tokenizer")
     assert refused.code == 2 and "add --draft MODEL" in refused.err
     refused = run(*common, "--method", "foreign", "--draft", "D")
@@ -176,3 +176,16 @@ def test_lossy_acceptance_is_always_told(run: Any) -> None:
     assert "warning: the typical rule is lossy" in run(*drawn, "typical").err
     assert "lossy" not in run(*drawn, "coupled").err
     assert "lossy" not in run(*words, "0", "--rule", "typical").err  # greedy stays greedy
+
+
+def test_answers_bound_to_a_grammar(run: Any, tmp_path: Path) -> None:
+    schema = {"type": "array", "items": {"enum": [1, 22]}, "minItems": 2, "maxItems": 3}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    for words, fits in (
+        (["--json-schema", str(tmp_path / "schema.json")], lambda text: {*json.loads(text)}),
+        (["--regex", "[xy]{3}"], lambda text: len(text) == 3 and {*text} <= {*"xy"}),
+        (["--choice", "yes", "--choice", "no"], lambda text: text in ("yes", "no")),
+    ):
+        code, out, err = run("generate", "bundled", "x = ", *words, "--temperature", "1")
+        assert (code, err) == (0, "")
+        assert fits(out.removesuffix("\n"))

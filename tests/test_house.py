@@ -22,7 +22,7 @@ from sources import MODULES, REPOSITORY, SOURCE, matches
 RUN = "runners.base runners.costs"
 STEP = "scheduler drafts scoring turns"
 KEPT = "runners.kept runners.measuring"
-OFFER = "drafting.base drafting.adopting"
+OFFER = "drafting.base drafting.adopting drafting.lawful"
 SAMPLED = "counts text sampling sampling.*"
 WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_core"
 TABLE = f"""
@@ -99,7 +99,9 @@ text                    <- allocator detokenizer hub gguf.*
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors
-intake                  <- request resuming sampling text verify writing runners.base
+intake                  <- request resuming sampling text verify writing runners.base grammars.store
+grammars.store          <- grammars.* request sampling.grammars | llguidance
+grammars grammars.*     <- sampling sampling.grammars | llguidance torch numpy
 places                  <- bundled gguf.reader hub
 analysis                <- tree
 shapes                  <- analysis | numpy

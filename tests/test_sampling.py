@@ -207,6 +207,7 @@ REFUSED = {
     "prompt_logprobs": [-1, 21, 1.0, True],
     "n": [0, -1, 1.0, True],
     "resume": [5, "text", [1.0], ["a"], [[1], [2]]],
+    "grammar": ["a+", {"type": "object"}, True],
 }
 
 

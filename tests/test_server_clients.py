@@ -133,11 +133,9 @@ def test_errors(
 
 def test_what_is_not_there_yet(client: openai.OpenAI) -> None:
     """Each as the package sends it; the error names the parameter."""
-    schema = {"name": "a", "schema": {"type": "object"}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     for name, value in {
         "tools": [tool],
-        "response_format": {"type": "json_schema", "json_schema": schema},
         "prediction": {"type": "content", "content": "a"},
     }.items():
         asked: Any = {"model": NAME, "messages": MESSAGES, name: value}

@@ -23,7 +23,7 @@ if _TYPE_CHECKING:
     from draftproof.proposers.staged import Staged
     from draftproof.proposers.suffix import SuffixAutomaton
     from draftproof.request import Completion
-    from draftproof.sampling import SamplingParams
+    from draftproof.sampling import Grammar, SamplingParams
     from draftproof.tuning.run import tune
     from draftproof.verify import Typical
 else:
@@ -33,6 +33,7 @@ else:
         "DraftModel": "proposers.draft",
         "EarlyExit": "proposers.early_exit",
         "ForeignDraft": "proposers.foreign",
+        "Grammar": "sampling",
         "Heads": "heads.module",
         "Hybrid": "proposers.hybrid",
         "LLM": "llm",
@@ -70,6 +71,7 @@ __all__ = [
     "DraftModel",
     "EarlyExit",
     "ForeignDraft",
+    "Grammar",
     "Heads",
     "Hybrid",
     "LLM",

@@ -15,6 +15,7 @@ from torch import Tensor
 from draftproof.counts import AGAIN, FAILED, LAST, OFF
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Proposer, alone
+from draftproof.drafting.lawful import lawful
 from draftproof.request import Request
 from draftproof.rules import argmax_of
 from draftproof.runners.base import Output
@@ -209,6 +210,8 @@ class Drafts:
 
 def _bounded(request: Request, tree: TokenTree) -> TokenTree:
     """What of a tree may run: the bonus token needs a place too, and a request may want less."""
+    if request.history.guide is not None:
+        tree = lawful(request, tree)
     tree, most = tree.truncate(request.room - 1), request.params.max_draft_nodes
     return tree if most is None else tree.bounded(most, alone(request))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -47,8 +47,13 @@ def of_call(prompts: Sequence[Sequence[int]], params: SamplingParams) -> str:
     named = {field.name: getattr(params, field.name) for field in fields(params)}
     for name in ("seed", "resume", "speculate", "max_draft_nodes"):
         del named[name]
-    asked = json.dumps([[list(ids) for ids in prompts], named], sort_keys=True, default=dict)
+    asked = json.dumps([[list(ids) for ids in prompts], named], sort_keys=True, default=_plain)
     return hashlib.sha256(asked.encode()).hexdigest()[:LETTERS]
+
+
+def _plain(value: Any) -> Any:
+    """A mapping, or what else JSON does not know, by its text."""
+    return dict(value) if isinstance(value, Mapping) else repr(value)
 
 
 def _read(tokenizer: Any) -> str:

@@ -80,8 +80,8 @@ SAMPLING = {
     "eos_token_id": "use stop_token_ids=; those of the model end every output anyway",
     "forced_eos_token_id": "use max_tokens=: an output that is cut has no end token",
     "generation_config": "use dp.SamplingParams.from_model(llm)",
-    "grammar": "outputs cannot be bound to a grammar here: drop it",
-    "guided_decoding": "outputs cannot be bound to a grammar here: drop it",
+    "guided_decoding": "use grammar=dp.Grammar.json(schema), .regex, .choice or .lark",
+    "json_schema": "use grammar=dp.Grammar.json(schema)",
     "include_stop_str_in_output": "the text always ends before a stop string: drop it",
     "length_penalty": NO_BEAMS,
     "logits_processor": "use it in transformers, with custom_generate=dp.custom_generate(...)",
@@ -97,14 +97,14 @@ SAMPLING = {
     "num_return_sequences": "use n=",
     "pad_token_id": "outputs are lists without padding: drop it",
     "repeat_penalty": "use repetition_penalty=",
-    "response_format": "outputs cannot be bound to a format here: drop it",
+    "response_format": "use grammar=dp.Grammar.json(schema) or .any_json()",
     "skip_special_tokens": "the text is always without special tokens; all are in token_ids",
     "stop_sequences": "use stop=",
     "stop_strings": "use stop=",
     "stream": "use llm.stream(prompt)",
     "streamer": "use llm.stream(prompt)",
     "suppress_tokens": "use bad_token_ids=",
-    "structured_outputs": "outputs cannot be bound to a grammar here: drop it",
+    "structured_outputs": "use grammar=dp.Grammar.json(schema), .regex, .choice or .lark",
     "temp": "use temperature=",
     "tfs_z": "use top_p= or min_p=",
     "typical_p": "use top_p= or min_p=, or custom_generate in transformers",
@@ -114,7 +114,7 @@ SAMPLING = {
 _OURS = (
     "temperature top_k top_p min_p repetition_penalty presence_penalty frequency_penalty "
     "logit_bias bad_token_ids min_tokens max_tokens stop stop_token_ids ignore_eos seed logprobs n "
-    "prompt_logprobs speculate max_draft_nodes"
+    "prompt_logprobs speculate max_draft_nodes grammar"
 )
 CALLS = {  # of `LLM.generate` and its like
     **{n: f"give dp.SamplingParams({n}=...) as the second argument" for n in _OURS.split()},

@@ -13,6 +13,7 @@ from itertools import compress
 from numbers import Integral
 from typing import Any
 
+from draftproof.grammars.store import Grammars
 from draftproof.request import Request
 from draftproof.resuming import go_on
 from draftproof.runners.base import EncoderInput
@@ -38,6 +39,7 @@ class Intake:
         self.tokenizer, self.vocabulary = tokenizer, vocabulary
         self.readable = vocabulary  # ids that a prompt may hold
         self.max_length, self.end_ids = max_length, end_ids
+        self.grammars = Grammars(tokenizer, vocabulary, end_ids)
         self._keys = itertools.count()  # its next() is atomic
 
     def requests(
@@ -93,6 +95,8 @@ class Intake:
             )
             for index, key in enumerate(keys)
         ]
+        if params.grammar is not None:
+            self.grammars.guide(requests, params.grammar)
         if params.resume is not None:
             go_on(requests, self.vocabulary)
         return requests

@@ -13,6 +13,7 @@ from draftproof.heads.files import exit_of
 from draftproof.proposers.auto import Auto
 from draftproof.proposers.draft import DraftModel
 from draftproof.proposers.early_exit import EarlyExit
+from draftproof.proposers.forced import Forced
 from draftproof.proposers.foreign import ForeignDraft
 from draftproof.proposers.hybrid import Hybrid
 from draftproof.proposers.lookahead import Lookahead
@@ -72,7 +73,7 @@ def _auto(
     looked = {"num_draft_tokens": LOOK_UP, **given}
     parts = [*(_made(name, {}, looked) for name in LOOK_UPS)]
     parts += [_made(name, sources, given) for name in _of_sources(sources).values()]
-    return Auto(*[part for part in parts if part is not None])
+    return Auto(*[part for part in parts if part is not None], Forced())
 
 
 @dataclass(frozen=True)
@@ -243,8 +244,10 @@ def resolve(speculate: Any) -> Proposer | None:
             f"dp.DraftModel(model), not {type(speculate).__name__}"
         )
     if isinstance(speculate, Hybrid | Auto):
-        parts = map(resolve, speculate.given)
-        speculate.merge([part for part in parts if part is not None])
+        parts = [part for part in map(resolve, speculate.given) if part is not None]
+        if isinstance(speculate, Auto) and not any(isinstance(part, Forced) for part in parts):
+            parts.append(Forced())  # idle for whatever follows no grammar
+        speculate.merge(parts)
     proposer: Proposer = speculate
     return proposer
 

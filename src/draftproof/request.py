@@ -131,6 +131,16 @@ class Request(Writing):
     def finished(self) -> bool:
         return self.finish_reason is not None
 
+    def follow_grammar(self, guide: sampling.Guide) -> None:
+        """Bind what is written to a grammar; where that is complete the text ends."""
+        self.history.guide = guide
+        before = self.ends
+
+        def ends() -> bool:
+            return guide.complete(self.output) or (before is not None and before())
+
+        self.ends = ends
+
     def resume(self, written: Sequence[int]) -> None:
         """Go on behind `written` as if it had been written here; before the first step only."""
         self.tokens += written

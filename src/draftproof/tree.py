@@ -10,7 +10,7 @@ It does not know positions, caches, models, or who accepts its nodes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -144,6 +144,19 @@ class TokenTree:
         kept = [0]
         for i in range(1, len(self)):
             if 0 <= self.tokens[i] < vocabulary and self.parents[i] in kept:
+                kept.append(i)
+        return self._part(kept, None)
+
+    def rooted(self, keep: Collection[int]) -> TokenTree:
+        """The tree of those nodes of `keep` whose parent is kept too; node 0 always is.
+
+        Takes the laws away where it cuts: what is dropped was dropped for what it is.
+        """
+        if len(keep) >= len(self):
+            return self
+        kept = [0]
+        for i in range(1, len(self)):
+            if i in keep and self.parents[i] in kept:
                 kept.append(i)
         return self._part(kept, None)
 

@@ -86,9 +86,7 @@ OPTIONS = {  # of other programs, and what to write here
         ("-ngl", "--n-gpu-layers", "--gpu-layers"), "write --device cuda, for the whole model"
     ),
     **dict.fromkeys(("-hf", "--hf-repo"), "it is MODEL: draftproof generate owner/name:Q4_K_M"),
-    **dict.fromkeys(
-        ("--grammar", "--json-schema"), "outputs cannot be bound to a grammar: drop it"
-    ),
+    "--grammar": "write --json-schema FILE, --regex EXPRESSION or --choice TEXT",
     **dict.fromkeys(("-st", "-cnv", "--conversation"), "write draftproof chat MODEL"),
     "-sys": "write --system TEXT",
     "--tensor-parallel-size": "a model runs on one device: drop it",

@@ -119,6 +119,15 @@ StopTokenIds = Annotated[
 ]
 IgnoreEos = Annotated[bool, option(SAMPLING, "Write on behind an end of text.", "--ignore-eos")]
 Seed = Annotated[int | None, option(SAMPLING, "Of all that is drawn.")]
+JsonSchema = Annotated[
+    Path | None, option(SAMPLING, "The answer is JSON by this schema.", metavar="FILE")
+]
+Regex = Annotated[
+    str | None, option(SAMPLING, "The whole answer matches it.", metavar="EXPRESSION")
+]
+Choice = Annotated[
+    list[str] | None, option(SAMPLING, "The answer is one of these; repeatable.", metavar="TEXT")
+]
 Logprobs = Annotated[int | None, option(SAMPLING, "The best k per token, in --json.")]
 PromptLogprobs = Annotated[
     int | None, option(SAMPLING, "The best k per token of the prompt, in --json.")

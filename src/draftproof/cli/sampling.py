@@ -7,7 +7,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
-from draftproof import SamplingParams
+from draftproof import Grammar, SamplingParams
 from draftproof.cli import defaults
 
 
@@ -19,6 +19,8 @@ def named(given: Mapping[str, Any]) -> dict[str, Any]:
     sampling["max_tokens"] = defaults.longest(given["max_tokens"])
     for name in ("bad_token_ids", "stop", "stop_token_ids"):
         sampling[name] = tuple(given[name] or ())
+    if (grammar := _grammar(given)) is not None:
+        sampling["grammar"] = grammar
     return sampling
 
 
@@ -28,6 +30,27 @@ def of_clients(given: SimpleNamespace) -> dict[str, Any]:
     params = SamplingParams(**named(vars(given)))  # what is wrong is told before anything is loaded
     kept = own if given.model_defaults else own | {"temperature"}
     return {name: getattr(params, name) for name in kept & named(vars(given)).keys()}
+
+
+def _grammar(given: Mapping[str, Any]) -> Grammar | None:
+    """What the answer is bound to: a schema's file, an expression, or texts."""
+    asked = {name: given.get(name) for name in ("json_schema", "regex", "choice")}
+    found = {name: value for name, value in asked.items() if value not in (None, [])}
+    if not found:
+        return None
+    if len(found) > 1:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in found)
+        raise ValueError(f"an answer is bound to one thing, and not to {flags}: drop one")
+    if (file := found.get("json_schema")) is not None:
+        try:
+            return Grammar.json(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"cannot read the schema {file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the schema {file} is not UTF-8 text (byte {error.start})") from error
+    if (pattern := found.get("regex")) is not None:
+        return Grammar.regex(pattern)
+    return Grammar.choice(found["choice"])
 
 
 def _biases(pairs: Sequence[str]) -> dict[int, float] | None:

@@ -13,6 +13,7 @@ from draftproof.drafting import dear
 from draftproof.drafting.base import GoesOn, alone
 from draftproof.drafting.deepening import Deepening
 from draftproof.drafting.failing import check, give_up, too_large
+from draftproof.drafting.lawful import lawful
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
 from draftproof.drafting.sources import LARGEST, Source
@@ -109,6 +110,7 @@ class Asking:
             text = by_key[request.key]
             try:
                 check(tree, request, self.vocabulary)
+                tree = lawful(request, tree)
             except ValueError as error:
                 stop(request, error)
             if request.plain:  # it said so itself

@@ -62,6 +62,7 @@ class Drafter:
     drafting_cost = 0.0
     promise = 0.5
     trust = (1.0, 0.0, 0.0)
+    bound_only = False  # among others it is of use to texts alone that follow a grammar
     glanced = False  # one token (`useful` is 1) takes next to nothing, and it may be asked twice
     useful = sys.maxsize  # nodes of a tree that can pay in this step, said by who asks
 
@@ -78,10 +79,7 @@ class Drafter:
         return f"{type(self).__name__}({', '.join(f'{n}={_brief(x)}' for n, x in known.items())})"
 
     def __call__(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused: transformers calls whatever is given as `custom_generate`, if it can be called.
-
-        Without this it would be ignored there.
-        """
+        """Refused: transformers calls a `custom_generate` that it can call, ignoring any other."""
         raise TypeError(
             f"{type(self).__name__} drafts, and does not generate: wrap it, "
             f"custom_generate=dp.custom_generate(dp.{type(self).__name__}(...))"

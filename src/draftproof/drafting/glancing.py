@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from draftproof.drafting.account import LATELY
 from draftproof.drafting.calibration import conditional
+from draftproof.drafting.lawful import lawful
 from draftproof.drafting.offers import agreed
 from draftproof.drafting.price import SAFELY, Price
 from draftproof.drafting.settling import learn_guesses
@@ -63,7 +64,7 @@ class Glances:
                 continue
             try:
                 (tree,) = source.drafter.propose([request])
-                if len(tree.tokens) < 2:
+                if len((tree := lawful(request, tree)).tokens) < 2:
                     continue
                 tree.check(request.tokens[-1], self.vocabulary)
                 score = conditional(tree.parents, tree.scores, 1)

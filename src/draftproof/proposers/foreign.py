@@ -109,11 +109,11 @@ class ForeignDraft(Growing):
         if request.params.temperature > 0 and request.races:
             part = float(row.softmax(0)[: self.size].sum())
             row = row[: self.size]
-        elif request.history.process is not None:  # which knows the target's ids alone
+        elif request.history.ruled:  # which knows the target's ids alone
             row = row[: self.size]
         if not request.races:
             # Greedily and alone, which under this rule has to be said.
-            best = sampling.adjust(row, request.params, request.history, path)
+            best = sampling.allowed(row, request.params, request.history, path)
             row = row.masked_fill(best < best.max(), -torch.inf)
             part *= float(row.softmax(0).max())
         ids, shares, laws = request.rule.children(request, path, row, count, len(row))

@@ -12,16 +12,20 @@ from draftproof.sampling.chain import (
     race,
     survivors,
 )
-from draftproof.sampling.history import History, adjust
+from draftproof.sampling.grammars import Grammar
+from draftproof.sampling.history import Guide, History, adjust, allowed
 from draftproof.sampling.noise import Noise, mix
 from draftproof.sampling.params import SamplingParams
 
 __all__ = [
+    "Grammar",
+    "Guide",
     "History",
     "NoCandidate",
     "Noise",
     "SamplingParams",
     "adjust",
+    "allowed",
     "argmax",
     "argmaxes",
     "draw",

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from draftproof.sampling import compiled as fast
-from draftproof.sampling.history import History, adjust
+from draftproof.sampling.history import History, adjust, allowed
 from draftproof.sampling.noise import Noise
 from draftproof.sampling.params import SamplingParams
 
@@ -115,7 +115,7 @@ def _winners(
     get an exact score. Slack covers float32: of such a token l_i lies in [t - 23, 0] because
     log(E_i) > -23, and g_i in [0, 23], so its bound is off by less than 2e-6 (|t| + 64).
     """
-    V, whole = len(logits), params.top_k <= 0 and params.min_p == 0 and params.top_p == 1
+    V, whole = len(logits), _whole(params)
     can = whole and logits.device.type == "cpu" and params.temperature >= _TINY_TEMPERATURE
     if can and (made := noise.race(logits, params.temperature, position, k)):
         return list(zip(*made[:2], strict=True)), made[2]
@@ -164,10 +164,26 @@ def pick(
     Raises `NoCandidate`. (Daliri, Musco, Suresh 2024, "Coupling without communication and
     drafter-invariant speculative decoding".)
     """
-    row = adjust(logits, params, history, path)
+    row, guide = adjust(logits, params, history, path), history.guide
+    if guide is None:
+        return _picked(row, params, noise, position)
+    # The winner among all is the winner among the allowed, unless the others decide who races.
+    if params.temperature == 0 or _whole(params):
+        token = _picked(row, params, noise, position)
+        if guide.allows(history.output, path, token):
+            return token
+    return _picked(guide.masked(history.output, path, row), params, noise, position)
+
+
+def _picked(row: Tensor, params: SamplingParams, noise: Noise, position: int) -> int:
     if params.temperature == 0:
         return argmax(row)
     return _winners(row, params, noise, position, 1, mass=False)[0][0][0]
+
+
+def _whole(params: SamplingParams) -> bool:
+    """Whether nothing is cut off before the race."""
+    return params.top_k <= 0 and params.min_p == 0 and params.top_p == 1
 
 
 def argmaxes(logits: Tensor) -> list[int]:
@@ -209,7 +225,7 @@ def race(
     float32, they rank and never accept. Fewer than k if fewer survive. Raises `NoCandidate`.
     Without replacement from that law (Kool et al. 2019, "Stochastic beams and where to find them").
     """
-    row = adjust(logits, params, history, path)
+    row = allowed(logits, params, history, path)
     if params.temperature > 0:
         found, log_mass = _winners(row, params, noise, position, k, mass=True)
         return [i for i, _ in found], [math.exp(s - log_mass) for _, s in found]
@@ -225,7 +241,7 @@ def race(
 
 def law(logits: Tensor, params: SamplingParams, history: History, path: Sequence[int]) -> Tensor:
     """The distribution that `pick` follows, (V,) float64; one-hot at temperature 0."""
-    row = adjust(logits, params, history, path)
+    row = allowed(logits, params, history, path)
     p = torch.zeros(len(row), dtype=torch.float64, device=row.device)
     if params.temperature == 0:
         p[argmax(row)] = 1.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,18 +18,41 @@ from torch import Tensor
 from draftproof.sampling.params import SamplingParams
 
 
+class Guide(Protocol):
+    """A grammar that the output follows; asked about what comes behind `output` and `path`."""
+
+    def allows(self, output: Sequence[int], path: Sequence[int], token: int) -> bool: ...
+    def valid(self, output: Sequence[int], path: Sequence[int]) -> int:
+        """How many tokens of `path` may be written."""
+        ...
+
+    def masked(self, output: Sequence[int], path: Sequence[int], row: Tensor) -> Tensor:
+        """The row (V,) with -inf for what may not follow. Raises where that leaves nothing."""
+        ...
+
+    def complete(self, output: Sequence[int]) -> bool:
+        """Whether nothing can follow but an end."""
+        ...
+
+    def forced(self, output: Sequence[int]) -> list[int]:
+        """The tokens that follow in any case."""
+        ...
+
+
 class History:
     """What penalties look at: the ids of the prompt and the counts of the output's ids.
 
     `end_ids` (end-of-text and stop ids) are banned until `min_tokens` are out. `process`, if set,
     is a further rule: (ids, row (V,)) -> row (V,), a function of its arguments alone; ids (n,) is
-    the text that the row follows, and stays as it is for the length of the call only. Whatever is
-    asked for costs by what is new since it was asked for last, not by the length of the text.
+    the text that the row follows, and stays as it is for the length of the call only. `guide` is
+    the grammar that the output is bound to; it has its say behind all of these. Whatever is asked
+    for costs by what is new since it was asked for last, not by the length of the text.
     """
 
     def __init__(self, prompt: Sequence[int], end_ids: Sequence[int] = ()) -> None:
         self.end_ids = tuple(end_ids)
         self.process: Callable[[Tensor, Tensor], Tensor] | None = None
+        self.guide: Guide | None = None
         self._given: Sequence[int] = prompt
         self._output: list[int] = []
         self._prompt: Tensor | None = None  # its ids, once each
@@ -42,6 +66,15 @@ class History:
     def length(self) -> int:
         """Output tokens."""
         return len(self._output)
+
+    @property
+    def output(self) -> Sequence[int]:
+        return self._output
+
+    @property
+    def ruled(self) -> bool:
+        """Whether a rule from outside may leave nothing of a healthy row."""
+        return self.process is not None or self.guide is not None
 
     def append(self, tokens: Sequence[int]) -> None:
         """Commit `tokens` to the output."""
@@ -59,7 +92,7 @@ class History:
 
     def forget(self) -> None:
         """Let go of everything: no row will be asked about any more."""
-        self.process, self._prompt = None, None
+        self.process, self.guide, self._prompt = None, None, None
         self._text, self._ids, self._counts = Growing(), Growing(), Growing()
         self._distinct.clear()
         self._counted = 0
@@ -168,6 +201,14 @@ def adjust(logits: Tensor, params: SamplingParams, history: History, path: Seque
     if params.penalises or params.logit_bias or banned:
         row = _adjusted(logits, params, history, path, banned)
     return row if history.process is None else history.process(history.ids(path), row)
+
+
+def allowed(
+    logits: Tensor, params: SamplingParams, history: History, path: Sequence[int]
+) -> Tensor:
+    """The adjusted row (V,) without what the grammar forbids, where there is one."""
+    row, guide = adjust(logits, params, history, path), history.guide
+    return row if guide is None else guide.masked(history.output, path, row)
 
 
 def _adjusted(

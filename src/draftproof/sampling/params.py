@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from draftproof.foreign_names import explaining
 from draftproof.sampling.defaults import ignored_of, options_of
+from draftproof.sampling.grammars import Grammar
 
 
 @explaining
@@ -27,7 +28,9 @@ class SamplingParams:
     one draft; `max_draft_nodes` bounds the tokens drafted in a step. `prompt_logprobs` reports the
     best k of every token of the prompt too. `resume` has the tokens that a text was cut behind, of
     each of `n`, and what follows is what would have followed; it needs the `seed`, unless greedy.
-    Raises `ValueError` when a value is out of range or of the wrong kind.
+    `grammar`, as `Grammar.json(schema)`, binds the output: what it forbids is out behind penalties
+    and bans, before temperature. Raises `ValueError` when a value is out of range or of the wrong
+    kind.
     """
 
     temperature: float = 0.0
@@ -51,6 +54,7 @@ class SamplingParams:
     speculate: bool | str = True
     max_draft_nodes: int | None = None
     resume: Sequence[int] | Sequence[Sequence[int]] | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         clean: dict[str, Any] = {}
@@ -114,8 +118,10 @@ class SamplingParams:
 
     @functools.cached_property
     def adjusts(self) -> bool:
-        """Whether `adjust` can change a row: only then does a node's history matter."""
-        return bool(self.penalises or self.logit_bias or self.bad_token_ids or self.min_tokens)
+        """Whether a row can be changed by its history: only then does a node's matter."""
+        return bool(self.penalises or self.logit_bias or self.bad_token_ids or self.min_tokens) or (
+            self.grammar is not None
+        )
 
     @functools.cached_property
     def penalises(self) -> bool:
@@ -132,6 +138,7 @@ _LARGE = 1e30  # of what is added to or multiplied with logits, which stay finit
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("ignore_eos", bool, "True or False"),
     ("speculate", bool | str, "True, False or a method's name"),
+    ("grammar", Grammar | None, "a dp.Grammar, as dp.Grammar.json(schema)"),
 )
 _RANGES: dict[str, tuple[type, float, float, str]] = {
     "temperature": (float, 0, _HUGE, "finite and >= 0"),

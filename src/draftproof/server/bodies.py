@@ -72,6 +72,14 @@ class Written(Body):
     return_tokens_as_token_ids: bool = False
     prompt_logprobs: int | None = None
     resume: Resume | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | bool | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    json_schema: bool | dict[str, Any] | None = None
+    grammar: str | None = None
 
     @property
     def length(self) -> int | None:
@@ -144,7 +152,6 @@ IDLE: dict[str, tuple[Any, ...]] = {  # values that ask for nothing; null always
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "use_beam_search": (False,),
     "length_penalty": (1.0,),
@@ -168,14 +175,8 @@ INSTEAD = {  # what to write, or why there is nothing to write
     "tools": "tools are not supported yet: drop it",
     "functions": "tools are not supported yet: drop it",
     "tool_choice": "tools are not supported yet: drop it",
-    "response_format": "outputs cannot be bound to a schema yet: drop it",
-    **dict.fromkeys(
-        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
-        "outputs cannot be bound to a grammar yet: drop it",
-    ),
-    **dict.fromkeys(
-        ("grammar", "json_schema"), "outputs cannot be bound to a grammar yet: drop it"
-    ),
+    "guided_decoding_backend": "there is one: drop it",
+    "guided_whitespace_pattern": "white space is bounded by itself: drop it",
     "prediction": "predicted outputs are not supported yet: drop it",
     "suffix": "text between a prompt and a suffix cannot be written: drop it",
     "use_beam_search": "beam search is not supported: ask for several with n",
@@ -188,6 +189,8 @@ EITHER = {  # of several kinds
     "prompt": "text, token ids, or a list of either",
     "decoder_prompt": "text or token ids",
     "stop": "text or a list of texts",
+    "guided_json": "a schema, or its text",
+    "json_schema": "a schema",
     "speculative": 'false, a method\'s name or {"max_nodes": n}',
 }
 

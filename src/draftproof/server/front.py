@@ -16,13 +16,14 @@ from draftproof import fingerprints
 from draftproof.intake import is_conversation
 from draftproof.llm import LLM
 from draftproof.request import Request
-from draftproof.sampling import SamplingParams
+from draftproof.sampling import Grammar, SamplingParams
 from draftproof.sampling.defaults import options_of
 from draftproof.server.admission import Admission
 from draftproof.server.job import Job
 from draftproof.server.metrics import Metrics
 from draftproof.server.pieces import Pieces
 from draftproof.server.prompts import begun, check_room, encoded, prepared
+from draftproof.server.refusals import bad
 from draftproof.server.settings import DEAD, DRAINING, LOADING, READY, Settings
 from draftproof.server.writer import Moved, Writer
 
@@ -99,6 +100,14 @@ class Front:
     async def start(self, given: str | Sequence[int] | None) -> list[int] | None:
         """See `begun`. Raises `Refused`."""
         return await beside(len(given or ()), lambda: begun(self.llm, given))
+
+    async def compile(self, grammar: Grammar | None, field: str | None) -> None:
+        """Now and on a thread, so that nobody waits for it later. Raises `Refused`."""
+        if grammar is not None:
+            try:
+                await asyncio.to_thread(self.llm.intake.grammars.compile, grammar)
+            except ValueError as error:
+                raise bad(f"{field}: {error}", field) from error
 
     def requests(
         self,

@@ -7,11 +7,13 @@ from dataclasses import fields
 from typing import Any
 
 from draftproof.sampling import SamplingParams
+from draftproof.server import grammars
 from draftproof.server.bodies import ChatBody, MaxNodes, TextBody, Written
 from draftproof.server.refusals import bad, of_value
 from draftproof.server.settings import Limits
 
 NAMES = {each.name for each in fields(SamplingParams)} & Written.model_fields.keys()
+NAMES -= {"grammar"}  # of a body: llama.cpp's
 SHORT = 16  # tokens of a completion that nobody gave a length, as OpenAI's
 
 
@@ -53,6 +55,8 @@ def _made(
             given["seed"] = resume.seed
         if body.seed not in (None, given.get("seed")):
             raise bad(f"seed is {body.seed}, and that of resume {resume.seed}: drop one", "seed")
+    if (grammar := grammars.of_body(body)) is not None:
+        given["grammar"] = grammar
     drafting = body.speculative
     if isinstance(drafting, MaxNodes):
         given["max_draft_nodes"] = drafting.max_nodes

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from draftproof import fingerprints
 from draftproof.request import Request
-from draftproof.server import answers, sampled
+from draftproof.server import answers, grammars, sampled
 from draftproof.server.answers import Wanted
 from draftproof.server.bodies import Body, ChatBody, TextBody, Written, read
 from draftproof.server.events import Events
@@ -89,6 +89,7 @@ async def answer(
     about = call.scope["draftproof"]
     told = call.headers.get(RESUME, "") == "1"
     salt = front.salt(about["key"], body.cache_salt)
+    await front.compile(params.grammar, grammars.field(body))
     start = await front.start(getattr(body, "decoder_prompt", None))
     fingerprint = f"{front.fingerprint}-{fingerprints.of_call([*prompts, start or []], params)}"
     check_resume(body, fingerprint, len(prompts))

@@ -15,8 +15,9 @@ import draftproof as dp
 import tiny
 from draftproof import certify as certificates
 from draftproof import native
-from draftproof.certify import Certificate, identity, law, report
-from draftproof.certify.identity import OTHER_LOGITS, Bound, Outcome, Reference
+from draftproof.certify import Certificate, identity, law, plain, report
+from draftproof.certify.identity import OTHER_LOGITS, Outcome
+from draftproof.certify.plain import Bound, Reference
 from draftproof.request import Request
 from draftproof.sampling import History, SamplingParams, pick
 from planted import (
@@ -137,8 +138,8 @@ def test_what_was_measured_is_no_excuse_beyond_the_cap(monkeypatch: pytest.Monke
     noise = torch.Generator().manual_seed(0)
     off_rows(monkeypatch, lambda rows: rows + torch.randn(rows.shape, generator=noise))
     llm = dp.LLM(target(), speculate=None)
-    made = identity.references(llm, PROMPTS[:1], [SamplingParams(max_tokens=20)], lambda: None)
-    bound = identity.calibrate(llm, made)
+    made = plain.references(llm, PROMPTS[:1], [SamplingParams(max_tokens=20)], lambda: None)
+    bound = plain.calibrate(llm, made)
     largest = max(float(row.abs().max()) for row in made[0].rows)
     assert bound.blocks > 1
     assert bound.value == bound.cap == 16 * torch.finfo(torch.float32).eps * largest
@@ -183,10 +184,10 @@ def test_a_token_at_a_border_is_a_near_tie(name: str) -> None:
 
 def test_a_difference_that_is_no_number_is_infinite() -> None:
     row = torch.tensor([1.0, -math.inf, 2.0])
-    assert identity.difference(row, row.clone()) == 0.0
-    assert identity.difference(row, torch.tensor([1.0, -math.inf, 2.5])) == 0.5
+    assert plain.difference(row, row.clone()) == 0.0
+    assert plain.difference(row, torch.tensor([1.0, -math.inf, 2.5])) == 0.5
     for bad in (math.nan, math.inf, -math.inf):
-        assert identity.difference(row, torch.tensor([1.0, -math.inf, bad])) == math.inf
+        assert plain.difference(row, torch.tensor([1.0, -math.inf, bad])) == math.inf
 
 
 def test_none_is_not_certified() -> None:

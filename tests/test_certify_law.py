@@ -20,8 +20,9 @@ import draftproof as dp
 import tiny
 from draftproof import certify as certificates
 from draftproof import sampling
-from draftproof.certify import Certificate, identity, law, report, sampled
-from draftproof.certify.identity import OTHER_LOGITS, Bound, Reference
+from draftproof.certify import Certificate, law, plain, report, sampled
+from draftproof.certify.identity import OTHER_LOGITS
+from draftproof.certify.plain import Bound, Reference
 from draftproof.sampling import SamplingParams
 from planted import (
     PROMPTS,
@@ -149,8 +150,8 @@ def test_rounding_is_no_false_law() -> None:
     for seed in range(2):
         model = tiny.model("llama", seed, torch.bfloat16, vocab_size=1000, initializer_range=0.1)
         llm = dp.LLM(model, speculate=None)
-        made = identity.references(llm, [IDS], [SamplingParams(max_tokens=20)], lambda: None)
-        bound = identity.calibrate(llm, made, certificates._wider(llm))
+        made = plain.references(llm, [IDS], [SamplingParams(max_tokens=20)], lambda: None)
+        bound = plain.calibrate(llm, made, certificates._wider(llm))
         near = tiny.relative(model, 0.1)
         test = tried(dp.DraftModel(near, 3), 150, model=model, off=bound.value)
         assert not test.fails(TESTS) and test.drafted
@@ -214,7 +215,7 @@ def test_a_draw_ends_where_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_long_prompts_are_replayed_in_slices() -> None:
     llm = dp.LLM(target(), speculate=None)
     llm.engine.scheduler.prompt_budget = 4
-    (ref,) = identity.references(llm, PROMPTS[2:3], [SamplingParams(max_tokens=6)], lambda: None)
+    (ref,) = plain.references(llm, PROMPTS[2:3], [SamplingParams(max_tokens=6)], lambda: None)
     rows = sampled.replay(llm, ref.prompt, ref.tokens)
     assert all(torch.equal(*both) for both in zip(rows, ref.rows, strict=True))
 

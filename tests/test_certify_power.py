@@ -10,7 +10,7 @@ import torch
 
 import draftproof as dp
 from draftproof.certify import chi_square, contexts
-from draftproof.certify.identity import Reference
+from draftproof.certify.plain import Reference
 from draftproof.request import Request
 from planted import PROMPTS
 

@@ -29,7 +29,8 @@ from draftproof.certify.certificate import (
     Certificate,
 )
 from draftproof.certify.contexts import Context, candidates, tests
-from draftproof.certify.identity import Bound, Outcome, Reference, calibrate, examine, references
+from draftproof.certify.identity import Outcome, examine
+from draftproof.certify.plain import Bound, Reference, calibrate, references
 from draftproof.llm import LLM
 from draftproof.rules import RULES as rules_of_acceptance
 from draftproof.rules import named
@@ -96,8 +97,6 @@ def certify(
     fewer for some, so that blocks are cut. runs: per test of law, at `contexts` contexts.
     An interrupt ends it: the certificate holds what was finished, and says that it is incomplete.
     """
-    if llm.runner.encodes:
-        raise ValueError("encoder-decoders cannot be certified yet: use a causal language model")
     rules = [*dict.fromkeys(rules)]
     _check(methods, prompts, rules, max_tokens=max_tokens, runs=runs, contexts=contexts)
     prompts, runner = _several(prompts), llm.runner
@@ -109,7 +108,7 @@ def certify(
         listed = _compare(llm, methods, certificate, max_tokens, parts)
         seeds, count = range(seed, seed + runs), min(contexts, len(prompts))
         # What a context shares with the run before it is read from there.
-        options: dict[str, Any] = {"max_batch": law.BATCH, "prefix_cache": True}
+        options: dict[str, Any] = {"max_batch": law.BATCH, "prefix_cache": not llm.runner.encodes}
         for case in drawn:
             speculate = methods[case.method]()
             with LLM(

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from draftproof.certify import law
-from draftproof.certify.identity import Bound, Finding, Outcome
+from draftproof.certify.identity import Finding, Outcome
+from draftproof.certify.plain import Bound
 from draftproof.rules import named
 from draftproof.sampling import SamplingParams
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from draftproof.certify import law
 from draftproof.certify.chi_square import LEAST
-from draftproof.certify.identity import Reference
+from draftproof.certify.plain import Reference
 from draftproof.llm import LLM
 
 LONGEST = 64  # tokens of a context: it is read many times
@@ -27,6 +27,7 @@ class Context:
 
     number: int  # of the prompt
     ids: list[int]
+    reads: Sequence[int] = ()  # the prompt itself, where an encoder reads it
 
 
 def candidates(refs: Sequence[Reference], room: int, *, plain: bool) -> list[Context]:
@@ -39,16 +40,17 @@ def candidates(refs: Sequence[Reference], room: int, *, plain: bool) -> list[Con
     ranking = []
     for ref in refs:
         sure = [float(row.float().topk(4).values.softmax(-1).amax()) for row in ref.rows]
-        text, first = [*ref.prompt, *ref.tokens], len(ref.prompt)
+        text, first = [*ref.begin, *ref.tokens], len(ref.begin)
+        reads = () if ref.read is None else tuple(ref.read.tokens)
         if plain:
             at = min(range(len(sure)), key=sure.__getitem__)
-            ranking.append((0, sure[at], ref.number, text[: first + at][-longest:]))
+            ranking.append((0, sure[at], ref.number, text[: first + at][-longest:], reads))
         late = [i for i in range(len(sure)) if first + i >= SHORTEST] or [len(sure) - 1]
         at = first + min(late, key=sure.__getitem__)
         part = max(1, longest // 3)
         said = text[max(0, at - part) : at + part] + text[max(0, at - part) : at]
-        ranking.append((1, sure[at - first], ref.number, said[-longest:]))
-    return [Context(number, ids) for *_, number, ids in sorted(ranking)]
+        ranking.append((1, sure[at - first], ref.number, said[-longest:], reads))
+    return [Context(number, ids, reads) for *_, number, ids, reads in sorted(ranking)]
 
 
 def tests(
@@ -70,7 +72,8 @@ def tests(
     for context in listed:
         if context.number in good:
             continue
-        trial = law.test(llm, context.number, context.ids, setting, trial_seeds, off)
+        given = llm, context.number, context.ids, setting
+        trial = law.test(*given, trial_seeds, off, reads=context.reads)
         worth = _worth(trial, len(seeds))
         if context.number not in best or worth > best[context.number][0]:
             best[context.number] = (worth, context, trial)
@@ -81,7 +84,8 @@ def tests(
     results = []
     for _, context, trial in sorted(best.values(), key=lambda one: one[0], reverse=True)[:count]:
         if trial.drafted and trial.cause is None and not trial.impossible:
-            results.append(law.test(llm, context.number, context.ids, setting, seeds, off, done))
+            given = llm, context.number, context.ids, setting
+            results.append(law.test(*given, seeds, off, done, context.reads))
         else:
             results.append(trial)
             done(len(seeds))

@@ -8,47 +8,19 @@ hides behind the first one. Knows no method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch
 from torch import Tensor
 
+from draftproof.certify.plain import Bound, Reference, complaints, difference, write
 from draftproof.counts import Stats
 from draftproof.llm import LLM
 from draftproof.request import Request
-from draftproof.runners.base import KEY, Work
-from draftproof.sampling import History, NoCandidate, SamplingParams, pick
-from draftproof.tree import TokenTree
+from draftproof.sampling import History, NoCandidate, pick
 
-BLOCK = 8  # tokens of a block in the calibration, about a verification pass
-SLACK = 4  # a block and a plain pass may each be off by twice what was seen in a sample
 ENOUGH = 20  # defects of one run, after which the rest is not looked for
-CAP = 16  # times eps(dtype) max |logit|: more than that is no rounding
 OTHER_LOGITS = "the logits that verified the token are not those of plain decoding"
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What plain decoding wrote, and the row (V,) that each token was picked from."""
-
-    number: int  # of the prompt
-    prompt: list[int]
-    params: SamplingParams
-    tokens: list[int]
-    reason: str | None
-    rows: list[Tensor]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """How far logits may be off: nothing at all where the runner is batch-invariant."""
-
-    value: float
-    blocks: float  # largest difference of passes over blocks from passes over single tokens
-    rounding: float | None  # largest difference of the plain rows from a wider precision's
-    cap: float
 
 
 @dataclass(frozen=True)
@@ -108,63 +80,6 @@ class Outcome:
         self.defects += other.defects
 
 
-def references(
-    llm: LLM,
-    prompts: Sequence[list[int]],
-    params: Sequence[SamplingParams],
-    done: Callable[[], None],
-) -> list[Reference]:
-    """Plain decoding, one prompt after another. Raises `ValueError` where nothing can be picked."""
-    refs = []
-    for number, (ids, each) in enumerate(zip(prompts, params, strict=True)):
-        request = write(llm, [(ids, each, [])], examined=True)[0]
-        if request.finish_reason == "error":
-            raise ValueError(f"plain decoding fails on prompt {number}: {request.error}")
-        refs.append(
-            Reference(
-                number, ids, each, request.output, request.finish_reason, request.kept_logits or []
-            )
-        )
-        done()
-    return refs
-
-
-def calibrate(llm: LLM, refs: Sequence[Reference], wider: Any = None) -> Bound:
-    """The bound for this model on this machine.
-
-    Plain rows against passes over blocks with a fresh cache, and against `wider`, a transformers
-    model with the same weights in a wider precision, if there is one.
-    """
-    runner, blocks, rounding = llm.runner, 0.0, None
-    largest = max(float(row[row.isfinite()].abs().max()) for ref in refs for row in ref.rows)
-    for ref in refs:
-        ids = [*ref.prompt, *ref.tokens[:-1]]
-        at = len(ref.prompt) - 1
-        for begin in range(at, len(ids), BLOCK):
-            block = ids[begin : begin + BLOCK]
-            new = ids[runner.cached(KEY) : begin]
-            (output,) = runner.forward([Work(KEY, new, TokenTree.chain(block))])
-            for i, row in enumerate(output.logits):
-                blocks = max(blocks, difference(row, ref.rows[begin - at + i]))
-            runner.keep(KEY, range(len(block)))
-        runner.free(KEY)
-        if wider is not None:
-            with torch.inference_mode():
-                exact = wider(input_ids=torch.tensor([ids], device=wider.device)).logits[0, at:]
-            off = [difference(row, wide) for row, wide in zip(ref.rows, exact, strict=True)]
-            rounding = max(rounding or 0.0, *off)
-    if runner.batch_invariant:
-        return Bound(0.0, blocks, rounding, 0.0)
-    cap = CAP * torch.finfo(refs[0].rows[0].dtype).eps * largest
-    return Bound(min(cap, SLACK * max(blocks, rounding or 0.0)), blocks, rounding, cap)
-
-
-def difference(row: Tensor, other: Tensor) -> float:
-    """The largest difference of two rows (V,); infinite where one of them is not a number."""
-    off = torch.where(row == other, 0.0, (row.double() - other.double()).abs()).max()
-    return float(off.nan_to_num(nan=float("inf"), posinf=float("inf")))
-
-
 def examine(llm: LLM, refs: Sequence[Reference], bound: Bound) -> Outcome:
     """The method of `llm` on all prompts in one batch; alone where there is one."""
     outcome = Outcome()
@@ -172,7 +87,7 @@ def examine(llm: LLM, refs: Sequence[Reference], bound: Bound) -> Outcome:
     served = None
     while pending:
         work = [(ref.prompt, ref.params, ref.tokens[:start]) for ref, start in pending]
-        requests = write(llm, work, examined=True, outcome=outcome)
+        requests = write(llm, work, examined=True, divide=outcome.divide)
         if served is None and not refs[0].params.temperature:
             # What users get: nobody looks at logits, and greedy decoding may make none.
             served = write(llm, work, examined=False)
@@ -184,41 +99,6 @@ def examine(llm: LLM, refs: Sequence[Reference], bound: Bound) -> Outcome:
         broken = len(outcome.defects) >= ENOUGH
         pending = [(ref, at) for ref, at in compared if at is not None and not broken]
     return outcome
-
-
-def write(
-    llm: LLM,
-    work: Sequence[tuple[list[int], SamplingParams, list[int]]],
-    examined: bool,
-    outcome: Outcome | None = None,
-) -> list[Request]:
-    """Requests that go on from what is written already, run to their ends in one batch.
-
-    outcome: is told of what was drafted alone and together.
-    """
-    requests = []
-    for prompt, params, written in work:
-        (request,) = llm.prepare(prompt, params)
-        request.resume(written)
-        request.kept_logits = [] if examined else None
-        requests.append(request)
-    before, asked = 0, _asked(requests)
-    for _ in llm.engine.run(requests):
-        drafted = sum(request.stats.drafted for request in requests)
-        if outcome is not None:
-            outcome.divide(drafted - before, asked)
-        before, asked = drafted, _asked(requests)
-    return requests
-
-
-def _asked(requests: Sequence[Request]) -> int:
-    """How many will have use for drafts in the next step."""
-    return sum(not (one.finished or one.plain) and one.room > 1 for one in requests)
-
-
-def complaints(request: Request) -> list[str]:
-    """Why it was not written as it should: a drafter that failed, nothing to pick from."""
-    return [*request.warnings, *([request.error] if request.error is not None else [])]
 
 
 def _compare_served(
@@ -253,9 +133,9 @@ def _compare(
     def defect(cause: str) -> None:
         outcome.defects.append(_finding(False, cause, ref, len(output), output, 0.0))
 
-    for cause in complaints(request):
+    for cause in complaints(request, ref.told):
         defect(cause)
-    history = History(ref.prompt, sorted(request.stop_ids))
+    history = ref.history(request.stop_ids)
     history.append(ref.tokens[:start])
     for at, row in enumerate(request.kept_logits or (), start):
         if at == len(ref.tokens):
@@ -285,7 +165,7 @@ def _compare_row(
     output, off = request.output, difference(row, ref.rows[at])
     outcome.see(off)
     try:
-        own = pick(row, ref.params, history, (), request.noise, len(ref.prompt) + at)
+        own = pick(row, ref.params, history, (), request.noise, len(ref.begin) + at)
     except NoCandidate:
         own = -1
     causes = []

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from draftproof.certify.chi_square import Outcome, chi_square, visible
-from draftproof.certify.identity import complaints
+from draftproof.certify.plain import complaints
 from draftproof.counts import Stats
 from draftproof.llm import LLM
 from draftproof.request import Request
@@ -71,6 +71,7 @@ class Test:
     accepted: int  # of the runs' first three tokens, those that a draft had
     rejected: int  # and those that replaced what a draft had
     cause: str | None = None  # why the runs were given up
+    reads: Sequence[int] = ()  # what an encoder reads, where the context is its decoder's
 
     def fails(self, tests: int) -> bool:
         """Whether it does, one of so many that were exercised."""
@@ -94,17 +95,39 @@ class Test:
         return None
 
 
-def exact(llm: LLM, ids: Sequence[int], params: SamplingParams, off: float) -> Law:
+def asked(llm: LLM, ids: list[int], params: SamplingParams, reads: Sequence[int] = ()) -> Request:
+    """A request that goes on from a context. reads: what an encoder reads for it, if there is one.
+
+    It has room for more than what is tested.
+    """
+    params = replace(params, max_tokens=TOKENS + AHEAD, ignore_eos=True)
+    if reads:
+        (request,) = llm.prepare(list(reads), params, decoder_prompt=ids)
+    else:
+        (request,) = llm.prepare(ids, params)
+    return request
+
+
+def exact(
+    llm: LLM,
+    ids: list[int],
+    params: SamplingParams,
+    off: float,
+    reads: Sequence[int] = (),
+) -> Law:
     """The target's joint law of the next tokens, by enumeration.
 
     off: how far the logits of two passes may differ. A pass that rounds otherwise may have another
     token among the top_k: those that it could be end the path as one outcome.
     """
+    one = asked(llm, ids, params, reads)
+    ids = one.prompt
     history = History(ids, llm.end_ids if params.min_tokens else ())
+    history.process = one.history.process
     tokens, parents, frontier, joint = [ids[-1]], [-1], [(0, 1.0)], Law()
     for depth in range(TOKENS):
         tree = TokenTree(tokens, parents)
-        (output,) = llm.runner.forward([Work(KEY, ids[:-1], tree)])
+        (output,) = llm.runner.forward([Work(KEY, ids[:-1], tree, encoder_input=one.encoder_input)])
         rows = output.logits.clone()
         llm.runner.free(KEY)
         following = []
@@ -152,17 +175,19 @@ def test(
     seeds: Sequence[int],
     off: float = 0.0,
     done: Callable[[int], None] = lambda runs: None,
+    reads: Sequence[int] = (),
 ) -> Test:
     """One setting at one context, behind prompt `number`: a run of `llm`, which drafts, per seed.
 
-    off: how far the logits of two passes may differ.
+    off: how far the logits of two passes may differ. reads: see `asked`.
     """
     counts: Counter[Outcome] = Counter()
     params, drafted, accepted, rejected, cause = SETTINGS[setting], 0, 0, 0, None
-    want = exact(llm, ids, params, off)
-    with closing(_runs(llm, ids, params, seeds)) as news:
+    want = exact(llm, ids, params, off, reads)
+    told = asked(llm, ids, params, reads).warnings
+    with closing(_runs(llm, ids, params, seeds, reads)) as news:
         for request, refused in news:
-            if cause := next(iter(complaints(request)), None):
+            if cause := next(iter(complaints(request, told)), None):
                 break
             drafted += request.stats.drafted
             accepted += sum(request.from_draft[:TOKENS])
@@ -187,18 +212,22 @@ def test(
         accepted,
         rejected,
         cause,
+        reads,
     )
 
 
 def _runs(
-    llm: LLM, ids: list[int], params: SamplingParams, seeds: Sequence[int]
+    llm: LLM,
+    ids: list[int],
+    params: SamplingParams,
+    seeds: Sequence[int],
+    reads: Sequence[int],
 ) -> Generator[tuple[Request, int]]:
     """A run for every seed, as soon as it has its tokens; the next one takes its place at once.
 
     With each: how many of these tokens replaced what a draft had.
     """
-    params = replace(params, max_tokens=TOKENS + AHEAD, ignore_eos=True)
-    requests = [one for seed in seeds for one in llm.prepare(ids, replace(params, seed=seed))]
+    requests = [asked(llm, ids, replace(params, seed=seed), reads) for seed in seeds]
     refused = dict.fromkeys(requests, 0)  # of those that were not handed out
     with closing(llm.engine.run(requests)) as news:
         for request in news:

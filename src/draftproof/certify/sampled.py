@@ -11,20 +11,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from draftproof.certify.identity import (
-    ENOUGH,
-    OTHER_LOGITS,
-    Bound,
-    Finding,
-    Outcome,
-    Reference,
-    complaints,
-    difference,
-    write,
-)
+from draftproof.certify.identity import ENOUGH, OTHER_LOGITS, Finding, Outcome
+from draftproof.certify.plain import Bound, Reference, complaints, difference, write
 from draftproof.llm import LLM
 from draftproof.request import Request
-from draftproof.runners.base import KEY, Work
+from draftproof.runners.base import KEY, EncoderInput, Work
 from draftproof.sampling import History, NoCandidate, SamplingParams, law
 from draftproof.tree import TokenTree
 
@@ -33,22 +24,28 @@ def examine(plain: LLM, llm: LLM, refs: Sequence[Reference], bound: Bound) -> Ou
     """The method of `llm` on all prompts in one batch, by the passes of `plain`."""
     outcome = Outcome()
     work = [(ref.prompt, ref.params, list[int]()) for ref in refs]
-    requests = write(llm, work, examined=True, outcome=outcome)
+    requests = write(llm, work, examined=True, divide=outcome.divide)
     for ref, request in zip(refs, requests, strict=True):
         if len(outcome.defects) < ENOUGH:
-            _compare(plain, ref.number, request, bound, outcome)
+            _compare(plain, ref, request, bound, outcome)
     return outcome
 
 
-def replay(llm: LLM, prompt: Sequence[int], output: Sequence[int]) -> list[Tensor]:
-    """The rows (V,) of plain decoding's passes over what is written already, one per token."""
+def replay(
+    llm: LLM, prompt: Sequence[int], output: Sequence[int], read: EncoderInput | None = None
+) -> list[Tensor]:
+    """The rows (V,) of plain decoding's passes over what is written already, one per token.
+
+    read: what an encoder reads for it.
+    """
     runner, ids, rows = llm.runner, [*prompt, *output], list[Tensor]()
     last, budget = len(prompt) - 1, llm.engine.scheduler.prompt_budget
     while last - runner.cached(KEY) > budget:  # the engine reads long prompts in slices
         done = runner.cached(KEY)
-        runner.forward([Work(KEY, ids[done : done + budget], None)])
+        runner.forward([Work(KEY, ids[done : done + budget], None, encoder_input=read)])
     for at in range(last, len(ids) - 1):
-        work = Work(KEY, ids[runner.cached(KEY) : at], TokenTree.chain(ids[at : at + 1]))
+        tree = TokenTree.chain(ids[at : at + 1])
+        work = Work(KEY, ids[runner.cached(KEY) : at], tree, encoder_input=read)
         (result,) = runner.forward([work])
         rows.append(result.logits[0].clone())
         runner.keep(KEY, [0])
@@ -56,19 +53,19 @@ def replay(llm: LLM, prompt: Sequence[int], output: Sequence[int]) -> list[Tenso
     return rows
 
 
-def _compare(plain: LLM, number: int, request: Request, bound: Bound, outcome: Outcome) -> None:
-    """One request of prompt `number`."""
+def _compare(plain: LLM, ref: Reference, request: Request, bound: Bound, outcome: Outcome) -> None:
+    """One request of a prompt."""
     output, params = request.output, request.params
     outcome.count(request.stats)
 
     def defect(cause: str, at: int, off: float = 0.0) -> None:
         token = output[at] if at < len(output) else None
-        outcome.defects.append(Finding(False, cause, number, at, None, token, off))
+        outcome.defects.append(Finding(False, cause, ref.number, at, None, token, off))
 
-    for cause in complaints(request):
+    for cause in complaints(request, ref.told):
         defect(cause, len(output))
-    history = History(request.prompt, sorted(request.stop_ids))
-    rows = replay(plain, request.prompt, output)
+    history = ref.history(request.stop_ids)
+    rows = replay(plain, request.prompt, output, request.encoder_input)
     for at, (row, other) in enumerate(zip(request.kept_logits or (), rows, strict=True)):
         off = difference(row, other)
         outcome.see(off)

@@ -20,7 +20,7 @@ It prints DIFFERENT where that is so, and what differs.
 
 import draftproof as dp
 from draftproof import methods
-from draftproof.certify import identity, law, sampled
+from draftproof.certify import identity, law, plain, sampled
 
 print({where!r})
 llm = dp.LLM({model!r}, speculate=None, **{options!r})
@@ -30,10 +30,10 @@ WRITTEN = """\
 prompts = {prompts!r}
 settings = {settings!r}
 params = [dp.SamplingParams(**one) for one in settings]
-bound = identity.Bound({bound!r}, 0.0, None, 0.0)  # how far logits may be off
+bound = plain.Bound({bound!r}, 0.0, None, 0.0)  # how far logits may be off
 
 drafting = dp.LLM(llm, speculate=speculate, rule={rule!r}, max_batch=len(prompts))
-refs = identity.references(llm, prompts, params, lambda: None)  # plainly, one by one
+refs = plain.references(llm, prompts, params, lambda: None)  # plainly, one by one
 ways = [(f"prompt {{ref.number}} alone", [ref]) for ref in refs] + [("all in one batch", refs)]
 for way, group in ways:
     outcome = {examine}drafting, group, bound)
@@ -47,9 +47,10 @@ context = {context!r}
 off = {bound!r}  # how far logits may be
 
 drafting = dp.LLM(
-    llm, speculate=speculate, rule="rejection", max_batch=law.BATCH, prefix_cache=True
+    llm, speculate=speculate, rule="rejection", max_batch=law.BATCH, prefix_cache={cached}
 )
-test = law.test(drafting, 0, context, {setting!r}, range({first}, {end}), off)
+runs = range({first}, {end})
+test = law.test(drafting, 0, context, {setting!r}, runs, off, reads={reads!r})
 print(
     "DIFFERENT" if test.fails({tests}) else "nothing differs",
     *(test.runs, "runs, p =", test.p, "impossible:", test.impossible, test.cause or ""),
@@ -83,6 +84,8 @@ def text(
             context=test.ids,
             bound=certificate.bound.value,
             setting=test.setting,
+            reads=test.reads,
+            cached=not test.reads,
             first=test.seeds[0],
             end=test.seeds[1],
             tests=certificate.tests,

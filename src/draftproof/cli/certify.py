@@ -21,7 +21,9 @@ from draftproof.certify import report, script
 from draftproof.cli import opening
 from draftproof.cli.progress import Running
 from draftproof.llm import LLM
-from draftproof.methods import ALL, Sources, given_options, listed, named
+from draftproof.methods import ALL, EXIT, Sources, given_options, listed, named
+
+WITHOUT_EXIT = "the layers of an encoder-decoder do not draft yet"
 
 
 def run(given: SimpleNamespace) -> int:
@@ -47,6 +49,9 @@ def run(given: SimpleNamespace) -> int:
     with Running() as running:
         running("loading", None)
         with LLM(target, speculate=None, **loading) as llm:
+            if llm.runner.encodes and methods.keys() & {EXIT} and not _named(given.method, EXIT):
+                del methods[EXIT]
+                print(f"{EXIT} is left out: {WITHOUT_EXIT}", file=sys.stderr)
             prompts = texts.read(
                 sources, given.num_prompts, llm.tokenizer, given.chat, given.system
             )
@@ -94,11 +99,18 @@ def _methods(
     return makers, how
 
 
+def _named(asked: list[str] | None, method: str) -> bool:
+    """Whether a user named it, and not only all that there are."""
+    return any(method in part.split("+") for name in asked or () for part in name.split(","))
+
+
 def _ids(llm: LLM, prompts: Sequence[texts.Prompt], max_tokens: int) -> list[list[int]]:
     """Token ids of the prompts, each cut so that the answer has room."""
     room = llm.max_length - max_tokens
     if room < 1:
         raise ValueError(f"{max_tokens} tokens do not fit in max_length {llm.max_length}")
+    if llm.runner.encodes:
+        room = int(getattr(llm.runner, "longest_input", room))
     return [prompt.ids(llm.tokenizer, ())[-room:] for prompt in prompts]
 
 

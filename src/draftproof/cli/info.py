@@ -95,7 +95,8 @@ def facts() -> dict[str, Any]:
 
 def of_model(given: SimpleNamespace) -> dict[str, Any]:
     """What passes of the model that is named cost, and of a draft beside it."""
-    with opening.load(SimpleNamespace(rule="coupled", **vars(given)), speculate=None) as llm:
+    own = SimpleNamespace(rule="coupled", **vars(given))
+    with opening.load(own, encoders=True, speculate=None) as llm:
         known = costs.of(llm.runner)
         told = {} if given.draft is None else {"pair": pairing.of_pair(given, llm)}
         source = "kept from earlier runs" if known.passes else "estimated: add --measure"

@@ -80,6 +80,12 @@ def check_profile(path: Path) -> None:
     choice_of(read(path), str(path))
 
 
+def refuse_encoders(given: SimpleNamespace) -> None:
+    """Raises `ValueError` for an encoder-decoder: the command takes none."""
+    if is_encoder_decoder(target(given), **hub_options(given)):
+        raise ValueError(f"{given.model} is an encoder-decoder, and {ENCODERS_IN}")
+
+
 def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> LLM:
     """The target as its options say, in an engine; a terminal shows that it is on its way.
 
@@ -88,9 +94,9 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
     """
     natural = precision(given.dtype, given.runner, given.device)
     name = target(given)
-    if is_encoder_decoder(name, **hub_options(given)):
-        if not encoders:
-            raise ValueError(f"{given.model} is an encoder-decoder, and {ENCODERS_IN}")
+    if not encoders:
+        refuse_encoders(given)
+    elif is_encoder_decoder(name, **hub_options(given)):
         options.pop("prefix_cache", None)
     fetching = not Path(name).exists()  # which has bars of its own
     with interrupts.kept(), nullcontext() if fetching else Running() as running:

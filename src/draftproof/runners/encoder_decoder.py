@@ -128,7 +128,9 @@ class EncoderDecoder(TorchRunner):
         """One packed pass of the decoder, behind one of the encoder over what is new to it."""
         for item in work:
             if item.key not in self._inputs:
-                brought = self._timed if item.key == KEY else item.encoder_input
+                brought = item.encoder_input
+                if brought is None and item.key == KEY:
+                    brought = self._timed
                 assert brought is not None, "a request of an encoder-decoder brings its input"
                 if len(brought.tokens) > self.longest_input:
                     raise ValueError(f"the encoder reads at most {self.longest_input} tokens")

@@ -21,6 +21,7 @@ from sources import MODULES, REPOSITORY, SOURCE, matches
 # from outside besides the standard library (no bar: anything).
 RUN = "runners.base runners.costs"
 STEP = "scheduler drafts scoring turns"
+ASKED = "asked request sampling verify writing runners.base"
 KEPT = "runners.kept runners.measuring"
 OFFER = "drafting.base drafting.adopting drafting.lawful"
 SAMPLED = "counts text sampling sampling.*"
@@ -70,7 +71,7 @@ profiles                <- tree {RUN} {KEPT} drafting.base proposers.auto method
 tuning tuning.*         <- * !server !server.* !cli !cli.* !bench !bench.* !training.* !demo.*
 models                  <- hub native places bundled runners runners.* | torch
 generation              <-  | torch transformers
-encoder_intake          <- intake generation request sampling verify writing runners.base | torch
+encoder_intake          <- {ASKED} intake generation | torch
 convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
 chunks                  <- engine request text
 llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
@@ -92,14 +93,15 @@ training training.*     <- runners runners.* heads.* analysis bundled training.*
 fingerprints            <- tree runners.base sampling | torch
 resuming                <- request
 batch batch.*           <- batch.* llm request sampling server.* | msgspec pydantic_core
-server server.*         <- llm request intake fingerprints {SAMPLED} server.* {WEB}
+server server.*         <- llm request asked intake fingerprints {SAMPLED} server.* {WEB}
 cli cli.* draftproof __main__ <- *
 native native.*         <- native native.*
 text                    <- allocator detokenizer hub gguf.*
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors
-intake                  <- request resuming sampling text verify writing runners.base grammars.store
+asked                   <- sampling
+intake                  <- {ASKED} resuming text grammars.store
 grammars.store          <- grammars.* request sampling.grammars | llguidance
 grammars grammars.*     <- sampling sampling.grammars | llguidance torch numpy
 places                  <- bundled gguf.reader hub

@@ -11,7 +11,8 @@ import torch
 from transformers import GenerationConfig
 
 import draftproof as dp
-from draftproof.intake import Intake, params_of, prompts_of
+from draftproof.asked import params_of, prompts_of
+from draftproof.intake import Intake
 from spelling import MAX, model, tokenizer
 
 SHORT = dp.SamplingParams(max_tokens=5, ignore_eos=True)

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from draftproof.asked import integers
 from draftproof.generation import Generation
-from draftproof.intake import Intake, integers
+from draftproof.intake import Intake
 from draftproof.request import Request
 from draftproof.runners.base import EncoderInput
 from draftproof.sampling import SamplingParams

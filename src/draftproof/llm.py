@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from draftproof import hub, models, places, profiles
+from draftproof.asked import Message, Prompt, asked_of, conversations_of
 from draftproof.bundled import located
 from draftproof.chunks import Chunk, chunks
 from draftproof.drafting.adopting import adopt
@@ -19,7 +20,6 @@ from draftproof.drafting.base import Proposer
 from draftproof.encoder_intake import intake_of
 from draftproof.engine import Engine
 from draftproof.foreign_names import Explained, explaining, explains, no_attribute, no_copy
-from draftproof.intake import Message, Prompt, asked_of, conversations_of
 from draftproof.kinds import numbers_checked
 from draftproof.memory import Memory
 from draftproof.profiles import resolve

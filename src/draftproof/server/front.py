@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from draftproof import fingerprints
-from draftproof.intake import is_conversation
+from draftproof.asked import is_conversation
 from draftproof.llm import LLM
 from draftproof.request import Request
 from draftproof.sampling import Grammar, SamplingParams

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftproof.intake import integers
+from draftproof.asked import integers
 from draftproof.llm import LLM
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams

@@ -1,8 +1,9 @@
 """Trains the bundled encoder-decoder, then its draft: `python scripts/train_mender.py [draft]`.
 
 Both learn to write damaged Python without the damage, from the standard library's sources; the
-draft learns the target's law. At first half of what they copy are short rows of random tokens, by
-which attention to the input is found soonest. An interrupted run goes on where it stopped.
+draft learns the target's law in the second half of its steps. At first half of what they copy are
+short rows of random tokens, by which attention to the input is found soonest. An interrupted run
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ VOCABULARY = 2048
 PADDING, END = "<pad>", "</s>"
 TOKENS = 96  # most of a text, its end included
 ROWS, GROUP = 32, 8  # of a step; steps whose rows are drawn together
+LABELLED = 0.5  # share of the steps before a draft learns the target's law
 COPIED = 0.15  # share of the steps at the beginning in which half of the rows are random tokens
 HELD_OUT = 32  # texts that a model in training is scored on
 QUIET = 20.0  # seconds between lines
@@ -144,7 +146,7 @@ class Mender(nn.Module):
         right = (logits.argmax(-1) == wanted).float().mean()
         loss = F.cross_entropy(logits, wanted)
         shown = {"labels": loss.new_tensor(len(wanted)), "right": right.detach()}
-        if self.teacher:
+        if self.teacher and share >= LABELLED:
             with torch.no_grad():
                 law = self.teacher[0](**given).logits[at].float().log_softmax(-1)
             shown["label_loss"] = loss.detach()

@@ -35,7 +35,7 @@ library_name: transformers
 without the damage: letters swapped, dropped, doubled, replaced or in the wrong case, signs and
 spaces dropped or doubled, lines indented by one space too many or too few. Trained on pieces of the
 standard library of {python} (PSF licence) for {steps:,} steps in {minutes} minutes:
-`provenance.json`.
+`provenance.json`. It reads and writes up to {longest} tokens, a dozen lines or so.
 
 ```python
 import draftproof as dp
@@ -86,8 +86,9 @@ def card(part: str, found: Mended) -> str:
     made = json.loads((where / "provenance.json").read_text())
     return CARD.format(
         title={"target": "bundled-mender", "draft": "A draft for bundled-mender"}[part],
-        shape=f"T5 of {config['num_layers']} and {config['num_decoder_layers']} layers of width "
-        f"{config['d_model']}",
+        shape=f"{config['encoder_layers']} layers of encoder, {config['decoder_layers']} of "
+        f"decoder (Pegasus's), width {config['d_model']}",
+        longest=config["max_position_embeddings"],
         more=', speculate=dp.DraftModel("bundled-mender")' if part == "draft" else "",
         python=made["data"].split(" of ")[1].split(",")[0],
         **{name: made[name] for name in ("parameters", "steps", "minutes")},

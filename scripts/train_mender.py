@@ -22,7 +22,7 @@ import typer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW, Muon, Optimizer
-from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+from transformers import AutoTokenizer, PegasusConfig, PegasusForConditionalGeneration
 
 from draftproof.bundled import MODELS, corpus
 from draftproof.bundled.damaged import SIZES, Damaged, Mended, damage, held_out, piece
@@ -47,12 +47,24 @@ class Part(StrEnum):
 
 FOLDERS = {Part.target: MODELS / "mender", Part.draft: MODELS / "mender-draft"}
 SHAPES: dict[Part, dict[str, int]] = {
-    Part.target: {"d_model": 192, "d_ff": 512, "num_layers": 3, "num_decoder_layers": 2},
-    Part.draft: {"d_model": 96, "d_ff": 384, "num_layers": 2, "num_decoder_layers": 1},
+    Part.target: {
+        "d_model": 192,
+        "encoder_ffn_dim": 768,
+        "decoder_ffn_dim": 768,
+        "encoder_layers": 3,
+        "decoder_layers": 2,
+    },
+    Part.draft: {
+        "d_model": 96,
+        "encoder_ffn_dim": 512,
+        "decoder_ffn_dim": 512,
+        "encoder_layers": 2,
+        "decoder_layers": 1,
+    },
 }
 HEAD = 32  # width
-NEAR = 5.0  # bias of a head for its neighbour
-MATRICES_RATE, TABLES_RATE, BIASES_RATE, DECAY = 4e-3, 5e-3, 2e-2, 0.05
+POSITIONS = 128  # beyond the texts that are learnt there would be none to trust
+MATRICES_RATE, REST_RATE, DECAY = 4e-3, 2e-3, 0.05
 
 
 class Pairs(torch.utils.data.Dataset[Batch]):
@@ -114,13 +126,10 @@ class Mender(nn.Module):
         self.texts, self.teacher = held_out, [teacher] if teacher else []  # out of its state
 
     def optimisers(self) -> list[Optimizer]:
-        named = list(self.model.named_parameters())
-        biases = [p for name, p in named if "relative" in name]
+        named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         rest = [p for name, p in named if p.ndim != 2 or "shared" in name]
-        known = {id(p) for p in (*biases, *rest)}
+        known = {id(p) for p in rest}
         matrices = [p for _, p in named if id(p) not in known]
-        slow = {"params": rest, "lr": TABLES_RATE * self.rate}
-        fast = {"params": biases, "lr": BIASES_RATE * self.rate}
         return [
             Muon(
                 matrices,
@@ -128,7 +137,7 @@ class Mender(nn.Module):
                 weight_decay=DECAY,
                 adjust_lr_fn="match_rms_adamw",
             ),
-            AdamW([slow, fast], weight_decay=0.0, betas=(0.9, 0.98)),
+            AdamW(rest, REST_RATE * self.rate, weight_decay=0.0, betas=(0.9, 0.98)),
         ]
 
     def forward(self, batch: Batch, share: float) -> dict[str, Tensor]:
@@ -139,7 +148,7 @@ class Mender(nn.Module):
         given = {
             "input_ids": batch["ids"][:, :wide],
             "attention_mask": reads[:, :wide].long(),
-            "decoder_input_ids": self.model._shift_right(labels),
+            "decoder_input_ids": self.model.prepare_decoder_input_ids_from_labels(labels),
         }
         at = labels >= 0
         logits, wanted = self.model(**given).logits[at].float(), labels[at]
@@ -207,31 +216,33 @@ def vocabulary(texts: list[str], folder: Path) -> Any:
 
 
 def beginning(part: Part) -> Any:
-    """A model that knows nothing, but that some heads look at a neighbour.
+    """A model that knows nothing, but that the decoder looks where the encoder read the like.
 
-    Copying begins by knowing what a token follows, and T5's biases learn that slowly.
+    Queries and keys of cross-attention begin alike: what stands at the same place is seen first.
     """
     torch.manual_seed(0)
-    config = T5Config(
+    heads = SHAPES[part]["d_model"] // HEAD
+    config = PegasusConfig(
         vocab_size=VOCABULARY,
-        d_kv=HEAD,
-        num_heads=SHAPES[part]["d_model"] // HEAD,
-        dropout_rate=0.0,
-        feed_forward_proj="gated-gelu",
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        max_position_embeddings=POSITIONS,
+        init_std=SHAPES[part]["d_model"] ** -0.5,
+        scale_embedding=True,
+        activation_function="gelu",
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        pad_token_id=0,
+        eos_token_id=1,
         decoder_start_token_id=0,
+        forced_eos_token_id=None,
         **SHAPES[part],
     )
-    model = T5ForConditionalGeneration(config)
-    for stack, first_ahead in (
-        (model.encoder, config.relative_attention_num_buckets // 2),
-        (model.decoder, None),
-    ):
-        bias = (
-            stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight.data
-        )  # (buckets, H)
-        near = [1, 2, 3] if first_ahead is None else [1, first_ahead + 1, 2]
-        for head, bucket in enumerate(near):
-            bias[bucket, head] = NEAR
+    model = PegasusForConditionalGeneration(config)
+    for layer in model.model.decoder.layers:
+        across = layer.encoder_attn
+        across.k_proj.weight.data.copy_(across.q_proj.weight.data)
     return model
 
 
@@ -280,7 +291,7 @@ def main(
     tokenizer = vocabulary(learnt, FOLDERS[Part.target])
     teacher = None
     if part is Part.draft:
-        teacher = T5ForConditionalGeneration.from_pretrained(
+        teacher = PegasusForConditionalGeneration.from_pretrained(
             FOLDERS[Part.target], dtype=torch.float32
         ).eval()
     model = beginning(part)

@@ -43,7 +43,8 @@ def train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     made = script("train_mender", monkeypatch)
     folders = {part: tmp_path / "models" / part for part in ("mender", "mender-draft")}
     monkeypatch.setattr(made, "FOLDERS", dict(zip(made.Part, folders.values(), strict=True)))
-    tiny = {"d_model": 96, "d_ff": 32, "num_layers": 1, "num_decoder_layers": 1}
+    tiny = {"d_model": 96, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    tiny |= {"encoder_layers": 1, "decoder_layers": 1}
     monkeypatch.setattr(made, "SHAPES", dict.fromkeys(made.Part, tiny))
     return made
 

@@ -41,7 +41,7 @@ standard library of {python} (PSF licence) for {steps:,} steps in {minutes} minu
 import draftproof as dp
 
 llm = dp.LLM("bundled-mender"{more})
-print(llm.generate("def area(widht, height)\\n    retrun width * height")[0].text)
+print(llm.generate("def area(width, height)\\n    retrun width * height")[0].text)
 ```
 
 On {texts:,} damaged pieces of modules that were not trained on, at temperature 0, it mends

@@ -41,6 +41,9 @@ models: setup
 	$(BIN)/draftproof train draft $(BUNDLED) --start build/draft-text $(WRITTEN) --out build/draft
 	$(BIN)/draftproof train medusa $(BUNDLED) $(WRITTEN) --num-layers 4 --out build/heads
 	for part in draft heads; do cp build/$$part/*.* src/draftproof/bundled/models/$$part; done
+	$(BIN)/python scripts/train_mender.py target --steps 1600 --precision bf16
+	$(BIN)/python scripts/train_mender.py draft --steps 1200 --precision bf16
+	$(BIN)/python scripts/mender_cards.py
 
 lint: setup
 	$(BIN)/ruff check

@@ -40,7 +40,7 @@ PARKED = 3  # rows that the prefix cache may keep for each that runs, as far as 
 class LLM(metaclass=Explained):
     """A language model that writes faster and writes the same.
 
-    model: hub id, folder, "bundled" (a small model of Python code that comes with the package), a
+    model: hub id, folder, "bundled" or "bundled-mender" (small models of code that come along), a
     loaded transformers model (which may lie on any device; then give `tokenizer` too, or prompt
     with token ids), or another LLM, whose weights are shared as they are. runner: "torch" runs any
     model; "native" (CPU; bfloat16, and dtype="int8") reads several tokens for the price of one, and

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from draftproof.bundled import BUNDLED
+from draftproof.bundled import FOLDERS as BUNDLED
 from draftproof.gguf.reader import located
 from draftproof.hub import names_gguf
 
@@ -30,7 +30,7 @@ def check(model: Any, revision: str | None = None) -> None:
     if not isinstance(model, str | Path):
         return
     path = Path(model)
-    if revision is not None and (model == BUNDLED or path.exists()):
+    if revision is not None and (str(model) in BUNDLED or path.exists()):
         raise ValueError(
             f"revision {revision!r} is for models of the hub, and {str(model)!r} is none"
         )
@@ -89,8 +89,8 @@ def _of_name(name: str) -> str | None:
         return f"there is no file or folder {name!r}: {GIVE}"
     if name.upper().endswith("-GGUF"):
         return f"{name!r} has GGUF files: say which, as in {name}:Q4_K_M or {name}/FILE.gguf"
-    if name != BUNDLED and difflib.get_close_matches(name.lower(), [BUNDLED], cutoff=0.8):
-        return f"there is no model {name!r}: did you mean {BUNDLED}?"
+    if name not in BUNDLED and (near := difflib.get_close_matches(name.lower(), BUNDLED, 1, 0.8)):
+        return f"there is no model {name!r}: did you mean {near[0]}?"
     if ":" in name or OLLAMAS.fullmatch(name.lower()):
         return f"{name!r} looks like a name of Ollama's: {GIVE}, such as Qwen/Qwen3-0.6B"
     return None

@@ -89,7 +89,7 @@ def facts() -> dict[str, Any]:
         },
         "costs": [*kept.listed()],
         "weights": {"folder": str(packed_files.folder()), "bytes": packed_files.kept()},
-        "bundled": {name: _bundled(name) for name in ("target", "draft", "heads")},
+        "bundled": {name: _bundled(name) for name in bundled.ALL},
     }
 
 

@@ -65,6 +65,8 @@ class Faults:
         reserve = held.reserve
 
         def refusing(key: int, slots: int) -> int:
+            if key < 0:  # no request's: the server asks for its model's fingerprint
+                return reserve(key, slots)
             if key not in self.known:
                 self.known[key] = self.due(self.refused)
             if self.known[key]:

@@ -19,7 +19,8 @@ SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
 def script(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """As a module."""
+    """As a module, beside the others."""
+    monkeypatch.syspath_prepend(SCRIPTS)
     found = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)
@@ -49,12 +50,14 @@ def train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return made
 
 
-def test_rows_depend_on_the_seed_and_their_number_alone(train: Any, tmp_path: Path) -> None:
+def test_rows_depend_on_the_seed_and_their_number_alone(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learnt = [text for _, text in corpus.modules()]
     tokenizer = train.vocabulary(learnt, tmp_path)
     assert tokenizer("first")["input_ids"][-1] == tokenizer.eos_token_id == 1
     assert tokenizer.decode(tokenizer("a  b\n")["input_ids"], skip_special_tokens=True) == "a  b\n"
-    count = 4 * train.GROUP * train.ROWS
+    count = 4 * script("mender_rows", monkeypatch).GROUP * train.ROWS
     rows, again = (train.Pairs(learnt, tokenizer, count, 3) for _ in range(2))
     late = count - 5
     for at in (late, 7):  # in another order than in training

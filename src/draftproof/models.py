@@ -68,12 +68,8 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     places.check(model)
     model = hub.fetched(located(model, "draft"))
     trust = bool(getattr(target, "trust_remote_code", False))
-    encodes = encoders.is_one(model, trust_remote_code=trust)
-    if encodes != target.encodes:
-        kinds = "an encoder-decoder", "a decoder alone"
-        own, other = kinds if target.encodes else kinds[::-1]
-        raise ValueError(f"the target is {own} and the draft {other}: use a draft of its kind")
-    if not encodes:
+    encoders.check_kind(model, target.encodes, trust_remote_code=trust)
+    if not target.encodes:
         return choice.beside(target, model, quantize)
     if quantize is not None:
         raise ValueError("a draft with an encoder cannot be quantised: drop quantize")

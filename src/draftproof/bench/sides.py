@@ -101,12 +101,14 @@ def transformers(
     def write(prompts: Sequence[list[int]], how: How) -> list[Written]:
         encodes = bool(getattr(model.config, "is_encoder_decoder", False))
         longest = max(map(len, prompts))
-        fill = [longest - len(p) for p in prompts]
-        rows = [[pad] * n + p for n, p in zip(fill, prompts, strict=True)]
-        seen = [[0] * n + [1] * len(p) for n, p in zip(fill, prompts, strict=True)]
-        if encodes:  # which counts an encoder's positions from the first token, padding or not
-            rows = [p + [pad] * n for n, p in zip(fill, prompts, strict=True)]
-            seen = [[1] * len(p) + [0] * n for n, p in zip(fill, prompts, strict=True)]
+
+        def filled(row: list[int], filler: int) -> list[int]:
+            """An encoder's positions are counted from the first token, padding or not."""
+            more = [filler] * (longest - len(row))
+            return row + more if encodes else more + row
+
+        rows = [filled(p, pad) for p in prompts]
+        seen = [filled([1] * len(p), 0) for p in prompts]
         ids, mask = torch.tensor(rows, device=model.device), torch.tensor(seen)
         sampling: dict[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}
         beams = {"num_beams": 1} if encodes else {}  # configs of these ask for several

@@ -201,10 +201,7 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
     assistant: Any = None
     if options.draft is not None:
         draft = hub.fetched(located(options.draft, "draft"))
-        if encoders.is_one(draft, trust_remote_code=options.trust_remote_code) != encodes:
-            kinds = "an encoder-decoder", "a decoder alone"
-            own, other = kinds if encodes else kinds[::-1]
-            raise ValueError(f"the target is {own} and the draft {other}: use a draft of its kind")
+        encoders.check_kind(draft, encodes, trust_remote_code=options.trust_remote_code)
         assistant = loads(draft, dtype=model.dtype, **common)
     if options.inflate is not None:
         model = inflate(model, like=options.inflate)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from draftproof import fingerprints, memory
 from draftproof.cli import opening, sampling
 from draftproof.cli.chat import give_template
+from draftproof.cli.files import place
 from draftproof.cli.progress import Running
 from draftproof.sampling.defaults import options_of
 
@@ -25,16 +26,12 @@ SHOWN = 20  # errors, of which the output has all
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
-    try:
+    with opening.needing_serve("batch"):
         from draftproof.batch import run as running
         from draftproof.batch.lines import Input
         from draftproof.batch.results import Results
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"batch needs {error.name}, which is not installed: pip install 'draftproof[serve]'"
-        ) from error
     asked = Input(given.lines)
-    out = _place(given.out)
+    out = place(given.out, "batch.jsonl")
     _check_apart(asked.path, out, out.with_name(out.name + ".stats.jsonl"))
     calls = [line for line in asked.lines if line.wrong is None]
     given.model, given.rule = given.target or asked.model, "coupled"
@@ -113,16 +110,6 @@ def _write(
             shown(f"{count:,} of {every:,} lines, {run.per_second:.0f} tokens/s", count / every)
 
         Batch(Calls(llm, asked.model or given.model, defaults), results, told, done).write(todo)
-
-
-def _place(out: Path) -> Path:
-    """The file to write. Raises `ValueError` where there can be none."""
-    path = out if out.suffix == ".jsonl" else out / "batch.jsonl"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"cannot write results to {path.parent}: {error.strerror}") from error
-    return path
 
 
 def _check_apart(asked: Path, *written: Path) -> None:

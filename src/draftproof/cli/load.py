@@ -16,6 +16,7 @@ from rich.console import Console
 
 from draftproof import __version__, clock
 from draftproof import prompts as prompt_files
+from draftproof.cli.files import place
 from draftproof.cli.progress import Running
 from draftproof.prompts import Prompt
 from draftproof.traffic import arrivals, reference, report, summary
@@ -89,7 +90,7 @@ def _planned(given: SimpleNamespace) -> Plan:
         Asked(given.model or "", calls, deciding, more, given.warm, given.cold),
         levels,
         None if given.reference is None else reference.read(given.reference),
-        _place(given.out),
+        None if given.out is None else place(given.out, "load.json"),
     )
 
 
@@ -195,18 +196,6 @@ def _levels(given: SimpleNamespace, prompts: int) -> tuple[list[Level], int]:
     times = times[: given.calls]
     rate = len(times) / times[-1] if times[-1] else None
     return [Level(Path(kind).name, rate=rate, due=times)], len(times)
-
-
-def _place(out: Path | None) -> Path | None:
-    """The file to write. Raises `ValueError` before anything is measured for it."""
-    if out is None:
-        return None
-    path = out if out.suffix == ".json" else out / "load.json"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"cannot write results to {path.parent}: {error.strerror}") from error
-    return path
 
 
 def _write(found: dict[str, Any], plan: Plan, picture: Path | None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,17 @@ from draftproof.models import is_encoder_decoder
 from draftproof.profiles import choice_of, is_profile, read
 from draftproof.runners.loading import ENCODERS_IN
 from draftproof.text import load_tokenizer
+
+
+@contextmanager
+def needing_serve(command: str) -> Iterator[None]:
+    """Imports in it that fail are told as `ValueError`, with the extra that brings them."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{command} needs {error.name}, which is not installed: pip install 'draftproof[serve]'"
+        ) from error
 
 
 def hub_options(given: SimpleNamespace) -> dict[str, Any]:

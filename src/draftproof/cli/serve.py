@@ -20,12 +20,8 @@ logger = logging.getLogger("draftproof.server")
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
-    try:
+    with opening.needing_serve("serve"):
         from draftproof.server import running, settings
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"serve needs {error.name}, which is not installed: pip install 'draftproof[serve]'"
-        ) from error
     if given.chunk not in ("step", "token"):
         raise ValueError(f"chunk {given.chunk!r} is unknown: use step or token")
     memory.bytes_of(given.kv_memory)

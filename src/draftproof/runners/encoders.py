@@ -36,6 +36,14 @@ def is_one(model: Any, **options: Any) -> bool:
     return bool(getattr(config, "is_encoder_decoder", False))
 
 
+def check_kind(draft: Any, encodes: bool, **options: Any) -> None:
+    """Raises `ValueError` unless a draft has an encoder where its target has one (`encodes`)."""
+    if is_one(draft, **options) != encodes:
+        kinds = "an encoder-decoder", "a decoder alone"
+        own, other = kinds if encodes else kinds[::-1]
+        raise ValueError(f"the target is {own} and the draft {other}: use a draft of its kind")
+
+
 def load(
     model: Any, *, dtype: torch.dtype | None, device: torch.device, **options: Any
 ) -> PreTrainedModel:

@@ -87,11 +87,14 @@ async def answer(
 ) -> Response:
     """Let the texts of a call be written, and answer as its client wants it."""
     about = call.scope["draftproof"]
-    told = call.headers.get(RESUME, "") == "1"
+    told = body.speculative_details or call.headers.get(RESUME, "") == "1"
     salt = front.salt(about["key"], body.cache_salt)
     await front.compile(params.grammar, grammars.field(body))
     start = await front.start(getattr(body, "decoder_prompt", None))
-    fingerprint = f"{front.fingerprint}-{fingerprints.of_call([*prompts, start or []], params)}"
+    fingerprint = ""
+    if told or body.resume is not None:  # which takes as long as the prompts are
+        asked_for = fingerprints.of_call([*prompts, start or []], params)
+        fingerprint = f"{front.fingerprint}-{asked_for}"
     check_resume(body, fingerprint, len(prompts))
     asked: dict[str, Any] = {"asked": body.length, "rule": body.rule, "salt": salt, "start": start}
     requests = front.requests(prompts, params, **asked)
@@ -104,7 +107,7 @@ async def answer(
         echoes=echoes,
         silent=body.max_tokens == 0,
         by_token=front.settings.chunk == "token",
-        fingerprint=fingerprint if body.speculative_details or told else "",
+        fingerprint=fingerprint if told else "",
     )
     job = front.begin(requests, chat, {"id": about["id"], "path": call.url.path})
     about["logged"] = True  # when it ends, with what it took

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
@@ -129,7 +130,24 @@ def test_what_takes_long_to_compile_is_left_and_others_write_meanwhile() -> None
     stop.set()
     thread.join()
     assert ended - began < 20
+    assert not [each for each in threading.enumerate() if each.name == "draftproof grammar"]
+    assert bound(dp.Grammar.regex("ab?c"), max_tokens=4).error is None  # it was ended: others go on
     assert sum(began < at < ended for at in wrote) > 1
+
+
+def test_a_trial_that_ends_its_process() -> None:
+    """As one that takes all the memory that a trial may have."""
+    other = dp.LLM(llm(), speculate=None)
+    other.intake.grammars.compile(dp.Grammar.regex("a"))
+    judge = other.intake.grammars._compiler._judge
+    judge._process.kill()
+    with pytest.raises(ValueError, match="takes more memory to compile"):
+        other.intake.grammars.compile(dp.Grammar.regex("b"))
+    other.intake.grammars.compile(dp.Grammar.regex("b"))
+    process = judge._process
+    del other, judge
+    gc.collect()
+    assert process.poll() is not None  # it ends with the model
 
 
 def test_only_a_few_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ heads heads.*           <- heads.module bundled | torch safetensors
 asked                   <- sampling
 intake                  <- {ASKED} resuming text grammars.store
 grammars.store          <- grammars.* request sampling.grammars | llguidance
-grammars grammars.*     <- sampling sampling.grammars | llguidance torch numpy
+grammars grammars.*     <- grammars.* sampling sampling.grammars | llguidance torch numpy
 places                  <- bundled gguf.reader hub
 analysis                <- tree
 shapes                  <- analysis | numpy

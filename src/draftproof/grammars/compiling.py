@@ -1,7 +1,8 @@
-"""A grammar becomes a matcher: on a thread of its own, within a second, and once.
+"""A grammar becomes a matcher: within a second, and once.
 
-What a client sends may be anything: a compilation that takes too long is left alone, and there are
-never more than a few of them. Knows llguidance, not who asks.
+What a client sends may be anything, and a thread in which it compiles cannot be ended: so a process
+beside this one compiles it first (`judge`), and here is compiled only what that one could. Knows
+llguidance, not who asks.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ import json
 import re
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from draftproof.grammars import trial
+from draftproof.grammars.judge import Judge, TooMuch
 from draftproof.sampling.grammars import Grammar
 
 SECONDS = 1.0  # that a compilation may take
+SLOWER = 4  # times what the trial took: this process has more to do
 AT_ONCE = 2  # compilations, those that nobody waits for any more among them
-STACK = 256 << 20  # bytes of address space: the compiler recurses as deep as rules do
 # At most so many characters of white space in a row: a model in doubt would write it for ever.
 SPACE = r"[\x20\x0A\x0D\x09]{1,40}"
 _JSON: Any = {"whitespace_pattern": SPACE}
+T = TypeVar("T")
 
 
 def _choice(source: str) -> str:
@@ -46,43 +50,52 @@ WRITTEN: dict[str, Callable[[str], str]] = {
 class Compiler:
     """Makes matchers over one table of tokens."""
 
-    def __init__(self, table: LLTokenizer) -> None:
-        self.table = table
+    def __init__(self, table: LLTokenizer, judge: Judge) -> None:
+        self.table, self._judge = table, judge
         self._places = threading.BoundedSemaphore(AT_ONCE)
 
     def matcher(self, grammar: Grammar) -> LLMatcher:
         """At the beginning of a text. Raises `ValueError`: it does not compile, or not in time."""
+        written = self._alone(grammar, lambda: _written(grammar), SECONDS)
+        try:
+            said = self._judge.check(written, SECONDS)
+        except TooMuch as error:
+            raise ValueError(f"{grammar!r} {error}") from None
+        if said is not None:
+            raise _refused(grammar, said)
+        return self._alone(grammar, lambda: trial.compiled(self.table, written), SLOWER * SECONDS)
+
+    def _alone(self, grammar: Grammar, make: Callable[[], T], seconds: float) -> T:
+        """On a thread with a large stack: where rules nest, a small one would end the process.
+
+        One that takes too long is left alone, and there are never more than a few of them.
+        """
         if not self._places.acquire(timeout=SECONDS):
             raise ValueError(
                 f"grammar: {AT_ONCE} others are being compiled, and take long: try again later"
             )
-        made: list[LLMatcher] = []
+        made: list[T] = []
         failed: list[Exception] = []
 
-        def compile() -> None:
+        def run() -> None:
             try:
-                made.append(self._compiled(grammar))
+                made.append(make())
             except Exception as error:
                 failed.append(error)
             finally:
                 self._places.release()
 
-        thread = self._started(compile)
-        thread.join(SECONDS)
+        self._started(run).join(seconds)
         if made:
             return made[0]
-        if not failed:
-            raise ValueError(
-                f"{grammar!r} takes more than {SECONDS:g} s to compile: make it simpler"
-            )
-        said = " ".join(str(failed[0]).partition("<backtrace>")[0].split())[:300]
-        raise ValueError(f"{grammar!r} cannot be followed: {said}")
+        if failed:
+            raise _refused(grammar, str(failed[0]))
+        raise ValueError(f"{grammar!r} takes more than {SECONDS:g} s to compile: make it simpler")
 
     def _started(self, call: Callable[[], None]) -> threading.Thread:
-        """A thread with a large stack: where rules nest, a small one would end the process."""
         thread = threading.Thread(target=call, name="draftproof grammar", daemon=True)
         try:
-            before = threading.stack_size(STACK)
+            before = threading.stack_size(trial.STACK)
             try:
                 thread.start()
             finally:
@@ -92,17 +105,14 @@ class Compiler:
             raise
         return thread
 
-    def _compiled(self, grammar: Grammar) -> LLMatcher:
-        try:
-            written = WRITTEN[grammar.kind](grammar.source)
-        except RecursionError:
-            raise ValueError("it nests too deep") from None
-        limits = LLParserLimits(verbose_errors=False)
-        matcher = LLMatcher(self.table, written, log_level=0, limits=limits)
-        if matcher.is_error():
-            raise ValueError(matcher.get_error())
-        first = matcher.deep_copy()
-        first.compute_bitmask()  # the slowest, and what shows that nothing may be written
-        if first.is_error():
-            raise ValueError("there is no text that it allows")
-        return matcher
+
+def _written(grammar: Grammar) -> str:
+    try:
+        return WRITTEN[grammar.kind](grammar.source)
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
+
+
+def _refused(grammar: Grammar, said: str) -> ValueError:
+    short = " ".join(said.partition("<backtrace>")[0].split())[:300]
+    return ValueError(f"{grammar!r} cannot be followed: {short}")

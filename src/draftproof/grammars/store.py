@@ -59,9 +59,9 @@ def _compiler(tokenizer: Any, vocabulary: int, end_ids: Sequence[int]) -> Any:
     if tokenizer is None:
         raise ValueError("a grammar needs a tokenizer: pass tokenizer=")
     try:
-        from llguidance import LLTokenizer
-
         from draftproof.grammars.compiling import Compiler
+        from draftproof.grammars.judge import Judge
+        from draftproof.grammars.trial import table_of
     except ImportError as error:
         raise ValueError("a grammar needs llguidance: pip install 'draftproof[grammar]'") from error
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
@@ -75,11 +75,10 @@ def _compiler(tokenizer: Any, vocabulary: int, end_ids: Sequence[int]) -> Any:
     if not ends:  # a table has one, so it gets a token of its own, which is never allowed
         backend.add_special_tokens([END])
         ends = [backend.token_to_id(END)]
+    parts = backend.to_str(), max(vocabulary, *(end + 1 for end in ends)), ends
+    judge = Judge(parts)  # which makes its table meanwhile
     try:
-        table = LLTokenizer(
-            backend.to_str(), n_vocab=max(vocabulary, *(end + 1 for end in ends)), eos_token=ends
-        )
+        return Compiler(table_of(*parts), judge)
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise ValueError(f"this model's tokenizer cannot follow a grammar: {said}") from error
-    return Compiler(table)

@@ -22,7 +22,7 @@ NOTHING = History([])
 class SlowNoise(Noise):
     """The race in torch, its noise in torch."""
 
-    def race(self, logits: Tensor, temperature: float, position: int, k: int) -> None:
+    def race(self, logits: Tensor, params: SamplingParams, position: int, k: int) -> None:
         return None
 
     def gumbel(self, position: int, vocabulary: int, ids: Tensor | None = None) -> Tensor:

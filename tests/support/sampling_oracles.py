@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from draftproof.sampling import History, SamplingParams
@@ -16,6 +17,21 @@ NOTHING = History([])
 
 def rows(V: int, seed: int, spread: float = 3.0, dtype: torch.dtype = torch.float32) -> Tensor:
     return (torch.randn(V, generator=torch.Generator().manual_seed(seed)) * spread).to(dtype)
+
+
+WARPERS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.1, 0.7, 1.0, 3.0]),
+    top_k=st.sampled_from([0, -1, 1, 2, 5, 70, 1000]),
+    top_p=st.sampled_from([1e-9, 0.3, 0.77, 0.95, 0.999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.0, 0.01, 0.21, 1.0]),
+)
+LOGITS = st.one_of(
+    st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=30),  # ties
+    st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=30),
+    st.lists(st.sampled_from([0.0, 1.0, -math.inf]), min_size=1, max_size=12),
+    st.builds(lambda V, seed: rows(V, seed, 1.0).tolist(), st.integers(65, 900), st.integers(0, 9)),
+)
 
 
 def oracle_adjust(

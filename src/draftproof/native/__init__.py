@@ -70,6 +70,17 @@ class Shape(ctypes.Structure):
     )
 
 
+class Cut(ctypes.Structure):
+    """dp_cut."""
+
+    _fields_ = (
+        ("temperature", c_double),
+        ("top_p", c_double),
+        ("floor", c_double),
+        ("top_k", c_int32),
+    )
+
+
 def formats(layers: int, of: Callable[[int, int], int]) -> Any:
     """What `dp_model_new` takes: `of` tells a matrix's format by its layer, 0 for none."""
     each = [of(which, layer) for layer in range(layers) for which in OF_LAYER]
@@ -148,6 +159,14 @@ FUNCTIONS = {
         c_int32,
         (
             *(c_void_p, c_void_p, c_int32, c_double, c_uint64, c_uint32, c_uint32, c_int32),
+            *(c_void_p, c_void_p, c_void_p),
+        ),
+    ),
+    "dp_survivors": (c_int32, (c_void_p, c_int32, POINTER(Cut), c_void_p, c_void_p)),
+    "dp_race_cut": (
+        c_int32,
+        (
+            *(c_void_p, c_int32, POINTER(Cut), c_uint64, c_uint32, c_uint32, c_int32),
             *(c_void_p, c_void_p, c_void_p),
         ),
     ),

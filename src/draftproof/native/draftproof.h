@@ -181,6 +181,20 @@ DP_API void dp_exponential(uint64_t seed, uint32_t stream, uint32_t position, co
 DP_API int32_t dp_race(const float *logits, const float *gumbel, int32_t n, double temperature,
                        uint64_t seed, uint32_t stream, uint32_t position, int32_t k, int32_t *ids,
                        double *scaled, double *log_mass);
+// What is left of a row before the race: top_k <= 0, top_p 1 and floor -inf cut nothing off. floor:
+// the log of min_p.
+typedef struct {
+  double temperature, top_p, floor;
+  int32_t top_k;
+} dp_cut;
+// chain.survivors: the ids in their order, with (x - max) / temperature. `ids` and `scaled` have
+// room for n. Returns how many there are; -1 as dp_race; -2 where a border is too near to tell.
+DP_API int32_t dp_survivors(const float *logits, int32_t n, const dp_cut *cut, int64_t *ids,
+                            double *scaled);
+// The race of dp_race among them. Returns as dp_race, and -2 as dp_survivors.
+DP_API int32_t dp_race_cut(const float *logits, int32_t n, const dp_cut *cut, uint64_t seed,
+                           uint32_t stream, uint32_t position, int32_t k, int32_t *ids,
+                           double *scaled, double *log_mass);
 
 // The suffix automaton of a text that grows at its end (automaton.py says what it is; here it is
 // fast). One thread at a time. After DP_NO_MEMORY it can only be freed.

@@ -58,9 +58,11 @@ def survivors(logits: Tensor, params: SamplingParams) -> tuple[Tensor | None, Te
     descending, id ascending); top_p the shortest with at least that share of the mass (Holtzman et
     al. 2019, section 3.1), at least one token.
     """
+    if not params.whole and (made := fast.survivors(logits, params)):
+        return made
     top, V = _top(logits), len(logits)
     k = min(params.top_k, V) if params.top_k > 0 else V
-    floor = math.log(params.min_p) if params.min_p > 0 else -math.inf
+    floor = params.floor
 
     def scale(x: Tensor) -> Tensor:
         return (x.double() - top) / params.temperature
@@ -115,9 +117,9 @@ def _winners(
     get an exact score. Slack covers float32: of such a token l_i lies in [t - 23, 0] because
     log(E_i) > -23, and g_i in [0, 23], so its bound is off by less than 2e-6 (|t| + 64).
     """
-    V, whole = len(logits), _whole(params)
-    can = whole and logits.device.type == "cpu" and params.temperature >= _TINY_TEMPERATURE
-    if can and (made := noise.race(logits, params.temperature, position, k)):
+    V, whole = len(logits), params.whole
+    can = logits.device.type == "cpu" and params.temperature >= _TINY_TEMPERATURE
+    if can and (made := noise.race(logits, params, position, k)):
         return list(zip(*made[:2], strict=True)), made[2]
     if whole:
         ids, x, top, temperature = None, logits, _top(logits), params.temperature
@@ -168,7 +170,7 @@ def pick(
     if guide is None:
         return _picked(row, params, noise, position)
     # The winner among all is the winner among the allowed, unless the others decide who races.
-    if params.temperature == 0 or _whole(params):
+    if params.temperature == 0 or params.whole:
         token = _picked(row, params, noise, position)
         if guide.allows(history.output, path, token):
             return token
@@ -179,11 +181,6 @@ def _picked(row: Tensor, params: SamplingParams, noise: Noise, position: int) ->
     if params.temperature == 0:
         return argmax(row)
     return _winners(row, params, noise, position, 1, mass=False)[0][0][0]
-
-
-def _whole(params: SamplingParams) -> bool:
-    """Whether nothing is cut off before the race."""
-    return params.top_k <= 0 and params.min_p == 0 and params.top_p == 1
 
 
 def argmaxes(logits: Tensor) -> list[int]:

@@ -1,4 +1,4 @@
-"""The coupled race natively: what `noise` and `sampling` do in torch, with the same result.
+"""The chain natively: what `noise` and `sampling` do in torch, with the same result.
 
 Every function answers None where it cannot do what is asked, and the caller's own code does it. One
 call, no thread: a row of logits is too little work to share, and threads of torch that wait for
@@ -12,7 +12,8 @@ from ctypes import byref, c_double, c_int32
 import torch
 from torch import Tensor
 
-from draftproof.native import found
+from draftproof.native import Cut, found
+from draftproof.sampling.params import SamplingParams
 
 _MASK = 0xFFFFFFFF
 
@@ -55,8 +56,7 @@ def race(
     float32 on the CPU, and for one that nothing can be picked from.
     """
     library, V = found(), len(logits)
-    fits = logits.dtype == torch.float32 and logits.device.type == "cpu" and logits.is_contiguous()
-    if library is None or not fits or max(stream, position) > _MASK:
+    if library is None or not _fits(logits) or max(stream, position) > _MASK:
         return None
     k = min(k, V)
     ids, scaled, mass = (c_int32 * k)(), (c_double * k)(), c_double()
@@ -74,3 +74,39 @@ def race(
         byref(mass),
     )
     return None if count < 0 else (ids[:count], scaled[:count], mass.value)
+
+
+def survivors(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor] | None:
+    """`chain.survivors` of a row of which something is cut off.
+
+    None as for `race`, and where a border is so near that only sums in torch's order tell.
+    """
+    library, V = found(), len(logits)
+    if library is None or not _fits(logits):
+        return None
+    ids, scaled = torch.empty(V, dtype=torch.int64), torch.empty(V, dtype=torch.float64)
+    where = ids.data_ptr(), scaled.data_ptr()
+    count = library.dp_survivors(logits.data_ptr(), V, byref(_cut(params)), *where)
+    return None if count < 0 else (ids[:count].clone(), scaled[:count].clone())
+
+
+def race_cut(
+    logits: Tensor, params: SamplingParams, seed: int, stream: int, position: int, k: int
+) -> tuple[list[int], list[float], float] | None:
+    """`race` among the survivors; the log is of their mass. None as for them."""
+    library, V = found(), len(logits)
+    if library is None or not _fits(logits) or max(stream, position) > _MASK:
+        return None
+    k = min(k, V)
+    ids, scaled, mass = (c_int32 * k)(), (c_double * k)(), c_double()
+    drawn = seed, stream, position, k, ids, scaled, byref(mass)
+    count = library.dp_race_cut(logits.data_ptr(), V, byref(_cut(params)), *drawn)
+    return None if count < 0 else (ids[:count], scaled[:count], mass.value)
+
+
+def _fits(logits: Tensor) -> bool:
+    return logits.dtype == torch.float32 and logits.device.type == "cpu" and logits.is_contiguous()
+
+
+def _cut(params: SamplingParams) -> Cut:
+    return Cut(params.temperature, params.top_p, params.floor, params.top_k)

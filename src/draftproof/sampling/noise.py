@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from draftproof.sampling import compiled as fast
+from draftproof.sampling.params import SamplingParams
 
 _MASK = 0xFFFFFFFF
 _LN2 = 0.6931471805599453
@@ -130,14 +131,18 @@ class Noise:
         return result
 
     def race(
-        self, logits: Tensor, temperature: float, position: int, k: int
+        self, logits: Tensor, params: SamplingParams, position: int, k: int
     ) -> tuple[list[int], list[float], float] | None:
-        """The k best ids of a whole row (V,), their scaled logits, and the log of its mass.
+        """The k best ids of what the parameters leave of a row (V,), their scaled logits, best
+        first, and the log of the mass of all that is left.
 
         None where there is no compiled race for such a row: `sampling` has it in torch.
         """
+        if not params.whole:
+            return fast.race_cut(logits, params, self.seed, self.stream, position, k)
         row = self.gumbel(position, len(logits))
-        return fast.race(logits, row, temperature, self.seed, self.stream, position, k)
+        where = self.seed, self.stream, position, k
+        return fast.race(logits, row, params.temperature, *where)
 
     def gumbel(self, position: int, vocabulary: int, ids: Tensor | None = None) -> Tensor:
         """g = -log(u) >= -log(E) of all ids below `vocabulary`, or of `ids` (K,); float32."""

@@ -127,6 +127,16 @@ class SamplingParams:
     def penalises(self) -> bool:
         return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
 
+    @functools.cached_property
+    def whole(self) -> bool:
+        """Whether nothing of a row is cut off before a token is drawn from it."""
+        return self.top_k <= 0 and self.min_p == 0 and self.top_p == 1
+
+    @functools.cached_property
+    def floor(self) -> float:
+        """What min_p asks of a logit over the temperature, relative to the largest."""
+        return math.log(self.min_p) if self.min_p > 0 else -math.inf
+
 
 def _generation_config(llm: Any) -> Any:
     model = llm.runner.model if hasattr(llm, "runner") else llm

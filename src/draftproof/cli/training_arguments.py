@@ -81,6 +81,10 @@ def draft(
         option(DRAFT, "Not a model: a head on that layer of the target, for early exit."),
     ] = None,
     blocks: Annotated[int | None, option(DRAFT, "Of the head of --exit-layer; 4.")] = None,
+    draft_vocabulary: Annotated[
+        int | None,
+        option(DRAFT, "It writes so many tokens only, those that the data has most: less work."),
+    ] = None,
     start: options.Start = None,
     loss: Annotated[
         str,

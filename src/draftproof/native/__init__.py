@@ -24,7 +24,7 @@ from ctypes import (
 from pathlib import Path
 from typing import Any
 
-VERSION = 11  # of the interface
+VERSION = 12  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8, INT4, Q4_0, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K = range(9)
 IQ4_NL, IQ4_XS, MXFP4, S4_128, Z4_32, Z4_128 = range(9, 15)
@@ -67,6 +67,7 @@ class Shape(ctypes.Structure):
         ("eps", c_float),
         ("rope_scale", c_float),
         ("attention_scale", c_float),
+        ("outputs", c_int32),
     )
 
 

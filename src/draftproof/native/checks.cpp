@@ -10,6 +10,9 @@ bool complete(const dp_model &model) {
   const dp_shape &s = model.shape;
   const size_t hidden = s.hidden, dim = s.head_dim;
   bool all = model.norm_last.size() == hidden && model.inv_freq.size() == dim / 2;
+  // A head that lacks rows cannot stand for the embeddings.
+  const bool own = model.given_embeddings || !model.embeddings.panels.empty();
+  all = all && (own || head_rows(s) == s.vocabulary);
   for (const Layer &each : model.layers) {
     all = all && each.norm_in.size() == hidden && each.norm_post.size() == hidden;
     if (s.has_qk_norm) all = all && each.norm_q.size() == dim && each.norm_k.size() == dim;
@@ -78,7 +81,7 @@ bool sound(const dp_shape &s) {
   const bool each = between(0, s.layers, 1 << 16) && between(1, s.hidden, kMostWidth) &&
                     between(1, s.heads, kMostWidth) && between(1, s.kv_heads, s.heads) &&
                     between(2, s.head_dim, kMostHeadDim) && between(1, s.vocabulary, kMostWidth) &&
-                    between(1, s.intermediate, kMostWidth);
+                    between(1, s.intermediate, kMostWidth) && between(0, s.outputs, s.vocabulary);
   if (!each || s.heads % s.kv_heads) return false;
   if (s.layers && s.head_dim % kLanes) return false;  // attention goes by so many elements
   return (int64_t(s.heads) + 2 * int64_t(s.kv_heads)) * s.head_dim <= kMostWidth;

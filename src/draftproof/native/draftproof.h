@@ -67,6 +67,7 @@ typedef struct {
   float eps;              // of every norm
   float rope_scale;       // on cosines and sines (yarn), else 1
   float attention_scale;  // on scores
+  int32_t outputs;        // rows of the head; 0: as many as there are tokens
 } dp_shape;
 
 typedef struct {
@@ -89,7 +90,7 @@ typedef struct {
   int32_t wanted;          // rows whose next token is asked for, ascending
   const int32_t *wanted_rows;
   const int32_t *logits_rows;  // (wanted): where its logits go, below how many go anywhere, or -1
-  float *logits;               // (as many as asked for, vocabulary)
+  float *logits;               // (as many as asked for, rows of the head)
   int32_t *best;               // (wanted): the first argmax, -1 if none is finite or one is NaN;
                                // NULL: the head is left out, its logits too
   int32_t taps;                // hidden states asked for

@@ -62,7 +62,7 @@ int64_t lay_out_all(const dp_shape &s, const int32_t *formats, std::vector<Layer
     lay(each.down, {{format(DP_DOWN), s.hidden}}, act);
     of += DP_MATRICES - DP_Q;
   }
-  lay(head, {{formats[DP_HEAD], s.vocabulary}}, s.hidden);
+  lay(head, {{formats[DP_HEAD], head_rows(s)}}, s.hidden);
   if (formats[DP_EMBEDDINGS] >= 0) lay(embeddings, {{formats[DP_EMBEDDINGS], s.vocabulary}}, s.hidden);
   return at;
 }

@@ -20,6 +20,9 @@ constexpr int kMostRows = 1 << 24;  // of a pass, and slots of a row: sums of a 
 
 inline int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+// Of logits: tokens whose rows of the head are zeros may be left out.
+inline int head_rows(const dp_shape &s) { return s.outputs ? s.outputs : s.vocabulary; }
+
 struct Panel {
   int format;
   char *data;

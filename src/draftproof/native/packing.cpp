@@ -32,7 +32,7 @@ struct Size {
 
 Size size_of(const dp_shape &s, int which) {
   switch (which) {
-    case DP_HEAD:
+    case DP_HEAD: return {head_rows(s), s.hidden};
     case DP_EMBEDDINGS: return {s.vocabulary, s.hidden};
     case DP_Q: return {s.heads * s.head_dim, s.hidden};
     case DP_K:

@@ -236,12 +236,12 @@ void Pass::head(Worker &worker) {
   int32_t *bad = bad_.data() + worker.thread * apart();
   product(worker, model_.head, in, pass_.wanted,
            [&](int panel, int first, int count, const float *tile) {
-             const int at = panel * kPanel, n = std::min(kPanel, s.vocabulary - at);
+             const int at = panel * kPanel, n = std::min(kPanel, head_rows(s) - at);
              for (int r = 0; r < count; ++r) {
                const int row = first + r;
                k_.argmax(tile + r * kPanel, n, at, best + row, ids + row, bad + row);
                if (pass_.logits_rows[row] < 0) continue;
-               std::memcpy(pass_.logits + int64_t(pass_.logits_rows[row]) * s.vocabulary + at,
+               std::memcpy(pass_.logits + int64_t(pass_.logits_rows[row]) * head_rows(s) + at,
                            tile + r * kPanel, n * 4);
              }
            });

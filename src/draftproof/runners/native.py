@@ -23,6 +23,7 @@ from draftproof.runners.base import Output, Work
 from draftproof.runners.committed import Committed
 from draftproof.runners.matrix import Linear, check, floats, product
 from draftproof.runners.native_rows import NativeRows
+from draftproof.runners.reduced import Reduced
 from draftproof.runners.team import Team
 from draftproof.runners.weights import LoadedWeights, Weights
 
@@ -77,6 +78,8 @@ class NativeRunner(Committed):
             packed = packing.Packed(weights, precision, kernels=kernels, cached=cache_weights)
         self.packed = packed
         self._logits = torch.empty(0)
+        ids = packed.kept
+        self._reduced = None if ids is None else Reduced(ids, packed.shape.vocabulary)
         self._turn = threading.RLock()  # a pass is whole before another thread frees what it uses
         weakref.finalize(self, _stop, self._turn, os.getpid())
         self._cache = NativeRows(self.packed, max_batch + parked, self.max_length)
@@ -124,7 +127,9 @@ class NativeRunner(Committed):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of post-norm hidden states (N, hidden size)."""
-        return product(self.packed, self.team, hidden, self.vocabulary)
+        outputs = self.packed.shape.outputs or self.vocabulary
+        logits = product(self.packed, self.team, hidden, outputs)
+        return logits if self._reduced is None else self._reduced.widened(logits).clone()
 
     def linear(self, weight: Tensor) -> Linear:
         """Another matrix (out, in) on these threads, in this precision; int8 beside blocks."""
@@ -168,6 +173,7 @@ class NativeRunner(Committed):
     def _forward(
         self, work: Sequence[Work], taps: tuple[int, ...], layers: int, head: bool
     ) -> list[Output]:
+        reduced = self._reduced  # then the best of a row is found behind the kernels
         tokens: list[int] = []
         parents: list[int] = []
         wanted: list[int] = []  # packed rows whose next token is asked for
@@ -186,7 +192,7 @@ class NativeRunner(Committed):
                 tokens += tree.tokens[item.first :]
                 parents += tree.parents
             wanted += range(len(tokens) - rows, len(tokens))
-            asked = rows if head and not item.greedy else 0
+            asked = rows if head and not (item.greedy and reduced is None) else 0
             places += range(full, full + asked) if asked else [-1] * rows
             read = len(item.new) if item.read else 0
             if taps:
@@ -206,7 +212,7 @@ class NativeRunner(Committed):
                 row, begin, len(tokens), cached, fresh, item.first, nodes, at
             )
         if len(self._logits) < full:
-            self._logits = floats(full, self.vocabulary)
+            self._logits = floats(full, self.packed.shape.outputs or self.vocabulary)
         logits, best = self._logits, array("i", wanted)
         # Without taps nothing is made: an empty tensor, and walking over it, take microseconds.
         hidden = floats(len(taps), len(tapped), self.packed.shape.hidden) if taps else None
@@ -245,6 +251,9 @@ class NativeRunner(Committed):
         if code == native.BAD_ARGUMENT:
             self._refuse(tokens)
         check(code)
+        if reduced is not None and head:
+            logits = reduced.widened(logits[:full])
+            best = reduced.best(best, places, logits)
         for item in work:
             self.passed(item)
         return [

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from draftproof import native
+from draftproof.runners import reduced
 from draftproof.runners.kv import available_bytes
 from draftproof.runners.matrix import pack
 from draftproof.runners.packed_files import PackedFile
@@ -94,6 +95,9 @@ class Packed:
             rope_scale=rope_scale,
             attention_scale=head_dim(config) ** -0.5,
         )
+        self.kept = self._kept(weights)
+        if self.kept is not None:
+            self.shape.outputs = len(self.kept)
         self.formats = Formats(self.shape, weights, precision)
         formats = native.formats(self.shape.layers, self.formats.of)
         self.bytes = int(self.library.dp_model_bytes(ctypes.byref(self.shape), formats))
@@ -120,6 +124,15 @@ class Packed:
         native.owned(self, self.library.dp_model_free, self.handle)
         self._vector(native.INV_FREQ, 0, frequencies, "inv_freq")
         self._pack(weights)
+
+    def _kept(self, weights: Weights) -> Tensor | None:
+        """The tokens whose rows of the head are packed; None: all."""
+        lies, config = f"{HEAD}.weight", weights.config
+        if not getattr(config, reduced.FIELD, None) or weights.tied or f"{HEAD}.bias" in weights:
+            return None
+        if weights.format(lies) is not None:
+            return None
+        return reduced.kept(config, weights[lies])
 
     def keep(self) -> bool:
         """Write the weights into the cache folder, where that was asked for and they are not."""
@@ -183,6 +196,8 @@ class Packed:
         in_blocks = self.formats.in_blocks(which, layer)
         if not self.mapped:
             weight = weights.blocks(lies) if in_blocks else weights[lies]
+            if which == native.HEAD and self.kept is not None:
+                weight = weights[lies][self.kept]
             _check(pack(self.handle, which, layer, weight), name)
         if f"{path}.bias" in weights:
             bias = _floats(weights[f"{path}.bias"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ from draftproof.text import end_ids, load_tokenizer
 from draftproof.training.checkpoint import writing
 from draftproof.training.jobs import job, served
 from draftproof.training.jobs.card import Card
+from draftproof.training.jobs.draft_report import Report, Served, card
 from draftproof.training.jobs.job import Job
-from draftproof.training.recipes import medusa
+from draftproof.training.recipes import few_tokens, medusa
 from draftproof.training.recipes.draft import (
     DEPTH,
     LOSSES,
@@ -32,6 +33,7 @@ from draftproof.training.recipes.draft import (
     usual_rate,
 )
 from draftproof.training.recipes.exit import Exit
+from draftproof.training.recipes.few_tokens import FewTokens
 from draftproof.training.recipes.losses import ELEMENTS
 from draftproof.training.recipes.student import layers_and_width, student
 from draftproof.training.trainer import Batch, Plan
@@ -51,6 +53,7 @@ class Options(job.Options):
     layers: str | None = None  # numbers of layers
     exit_layer: int | None = None  # a head on that layer of the target, not a model
     blocks: int | None = None  # of that head; BLOCKS
+    draft_vocabulary: int | None = None  # tokens that it writes; all unless given
     loss: str = "forward-kl"
     on_policy: float = 0.0
 
@@ -65,48 +68,14 @@ class Options(job.Options):
             raise ValueError("--blocks are of the head of --exit-layer: add that, or drop them")
         if self.on_policy and self.exit_layer is not None:
             raise ValueError("a head on a layer does not write by itself: drop --on-policy")
+        if self.draft_vocabulary is not None and self.exit_layer is not None:
+            raise ValueError("a head on a layer has the target's LM head: drop --draft-vocabulary")
         if self.loss not in LOSSES:
             raise ValueError(f"loss {self.loss!r} is unknown: use {', '.join(LOSSES)}")
         if not 0 <= self.on_policy <= 1:
             raise ValueError(f"--on-policy is {self.on_policy}, but must be between 0 and 1")
         if self.on_policy and self.loss == TEXT:
             raise ValueError("what the draft wrote itself teaches nothing by --loss text: drop one")
-
-
-@dataclass
-class Served:
-    """What the engine gave at one temperature, beside what was predicted for the same texts.
-
-    A chain of `DEPTH` tokens, the rejection rule; alpha: acceptance of the first of them.
-    """
-
-    temperature: float
-    alpha: float
-    tokens_per_step: float
-    predicted_alpha: float
-    predicted: float  # tokens per step
-    tokens: int
-
-
-@dataclass(kw_only=True)
-class Report(job.Report):
-    """What the draft gives; lies beside it in `provenance.json`."""
-
-    layers: int
-    width: int
-    parameters: int
-    exit: bool  # a head on so many layers of the target
-    served: list[Served] = field(default_factory=list)
-
-    def lines(self) -> list[str]:
-        """A line for each temperature."""
-        return [
-            f"temperature {one.temperature:g}: predicted tokens/step {one.predicted:.2f}, served "
-            f"tokens/step {one.tokens_per_step:.2f}; predicted acceptance "
-            f"{one.predicted_alpha:.1%}, served acceptance {one.alpha:.1%} ({one.tokens:,} tokens "
-            "that the target wrote after held-out prompts)"
-            for one in self.served
-        ]
 
 
 class DraftJob(Job):
@@ -156,7 +125,13 @@ class DraftJob(Job):
 
     def make_recipe(self, held_out: list[Batch], asked: list[Batch]) -> Draft:
         """See `Job.make_recipe`."""
-        options = self.options
+        options, few = self.options, None
+        ends = end_ids(self.target, self.tokenizer)
+        if (count := options.draft_vocabulary) is not None:
+            size = self.target.get_output_embeddings().weight.shape[0]
+            ids = few_tokens.most_frequent(self.learnt, count, size, ends)
+            few_tokens.reduce(self.student, ids)
+            few = FewTokens(ids, size)
         return Draft(
             self.target,
             self.student,
@@ -164,7 +139,8 @@ class DraftJob(Job):
             loss=options.loss,
             rate=peak_rate(options, self.student),
             on_policy=options.on_policy,
-            ends=end_ids(self.target, self.tokenizer),
+            ends=ends,
+            few=few,
             seed=options.seed,
         )
 
@@ -247,37 +223,7 @@ class DraftJob(Job):
 
     def card(self) -> Card:
         """See `Job.card`."""
-        report, target, judged = self.report, self.options.target, self.report.served
-        if report.exit:
-            library, title = "draftproof", f"A head on layer {report.layers} of {target}"
-            summary = f"{report.parameters:,} parameters, which only early exit reads, distilled."
-            call, also = 'EarlyExit(heads="this folder")', ""
-        else:
-            library, title = "transformers", f"A draft for {target}"
-            summary = f"{report.layers} layers of width {report.width}, "
-            summary += f"{report.parameters:,} parameters, distilled."
-            call = 'DraftModel("this folder")'
-            also = "It is an ordinary checkpoint: transformers takes it as `assistant_model` too. "
-        caption = (
-            f"{also}With chains of {DEPTH} drafted tokens and the rejection rule, after prompts "
-            "that were not trained on, the engine accepted this share of first drafted tokens and "
-            "wrote so many tokens per step:"
-        )
-        table = [["temperature", "acceptance", "predicted", "tokens/step", "predicted"]]
-        for one in judged:
-            shares = [f"{one.alpha:.1%}", f"{one.predicted_alpha:.1%}"]
-            steps = [f"{one.tokens_per_step:.2f}", f"{one.predicted:.2f}"]
-            table.append([f"{one.temperature:g}", *shares, *steps])
-
-        def draw(axes: Any) -> None:
-            names = [f"T = {one.temperature:g}" for one in judged]
-            axes.bar(names, [one.alpha for one in judged], color="tab:blue", label="served")
-            predicted = [one.predicted_alpha for one in judged]
-            axes.plot(names, predicted, "D", color="black", label="predicted")
-            axes.set_ylabel("acceptance of the first drafted token")
-            axes.set_ylim(0, 1)
-
-        return Card(library, target, title, summary, call, caption, table, draw)
+        return card(self.report, self.options.target)
 
 
 def peak_rate(options: Options, student: Any) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from draftproof.training import trainer
-from draftproof.training.data.rows import Stream, pack
+from draftproof.training.data.rows import Document, Stream, pack
 from draftproof.training.data.states import check
 from draftproof.training.jobs import card, material, served, setup
 from draftproof.training.trainer import Batch, Plan, State
@@ -86,6 +86,7 @@ class Job(ABC):
     models: Sequence[Any]  # those that read rows, the target first
     recipe: Any
     report: Any
+    learnt: Sequence[Document]  # texts, which the recipe may look at
 
     def __init__(self, options: Any, watch: Watch) -> None:
         self.options, self.watch = options, watch
@@ -138,6 +139,7 @@ class Job(ABC):
         if options.overwrite and not options.resume and not setup.process():
             setup.clear(options.out)
         texts = material.gathered(options, self.target, self.tokenizer, watch, self.least, length)
+        self.learnt = texts.learnt
         count = self.prompt_sets * -(-options.calibration_tokens // room)
         prompts = served.prompts_of(texts.asked, count, room)
         rows, held = pack(texts.learnt, length), pack(texts.held_out, length)

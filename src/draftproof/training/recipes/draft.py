@@ -18,6 +18,7 @@ from draftproof.runners import guards
 from draftproof.runners.torch import logits_of
 from draftproof.training.data.states import labelled, on, states_of
 from draftproof.training.recipes import losses
+from draftproof.training.recipes.few_tokens import FewTokens
 from draftproof.training.recipes.losses import DIVERGENCES, ELEMENTS
 from draftproof.training.trainer import Batch
 
@@ -42,7 +43,7 @@ class Draft(nn.Module):
 
     loss: of `LOSSES`. rate: at its peak, `usual_rate` unless given. on_policy: the share of passes
     in which the student goes on from the beginnings of the rows and is scored on that.
-    ends: ids that end a text. held_out: batches to evaluate on.
+    ends: ids that end a text. few: the student writes few tokens. held_out: batches to evaluate on.
     """
 
     passes: Tensor
@@ -57,13 +58,14 @@ class Draft(nn.Module):
         rate: float | None = None,
         on_policy: float = 0.0,
         ends: Sequence[int] = (),
+        few: FewTokens | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.student, self.held_out, self.loss = student, held_out, loss
         width = student.config.get_text_config().hidden_size
         self.rate = usual_rate(width) if rate is None else rate
-        self.on_policy, self.ends, self.seed = on_policy, list(ends), seed
+        self.on_policy, self.ends, self.few, self.seed = on_policy, list(ends), few, seed
         self._frozen = (target,)  # no module of this one: not moved, not in checkpoints
         sizes = [m.get_output_embeddings().weight.shape[0] for m in (target, student)]
         self.vocabulary = min(sizes)  # what one has beyond it is padding
@@ -86,15 +88,23 @@ class Draft(nn.Module):
         at, labels = labelled(batch, 1)
         states = states_of(self.student, batch).flatten(0, 1)[at]
         if self.loss == TEXT:
-            loss, right = losses.cross_entropy(states, labels, self._head(self.student))
+            wanted = labels if self.few is None else self.few.labels(labels)
+            loss, right = losses.cross_entropy(states, wanted, self._learning())
         else:
             with torch.no_grad():
                 theirs = states_of(self.target, batch).flatten(0, 1)[at]
-            heads = self._head(self.student), self._head(self.target)
+            teacher = self._head(self.target)
+            teacher = teacher if self.few is None else self.few.teacher(teacher)
+            heads = self._learning(), teacher
             loss, right = losses.divergence(states, theirs, *heads, DIVERGENCES[self.loss])
         count = max(1, len(labels))
         learnt = loss.new_tensor(len(labels))
         return {"loss": loss / count, "labels": learnt, "agree": right / count}
+
+    def _learning(self) -> Callable[[Tensor], Tensor]:
+        """What makes the student's logits while it learns."""
+        few = self.few
+        return self._head(self.student) if few is None else few.student(self.student)
 
     def _head(self, model: Any) -> Callable[[Tensor], Tensor]:
         return lambda states: logits_of(model, states)[..., : self.vocabulary]

@@ -1,0 +1,52 @@
+"""A head whose rows are zeros for most tokens, as of a draft that writes few: the rest is used.
+
+The tokens that are left out have the logit 0, as the whole head would give them, so the same
+checkpoint gives the same logits wherever it is loaded. Knows no models.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftproof.runners.matrix import floats
+
+FIELD = "draft_vocab_size"  # of a configuration: rows of the head that are not zeros
+
+
+def kept(config: Any, head: Tensor) -> Tensor | None:
+    """The ids (R,), ascending, whose rows of the head (V, hidden) are not zeros.
+
+    None where the configuration does not say that there are such rows, or none are.
+    """
+    if not getattr(config, FIELD, None):
+        return None
+    ids = head.ne(0).any(1).nonzero()[:, 0]
+    return ids if 0 < len(ids) < len(head) else None
+
+
+class Reduced:
+    """Logits over all tokens, of those over the ids (R,) that have rows in the head."""
+
+    def __init__(self, ids: Tensor, vocabulary: int) -> None:
+        self.ids, self.vocabulary = ids, vocabulary
+        self._wide = torch.zeros(0, vocabulary)
+
+    def widened(self, logits: Tensor) -> Tensor:
+        """(N, V) of (N, R): a view of one buffer that lives until the next call."""
+        count = len(logits)
+        if len(self._wide) < count:
+            self._wide = floats(count, self.vocabulary).zero_()
+        wide = self._wide[:count]
+        wide[:, self.ids] = logits
+        return wide
+
+    def best(self, found: Sequence[int], places: Sequence[int], wide: Tensor) -> array[int]:
+        """The first argmax of rows that lie at `places` of (N, V); -1 where one was found bad."""
+        rows = wide.numpy()
+        each = zip(found, places, strict=True)
+        return array("i", [int(rows[at].argmax()) if token >= 0 else -1 for token, at in each])

@@ -137,6 +137,7 @@ class Writing:
         self.noise = Noise(self.seed, 0)
         self.history = History(self.prompt, sorted(self.stop_ids))
         self.feedback: Feedback | None = None
+        self.predicted: Sequence[int] = ()  # what it is thought to be like, behind its prompt
         self.warnings: list[str] = []
         self.decisions = Decisions()
         self.passes = 0  # of the target, that wrote
@@ -218,7 +219,7 @@ class Writing:
             salt=self.salt,
             encoder_input=self.encoder_input,
         )
-        shadow.noise = self.noise
+        shadow.noise, shadow.predicted = self.noise, self.predicted
         shadow._followed = self.rewinds, len(self.prompt)
         return shadow
 
@@ -255,5 +256,5 @@ class Writing:
         """Let go of what only writing needs."""
         self.noise.forget()
         self.history.forget()
-        self.feedback = None
+        self.feedback, self.predicted = None, ()
         self._generators.clear()

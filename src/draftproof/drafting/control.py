@@ -137,7 +137,6 @@ class Control:
             pauses = [source.pause for source in self.sources]
             found = self._texts[request] = Text(request, len(request.tokens), pauses, self._usual)
             found.full = dear.first_look(self.sources, found)
-            if request.history.guide is None or alone(request):
-                bound = [source.drafter.bound_only for source in self.sources]
-                found.failed |= {number for number, only in enumerate(bound) if only}
+            serves = [source.drafter.serves(request) for source in self.sources]
+            found.failed |= {number for number, does in enumerate(serves) if not does}
         return found

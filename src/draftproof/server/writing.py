@@ -90,6 +90,7 @@ async def answer(
     told = body.speculative_details or call.headers.get(RESUME, "") == "1"
     salt = front.salt(about["key"], body.cache_salt)
     await front.compile(params.grammar, grammars.field(body))
+    params = await front.predicted(params)
     start = await front.start(getattr(body, "decoder_prompt", None))
     fingerprint = ""
     if told or body.resume is not None:  # which takes as long as the prompts are

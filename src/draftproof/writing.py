@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from draftproof import sampling
-from draftproof.counts import Decisions
+from draftproof.counts import Decisions, Watched
 from draftproof.runners.base import EncoderInput, Output
 from draftproof.sampling import History, Noise, SamplingParams
 from draftproof.tree import TokenTree
@@ -140,6 +140,8 @@ class Writing:
         self.predicted: Sequence[int] = ()  # what it is thought to be like, behind its prompt
         self.warnings: list[str] = []
         self.decisions = Decisions()
+        self.watched: list[Watched] | None = None  # a list here is given every step
+        self.planned: tuple[Sequence[str], str] = (), ""  # who drafts the next one, and why nobody
         self.passes = 0  # of the target, that wrote
         self.together: Sequence[Writing] = ()  # all whose end somebody waits for at once
         self.speculate: bool | str = params.speculate  # may be changed between any two steps

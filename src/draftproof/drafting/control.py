@@ -88,6 +88,7 @@ class Control:
             took += drafting + running
         for text in free:
             if text.request.key not in trees:
+                text.request.planned = (), text.step.why
                 trees[text.request.key] = TokenTree.chain(text.request.tokens[-1:])
         self.books.plan(took, price.unit)
         if not bound and all([len(trees[text.request.key].tokens) == 1 for text in texts]):

@@ -80,7 +80,7 @@ class Written(Body):
     stream: bool = False
     stream_options: StreamOptions | None = None
     speculative: bool | str | MaxNodes | None = None
-    speculative_details: bool = False
+    speculative_details: bool | Literal["trees"] = False
     rule: str | None = None
     cache_salt: str | None = None
     metrics: bool = False
@@ -208,6 +208,7 @@ EITHER = {  # of several kinds
     "stop": "text or a list of texts",
     "guided_json": "a schema, or its text",
     "json_schema": "a schema",
+    "speculative_details": 'true, false or "trees"',
     "prediction": '{"type": "content", "content": text, or a list of parts of type text}',
     "speculative": 'false, a method\'s name or {"max_nodes": n}',
 }

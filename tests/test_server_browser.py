@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
@@ -95,15 +96,16 @@ def wanted(server: Server, text: str, **more: Any) -> str:
 
 
 def test_a_stream_its_colours_and_its_trees(server: Server, opened: Any) -> None:
-    page = opened(server.url)
+    text = wanted(server, "abcabcabcabc")
+    page = opened(server.url, {"prediction": {"type": "content", "content": text[:30]}})
     send(page, "abcabcabcabc")
     ended(page)
-    assert page.text_content(".side .text") == wanted(server, "abcabcabcabc")
+    assert page.text_content(".side .text") == text
     assert "40 tokens" in page.text_content(".side .note")
-    assert page.locator("#legend li").all_text_contents() == ["the model itself", "ngram"]
-    page.locator(".text span.c1").first.hover()
+    assert page.locator("#legend li").all_text_contents() == ["the model itself", "prediction"]
+    page.locator(".text span.c0").first.hover()
     tree = page.locator("#tree")
-    assert "accepted" in tree.inner_text() and "this token: ngram" in tree.inner_text()
+    assert "accepted" in tree.inner_text() and "this token: prediction" in tree.inner_text()
     assert tree.locator("li.yes").count() >= 1
     page.focus(".side .text")
     page.keyboard.press("Escape")
@@ -144,7 +146,7 @@ def test_plain_beside_it_writes_the_same(server: Server, opened: Any) -> None:
 
 
 def test_what_looks_like_a_page_stays_text(server: Server, opened: Any) -> None:
-    page = opened(server.url, {"guided_choice": [EVIL], "max_tokens": 200, "stop": None})
+    page = opened(server.url, {"guided_choice": [EVIL], "max_tokens": 200, "bad_token_ids": []})
     send(page, EVIL)
     ended(page)
     assert page.text_content(".side .text") == page.text_content(".said") == EVIL
@@ -187,9 +189,14 @@ class Cut:
                 ours, _ = self._socket.accept()
             except OSError:
                 return
-            theirs = socket.create_connection(("127.0.0.1", self._to))
-            for pair in ((ours, theirs, False), (theirs, ours, True)):
-                threading.Thread(target=self._pass, args=pair, daemon=True).start()
+            threading.Thread(target=self._serve, args=(ours,), daemon=True).start()
+
+    def _serve(self, ours: socket.socket) -> None:
+        with ours, socket.create_connection(("127.0.0.1", self._to)) as theirs:
+            asks = threading.Thread(target=self._pass, args=(ours, theirs, False))
+            asks.start()
+            self._pass(theirs, ours, True)
+            asks.join()
 
     def _pass(self, one: socket.socket, other: socket.socket, answers: bool) -> None:
         passed = 0
@@ -200,11 +207,13 @@ class Cut:
                 other.sendall(data)
                 if passed > self.behind and not self.cuts:
                     self.cuts += 1
+                    time.sleep(1)  # what came is read before the break is seen
                     break
         except OSError:
             pass
         for each in (one, other):
-            each.close()
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()

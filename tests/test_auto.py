@@ -124,7 +124,8 @@ def test_a_request_may_say_what_drafts_for_it(rule: str) -> None:
         assert only.stats.drafted > 0 and {*only.stats.decisions.sources} == {"ngram"}
         assert 0 < bounded.stats.drafted <= bounded.stats.drafting_steps
         assert off.token_ids == only.token_ids == bounded.token_ids
-        with pytest.raises(ValueError, match="'draft', but here drafts ngram or suffix"):
+        there = "prediction or ngram or suffix or forced"
+        with pytest.raises(ValueError, match=f"'draft', but here drafts {there}"):
             llm.generate("x", params(speculate="draft"))
 
 
@@ -216,7 +217,12 @@ def test_it_is_the_default() -> None:
     with dp.LLM("bundled") as llm:
         auto = llm.engine.proposer
         assert isinstance(auto, dp.Auto)
-        assert [source.name for source in auto.sources] == ["ngram", "suffix", "forced"]
+        assert [source.name for source in auto.sources] == [
+            "prediction",
+            "ngram",
+            "suffix",
+            "forced",
+        ]
     with pytest.raises(ValueError, match="objective 'speed' is unknown: use throughput or latency"):
         dp.Auto(objective="speed")
     with pytest.raises(ValueError, match="itl_target is 0 ms: give more than 0"):

@@ -133,7 +133,13 @@ def test_a_draft_with_any_tokenizer(run: Any, monkeypatch: pytest.MonkeyPatch) -
     plain = run(*common)
     assert run(*common, "--draft", "D", "--any-tokenizer", "--num-draft-tokens", "3") == plain
     assert run(*common, "--draft", "D", "--any-tokenizer", "--method", "ngram") == plain
-    assert [source.name for source in seen[1].sources] == ["ngram", "suffix", "foreign", "forced"]
+    assert [source.name for source in seen[1].sources] == [
+        "prediction",
+        "ngram",
+        "suffix",
+        "foreign",
+        "forced",
+    ]
     refused = run(*common, "--any-tokenizer")
     assert refused.code == 2 and "add --draft MODEL" in refused.err
     refused = run(*common, "--method", "foreign", "--draft", "D")
@@ -176,6 +182,16 @@ def test_lossy_acceptance_is_always_told(run: Any) -> None:
     assert "warning: the typical rule is lossy" in run(*drawn, "typical").err
     assert "lossy" not in run(*drawn, "coupled").err
     assert "lossy" not in run(*words, "0", "--rule", "typical").err  # greedy stays greedy
+
+
+def test_a_prediction_from_a_file(run: Any, tmp_path: Path) -> None:
+    words = ("generate", "T", "import os", "--max-tokens", "40", "--json")
+    (plain,) = json.loads(run(*words, "--method", "none").out)["completions"]
+    (tmp_path / "text").write_text(plain["text"])
+    code, out, err = run(*words, "--prediction", str(tmp_path / "text"))
+    (done,) = json.loads(out)["completions"]
+    assert (code, err) == (0, "") and done["token_ids"] == plain["token_ids"]
+    assert "prediction" in done["stats"]["decisions"]["sources"]
 
 
 def test_answers_bound_to_a_grammar(run: Any, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ rules                   <- tree sampling verify writing runners.base | torch
 request         <- foreign_names tree sampling counts verify writing rules runners.base | torch
 drafting.automaton drafting.ngrams drafting.script drafting.together <-
 drafting.own            <- writing
+drafting.place          <-  | numpy
 drafting.following      <- drafting.automaton
 drafting.handle         <- native
 drafting.compiled       <- native drafting.following drafting.handle drafting.ngrams

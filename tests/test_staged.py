@@ -154,7 +154,7 @@ def test_it_costs_by_the_level_what_its_passes_take() -> None:
 def test_under_auto_it_is_one_source() -> None:
     made = dp.Auto(dp.NGram(min_ngram=1), staged(INNER["heads"]()))
     with dp.LLM(target(NAME), speculate=made) as llm:
-        assert llm.engine.drafts.names == ["ngram", "staged", "forced"]
+        assert llm.engine.drafts.names == ["prediction", "ngram", "staged", "forced"]
         assert told(written(llm, SAMPLED)) == plain(NAME, SAMPLED)
         assert made.sources[1].asked > 0
 

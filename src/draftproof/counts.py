@@ -62,6 +62,21 @@ class Decisions:
         return self.plain_seconds - self.seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A step, for whoever looks on: what was drafted, and what became of it.
+
+    sources: of each node but node 0; () where nothing tells. path: the accepted nodes, node 0
+    first. why: nothing was drafted.
+    """
+
+    tree: TokenTree
+    sources: Sequence[str]
+    path: Sequence[int]
+    written: int
+    why: str
+
+
 @dataclass(slots=True)
 class Stats:
     """Counts of one request, after stop rules cut the output."""

@@ -20,7 +20,7 @@ from draftproof.request import Request
 from draftproof.rules import argmax_of
 from draftproof.runners.base import Output
 from draftproof.runners.costs import PassCosts
-from draftproof.sampling import SamplingParams
+from draftproof.sampling import PREDICTION, SamplingParams
 from draftproof.scheduler import Turn
 from draftproof.tree import TokenTree
 from draftproof.writing import Cost, Feedback
@@ -110,6 +110,11 @@ class Drafts:
         if isinstance(params.speculate, str) and params.speculate not in self.names:
             there = " or ".join(self.names) or "nothing"
             raise ValueError(f"speculate is {params.speculate!r}, but here drafts {there}")
+        if params.prediction is not None and PREDICTION not in self.names:
+            there = " and ".join(self.names) or "nothing"
+            raise ValueError(
+                f"prediction is drafted from by 'auto' alone, but here drafts {there}: drop it"
+            )
 
     def passed(self, turns: Sequence[Turn], rows: Sequence[int], seconds: float) -> None:
         """A pass over so many rows for each turn took so long."""

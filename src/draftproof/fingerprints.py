@@ -45,7 +45,7 @@ def of(runner: Target, tokenizer: Any) -> str:
 def of_call(prompts: Sequence[Sequence[int]], params: SamplingParams) -> str:
     """The name of what is asked: prompts and parameters, but for the seed and for what drafts."""
     named = {field.name: getattr(params, field.name) for field in fields(params)}
-    for name in ("seed", "resume", "speculate", "max_draft_nodes"):
+    for name in ("seed", "resume", "speculate", "max_draft_nodes", "prediction"):
         del named[name]
     asked = json.dumps([[list(ids) for ids in prompts], named], sort_keys=True, default=_plain)
     return hashlib.sha256(asked.encode()).hexdigest()[:LETTERS]

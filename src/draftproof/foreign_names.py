@@ -114,7 +114,7 @@ SAMPLING = {
 _OURS = (
     "temperature top_k top_p min_p repetition_penalty presence_penalty frequency_penalty "
     "logit_bias bad_token_ids min_tokens max_tokens stop stop_token_ids ignore_eos seed logprobs n "
-    "resume prompt_logprobs speculate max_draft_nodes grammar"
+    "resume prompt_logprobs speculate max_draft_nodes grammar prediction"
 )
 CALLS = {  # of `LLM.generate` and its like
     **{n: f"give dp.SamplingParams({n}=...) as the second argument" for n in _OURS.split()},

@@ -71,6 +71,7 @@ class Intake:
         self.check("logit_bias", params.logit_bias or (), self.vocabulary)
         self.check("bad_token_ids", params.bad_token_ids, self.vocabulary)
         self.check("stop_token_ids", params.stop_token_ids, self.vocabulary)
+        predicted = self.predicted(params.prediction)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         keys = [next(self._keys) for _ in range(params.n)]
         requests = [
@@ -90,11 +91,28 @@ class Intake:
             )
             for index, key in enumerate(keys)
         ]
+        for request in requests:
+            request.predicted = () if request.finished else predicted
         if params.grammar is not None:
             self.grammars.guide(requests, params.grammar)
         if params.resume is not None:
             go_on(requests, self.vocabulary)
         return requests
+
+    def predicted(self, given: str | Sequence[int] | None) -> Sequence[int]:
+        """Token ids of a prediction, which is no part of the context and might still be written."""
+        if isinstance(given, str):
+            if self.tokenizer is None:
+                raise ValueError("prediction needs a tokenizer: pass tokenizer=, or token ids")
+            given = [*map(int, self.tokenizer(given, add_special_tokens=False)["input_ids"])]
+        given = given or ()
+        self.check("prediction", given, self.vocabulary)
+        if len(given) > self.max_length:
+            raise ValueError(
+                f"prediction has {len(given)} tokens, and the context ends at {self.max_length}: "
+                "predict no more than can be written"
+            )
+        return given
 
     def ids(self, prompt: Any) -> list[int]:
         """Token ids of a prompt, which the model has and which leave room for one more."""

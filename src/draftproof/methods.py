@@ -19,6 +19,7 @@ from draftproof.proposers.hybrid import Hybrid
 from draftproof.proposers.lookahead import Lookahead
 from draftproof.proposers.medusa import Medusa
 from draftproof.proposers.ngram import NGram
+from draftproof.proposers.predicted import Predicted
 from draftproof.proposers.specinfer import SpecInfer
 from draftproof.proposers.staged import Staged
 from draftproof.proposers.suffix import SuffixAutomaton
@@ -28,15 +29,12 @@ Sources = Mapping[str, Any]
 AUTO = "auto"  # decides for itself among what is there
 LOOK_UPS = ("ngram", "suffix")  # cost no pass
 LOOK_UP = 24  # tokens that they offer where each of them must pay
+ASKED = Predicted, Forced  # the first one first: a token that others draft too is its own
 ALL = "all"  # every method that needs nothing more than was given
 
 
 def _staged(
-    draft: Any,
-    num_draft_tokens: int | None = None,
-    *,
-    min_confidence: float = 0.1,
-    branch: int = 2,
+    draft: Any, num_draft_tokens: int | None = None, *, min_confidence: float = 0.1, branch: int = 2
 ) -> Staged:
     return Staged(draft, NGram(), num_draft_tokens, min_confidence=min_confidence, branch=branch)
 
@@ -67,13 +65,17 @@ def _auto(
     branch: int | None = None,
 ) -> Auto:
     """Over what costs no pass, and over whatever is given."""
-    options = {"min_confidence": min_confidence, "branch": branch}
-    options |= {"num_draft_tokens": num_draft_tokens}
+    options = dict(num_draft_tokens=num_draft_tokens, min_confidence=min_confidence, branch=branch)
     given = {name: value for name, value in options.items() if value is not None}
-    looked = {"num_draft_tokens": LOOK_UP, **given}
-    parts = [*(_made(name, {}, looked) for name in LOOK_UPS)]
+    parts = [*(_made(name, {}, {"num_draft_tokens": LOOK_UP} | given) for name in LOOK_UPS)]
     parts += [_made(name, sources, given) for name in _of_sources(sources).values()]
-    return Auto(*[part for part in parts if part is not None], Forced())
+    return Auto(*_asked([part for part in parts if part is not None]))
+
+
+def _asked(parts: Sequence[Proposer]) -> list[Proposer]:
+    """With what drafts from a prediction or a grammar; idle for requests that bring none."""
+    first, last = ([] if any(isinstance(p, k) for p in parts) else [k()] for k in ASKED)
+    return [*first, *parts, *last]
 
 
 @dataclass(frozen=True)
@@ -245,9 +247,7 @@ def resolve(speculate: Any) -> Proposer | None:
         )
     if isinstance(speculate, Hybrid | Auto):
         parts = [part for part in map(resolve, speculate.given) if part is not None]
-        if isinstance(speculate, Auto) and not any(isinstance(part, Forced) for part in parts):
-            parts.append(Forced())  # idle for whatever follows no grammar
-        speculate.merge(parts)
+        speculate.merge(_asked(parts) if isinstance(speculate, Auto) else parts)
     proposer: Proposer = speculate
     return proposer
 

@@ -87,7 +87,7 @@ class Choice:
     def proposer(self, more: Mapping[str, Mapping[str, Any]] | None = None) -> Proposer | None:
         """What drafts so. more: further options by method."""
         made = [part.proposer(**(more or {}).get(part.method, {})) for part in self.parts]
-        return Auto(*made) if self.decides else methods.resolve(made)
+        return methods.resolve(Auto(*made) if self.decides else made)
 
     def as_dict(self) -> dict[str, Any]:
         return {"decides": self.decides, "parts": [part.as_dict() for part in self.parts]}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from torch import Tensor
 
 from draftproof import rules, sampling
-from draftproof.counts import Stats
+from draftproof.counts import OFF, Stats, Watched
 from draftproof.foreign_names import no_attribute
 from draftproof.runners.base import EncoderInput
 from draftproof.sampling import SamplingParams
@@ -245,8 +245,17 @@ class Request(Writing):
         self.mend()
         self.noise.forget(before=len(self.tokens))
         if written:
+            if self.watched is not None:
+                self._watch(tree, path, written)
             self.passes += 1
             self.stats.count(tree, path[:written], accepted, written)
+
+    def _watch(self, tree: TokenTree, path: Sequence[int], written: int) -> None:
+        assert self.watched is not None
+        sources, why = self.planned if self.speculate is not False else ((), OFF)
+        drafted = len(tree.tokens) - 1
+        known = sources if len(sources) == drafted else ()  # a tree may have been cut since
+        self.watched.append(Watched(tree, known, path[: written + 1], written, why * (not drafted)))
 
     def mend(self) -> None:
         """Let the history have what was written; end a text that an interrupt left in a token."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from draftproof import sampling
-from draftproof.counts import Decisions
+from draftproof.counts import Decisions, Watched
 from draftproof.runners.base import EncoderInput, Output
 from draftproof.sampling import History, Noise, SamplingParams
 from draftproof.tree import TokenTree
@@ -137,8 +137,11 @@ class Writing:
         self.noise = Noise(self.seed, 0)
         self.history = History(self.prompt, sorted(self.stop_ids))
         self.feedback: Feedback | None = None
+        self.predicted: Sequence[int] = ()  # what it is thought to be like, behind its prompt
         self.warnings: list[str] = []
         self.decisions = Decisions()
+        self.watched: list[Watched] | None = None  # a list here is given every step
+        self.planned: tuple[Sequence[str], str] = (), ""  # who drafts the next one, and why nobody
         self.passes = 0  # of the target, that wrote
         self.together: Sequence[Writing] = ()  # all whose end somebody waits for at once
         self.speculate: bool | str = params.speculate  # may be changed between any two steps
@@ -218,7 +221,7 @@ class Writing:
             salt=self.salt,
             encoder_input=self.encoder_input,
         )
-        shadow.noise = self.noise
+        shadow.noise, shadow.predicted = self.noise, self.predicted
         shadow._followed = self.rewinds, len(self.prompt)
         return shadow
 
@@ -255,5 +258,5 @@ class Writing:
         """Let go of what only writing needs."""
         self.noise.forget()
         self.history.forget()
-        self.feedback = None
+        self.feedback, self.predicted = None, ()
         self._generators.clear()

@@ -61,6 +61,7 @@ def generate(
     json_schema: options.JsonSchema = None,
     regex: options.Regex = None,
     choice: options.Choice = None,
+    prediction: options.Prediction = None,
     logprobs: options.Logprobs = None,
     prompt_logprobs: options.PromptLogprobs = None,
     n: options.N = 1,

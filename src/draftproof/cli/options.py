@@ -128,6 +128,10 @@ Regex = Annotated[
 Choice = Annotated[
     list[str] | None, option(SAMPLING, "The answer is one of these; repeatable.", metavar="TEXT")
 ]
+Prediction = Annotated[
+    Path | None,
+    option(SAMPLING, "A text file that the answer is thought to be like.", metavar="FILE"),
+]
 Logprobs = Annotated[int | None, option(SAMPLING, "The best k per token, in --json.")]
 PromptLogprobs = Annotated[
     int | None, option(SAMPLING, "The best k per token of the prompt, in --json.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ def named(given: Mapping[str, Any]) -> dict[str, Any]:
         sampling[name] = tuple(given[name] or ())
     if (grammar := _grammar(given)) is not None:
         sampling["grammar"] = grammar
+    if (file := given.get("prediction")) is not None:
+        sampling["prediction"] = _text(file, "prediction")
     return sampling
 
 
@@ -42,15 +45,19 @@ def _grammar(given: Mapping[str, Any]) -> Grammar | None:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in found)
         raise ValueError(f"an answer is bound to one thing, and not to {flags}: drop one")
     if (file := found.get("json_schema")) is not None:
-        try:
-            return Grammar.json(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ValueError(f"cannot read the schema {file}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ValueError(f"the schema {file} is not UTF-8 text (byte {error.start})") from error
+        return Grammar.json(_text(file, "schema"))
     if (pattern := found.get("regex")) is not None:
         return Grammar.regex(pattern)
     return Grammar.choice(found["choice"])
+
+
+def _text(file: Path, what: str) -> str:
+    try:
+        return file.read_bytes().decode()
+    except OSError as error:
+        raise ValueError(f"cannot read the {what} {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the {what} {file} is not UTF-8 text (byte {error.start})") from error
 
 
 def _biases(pairs: Sequence[str]) -> dict[int, float] | None:

@@ -59,10 +59,8 @@ class Drafter:
     # a call takes, or a level if it is stepwise; how often a token is right if those before it are;
     # slope and intercept of that chance's odds over the odds of the score, and what a doubling of
     # the depth adds.
-    drafting_cost = 0.0
-    promise = 0.5
-    trust = (1.0, 0.0, 0.0)
-    bound_only = False  # among others it is of use to texts alone that follow a grammar
+    drafting_cost, promise, trust = 0.0, 0.5, (1.0, 0.0, 0.0)
+    needs = ""  # the parameter of sampling that it drafts from, if it does: what a request brings
     glanced = False  # one token (`useful` is 1) takes next to nothing, and it may be asked twice
     useful = sys.maxsize  # nodes of a tree that can pay in this step, said by who asks
 
@@ -89,6 +87,10 @@ class Drafter:
     def next_taps(self) -> tuple[int, ...]:
         """What is wanted of the pass behind this step: less than `taps` where it will not draft."""
         return self.taps
+
+    def serves(self, request: Writing) -> bool:
+        """Whether it can be of use to a text, among others that draft for it."""
+        return not self.needs or getattr(request.params, self.needs) is not None
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         """See `Proposer`."""

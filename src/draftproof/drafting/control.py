@@ -88,6 +88,7 @@ class Control:
             took += drafting + running
         for text in free:
             if text.request.key not in trees:
+                text.request.planned = (), text.step.why
                 trees[text.request.key] = TokenTree.chain(text.request.tokens[-1:])
         self.books.plan(took, price.unit)
         if not bound and all([len(trees[text.request.key].tokens) == 1 for text in texts]):
@@ -137,7 +138,6 @@ class Control:
             pauses = [source.pause for source in self.sources]
             found = self._texts[request] = Text(request, len(request.tokens), pauses, self._usual)
             found.full = dear.first_look(self.sources, found)
-            if request.history.guide is None or alone(request):
-                bound = [source.drafter.bound_only for source in self.sources]
-                found.failed |= {number for number, only in enumerate(bound) if only}
+            serves = [source.drafter.serves(request) for source in self.sources]
+            found.failed |= {number for number, does in enumerate(serves) if not does}
         return found

@@ -78,11 +78,17 @@ class Offer:
                 self._reached[depth] = max(self._reached[depth], chance)
         return self._reached
 
-    def tree(self, kept: Sequence[int]) -> TokenTree:
-        """Of the nodes `kept`, ascending, node 0 and every parent among them."""
+    def tree(self, kept: Sequence[int], scored: bool = False) -> TokenTree:
+        """Of the nodes `kept`, ascending, node 0 and every parent among them.
+
+        scored: with their survivals.
+        """
         new = {-1: -1} | {old: at for at, old in enumerate(kept)}
+        survivals = self.survivals() if scored else ()
         return TokenTree(
-            [self.tokens[node] for node in kept], [new[self.parents[node]] for node in kept]
+            [self.tokens[node] for node in kept],
+            [new[self.parents[node]] for node in kept],
+            scores=[survivals[node] for node in kept] if scored else None,
         )
 
 

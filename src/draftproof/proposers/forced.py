@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.drafting.base import Drafter
+from draftproof.drafting.base import Drafter, alone
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
@@ -18,13 +18,16 @@ class Forced(Drafter):
     """Drafts a chain for texts that follow a grammar. num_draft_tokens: at most so many."""
 
     name = "forced"
-    bound_only = glanced = True
+    needs, glanced = "grammar", True
     promise, trust = 0.95, (0.0, 3.0, 0.0)
 
     def __init__(self, num_draft_tokens: int = 24) -> None:
         if num_draft_tokens < 1:
             raise ValueError("num_draft_tokens must be 1 or more")
         self.num_draft_tokens = num_draft_tokens
+
+    def serves(self, request: Writing) -> bool:
+        return super().serves(request) and not alone(request)
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]

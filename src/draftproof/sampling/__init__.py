@@ -15,9 +15,10 @@ from draftproof.sampling.chain import (
 from draftproof.sampling.grammars import Grammar
 from draftproof.sampling.history import Guide, History, adjust, allowed
 from draftproof.sampling.noise import Noise, mix
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.params import PREDICTION, SamplingParams
 
 __all__ = [
+    "PREDICTION",
     "Grammar",
     "Guide",
     "History",

@@ -29,8 +29,9 @@ class SamplingParams:
     best k of every token of the prompt too. `resume` has the tokens that a text was cut behind, of
     each of `n`, and what follows is what would have followed; it needs the `seed`, unless greedy.
     `grammar`, as `Grammar.json(schema)`, binds the output: what it forbids is out behind penalties
-    and bans, before temperature. Raises `ValueError` when a value is out of range or of the wrong
-    kind.
+    and bans, before temperature. `prediction`, text or token ids, is what the output is thought to
+    be like, and is drafted from; it changes no token. Raises `ValueError` when a value is out of
+    range or of the wrong kind.
     """
 
     temperature: float = 0.0
@@ -55,6 +56,7 @@ class SamplingParams:
     max_draft_nodes: int | None = None
     resume: Sequence[int] | Sequence[Sequence[int]] | None = None
     grammar: Grammar | None = None
+    prediction: str | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         clean: dict[str, Any] = {}
@@ -93,6 +95,7 @@ class SamplingParams:
             raise ValueError(f"stop is {self.stop!r}, but must hold non-empty strings only")
         clean["stop"] = tuple(stop)
         clean["resume"] = _written(self.resume, int(clean["n"]))
+        clean[PREDICTION] = _text_or_ids(PREDICTION, self.prediction)
         _check_kinds(self, clean["resume"])
         for name, value in clean.items():
             object.__setattr__(self, name, value)
@@ -145,6 +148,7 @@ def _generation_config(llm: Any) -> Any:
 
 _TINY, _HUGE = 5e-324, sys.float_info.max  # the least float above 0, the largest finite one
 _LARGE = 1e30  # of what is added to or multiplied with logits, which stay finite in float32
+PREDICTION = "prediction"  # what drafts from it, among methods
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("ignore_eos", bool, "True or False"),
     ("speculate", bool | str, "True, False or a method's name"),
@@ -174,6 +178,11 @@ def _check_kinds(params: SamplingParams, written: Sequence[Any] | None) -> None:
     for name, kind, allowed in _KINDS:
         if not isinstance(value := getattr(params, name), kind):
             raise ValueError(f"{name} is {value!r}, but must be {allowed}")
+    if params.prediction is not None and params.speculate not in (True, PREDICTION):
+        raise ValueError(
+            f"prediction is only drafted from, which speculate={params.speculate!r} rules out: "
+            "drop one of them"
+        )
 
 
 def _number(name: str, value: Any, kind: type, low: float, high: float, allowed: str) -> float:
@@ -207,7 +216,11 @@ def _written(values: Any, n: int) -> tuple[tuple[int, ...], ...] | None:
         raise ValueError("resume must hold token ids: integers") from None
 
 
+def _text_or_ids(name: str, value: Any) -> Any:
+    return value if value is None or isinstance(value, str) else _ids(name, value)
+
+
 def _ids(name: str, values: Any) -> tuple[float, ...]:
     if not isinstance(values, Iterable):
-        raise ValueError(f"{name} is {values!r}, but must hold token ids")
+        raise ValueError(f"{name} is {values!r:.80}, but must hold token ids")
     return tuple(_number(name, i, int, 0, 2**32 - 1, "in [0, 2**32): a token id") for i in values)

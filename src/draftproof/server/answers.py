@@ -17,6 +17,7 @@ from draftproof.server.job import Job
 from draftproof.server.pieces import Pieces
 from draftproof.server.progress import Fresh
 from draftproof.server.refusals import of_failure
+from draftproof.server.trees import Trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,8 @@ class Wanted:
         more: dict[str, Any] = {}
         if self.body.speculative_details:
             details = counted.details(request, self.drafter) | {"seed": request.seed}
+            if request.watched is not None:
+                details["trees"] = Trees(request, self.pieces, self.drafter).all()
             more["speculative_details"] = details
         if self.body.prompt_logprobs is not None:
             more["prompt_logprobs"] = pieces.prompt(self.pieces, head.prompt_logprobs)

@@ -11,7 +11,7 @@ from starlette.requests import Request as Call
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from draftproof.server import telling, tokens, writing
+from draftproof.server import page, telling, tokens, writing
 from draftproof.server.front import Front
 from draftproof.server.guards import Guards
 from draftproof.server.refusals import Refused
@@ -25,6 +25,7 @@ def make(front: Front) -> ASGIApp:
     app.include_router(writing.routes(front))
     app.include_router(telling.routes(front))
     app.include_router(tokens.routes(front))
+    app.include_router(page.routes())
 
     @app.exception_handler(Refused)
     async def refused(call: Call, error: Refused) -> Response:

@@ -5,7 +5,7 @@ What cannot be followed is refused by its name, unless its value asks for nothin
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
@@ -40,6 +40,23 @@ class Resume(Body):
     fingerprint: str | None = None
 
 
+class Part(Body):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Body):
+    """What the answer is thought to be like."""
+
+    type: Literal["content"]
+    content: str | list[Part]
+
+    @property
+    def text(self) -> str:
+        parts = self.content
+        return parts if isinstance(parts, str) else "".join(part.text for part in parts)
+
+
 class Written(Body):
     """What both endpoints take; what is not given is the server's default."""
 
@@ -63,7 +80,7 @@ class Written(Body):
     stream: bool = False
     stream_options: StreamOptions | None = None
     speculative: bool | str | MaxNodes | None = None
-    speculative_details: bool = False
+    speculative_details: bool | Literal["trees"] = False
     rule: str | None = None
     cache_salt: str | None = None
     metrics: bool = False
@@ -72,6 +89,7 @@ class Written(Body):
     return_tokens_as_token_ids: bool = False
     prompt_logprobs: int | None = None
     resume: Resume | None = None
+    prediction: Prediction | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     guided_json: str | bool | dict[str, Any] | None = None
@@ -177,7 +195,6 @@ INSTEAD = {  # what to write, or why there is nothing to write
     "tool_choice": "tools are not supported yet: drop it",
     "guided_decoding_backend": "there is one: drop it",
     "guided_whitespace_pattern": "white space is bounded by itself: drop it",
-    "prediction": "predicted outputs are not supported yet: drop it",
     "suffix": "text between a prompt and a suffix cannot be written: drop it",
     "use_beam_search": "beam search is not supported: ask for several with n",
     "repeat_penalty": "write repetition_penalty",
@@ -191,6 +208,8 @@ EITHER = {  # of several kinds
     "stop": "text or a list of texts",
     "guided_json": "a schema, or its text",
     "json_schema": "a schema",
+    "speculative_details": 'true, false or "trees"',
+    "prediction": '{"type": "content", "content": text, or a list of parts of type text}',
     "speculative": 'false, a method\'s name or {"max_nodes": n}',
 }
 

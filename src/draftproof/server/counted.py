@@ -9,18 +9,20 @@ from typing import Any
 
 from draftproof.counts import Stats
 from draftproof.request import Request
+from draftproof.sampling import PREDICTION
 
 
 def usage(requests: Sequence[Request], silent: bool = False) -> dict[str, Any]:
     """Of all choices of an answer; each prompt counts once. silent: what was written does not.
 
+    Of a call with a prediction the drafted tokens are those of the prediction, else all.
     `limited_by` is there where a text had to end because there was no memory for more of it.
     """
     prompts = [request for request in requests if request.index == 0]
     read = sum(each.read for each in prompts)
     wrote = 0 if silent else sum(each.resumed + each.stats.tokens for each in requests)
-    accepted = sum(request.stats.accepted for request in requests)
-    drafted = sum(request.stats.drafted for request in requests)
+    counts = [_drafted(request) for request in requests]
+    accepted, drafted = sum(right for right, _ in counts), sum(all for _, all in counts)
     starved = any(each.starved and each.finish_reason == "length" for each in requests)
     return {
         "prompt_tokens": read,
@@ -33,6 +35,15 @@ def usage(requests: Sequence[Request], silent: bool = False) -> dict[str, Any]:
         },
         **({"limited_by": "memory"} if starved else {}),
     }
+
+
+def _drafted(request: Request) -> tuple[int, int]:
+    """Tokens that were drafted and accepted, and those that were drafted."""
+    stats = request.stats
+    if request.params.prediction is None:
+        return stats.accepted, stats.drafted
+    share = stats.decisions.sources.get(PREDICTION)
+    return (share.accepted, share.used) if share is not None else (0, 0)
 
 
 def acceptance(requests: Sequence[Request]) -> dict[str, Any]:

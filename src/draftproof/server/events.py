@@ -13,6 +13,7 @@ from draftproof.server.chunks import DONE, Chunks
 from draftproof.server.job import Job
 from draftproof.server.progress import Fresh, Progress
 from draftproof.server.refusals import of_failure
+from draftproof.server.trees import Trees
 
 
 class Choice:
@@ -24,6 +25,8 @@ class Choice:
         self.echo, self.done = echoed(wanted, job, index), False  # what it begins with
         tokenizer, exact = wanted.pieces.tokenizer, bool(wanted.fingerprint)
         self._progress = Progress(self.request, tokenizer, wanted.by_token, exact)
+        named = self.request, wanted.pieces, wanted.drafter
+        self._trees = Trees(*named) if self.request.watched is not None else None
         self._offset = wanted.begin(self.request)  # characters of the tokens before
 
     def opening(self) -> Iterator[bytes]:
@@ -48,6 +51,10 @@ class Choice:
             self._offset += sum(map(len, logprobs["tokens"]))
         text = self.echo + ("" if wanted.silent else fresh.text)
         self.echo = ""
+        choice = wanted.choice(request, self.head) if last else {}
+        if self._trees is not None and fresh.begin < fresh.end:  # a token, as each comes by itself
+            whole = choice.get("speculative_details", {})
+            choice["speculative_details"] = self._trees.next() | whole
         more: dict[str, Any] | None = None
         if last:
             more = wanted.extra([request])
@@ -58,8 +65,7 @@ class Choice:
             text,
             logprobs=logprobs,
             reason=request.finish_reason if last else None,
-            choice=(wanted.choice(request, self.head) if last else {})
-            | wanted.resume(request, fresh, self.head),
+            choice=choice | wanted.resume(request, fresh, self.head),
             usage=usage,
             more=more,
         )

@@ -10,6 +10,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from draftproof import fingerprints
@@ -23,7 +24,7 @@ from draftproof.server.job import Job
 from draftproof.server.metrics import Metrics
 from draftproof.server.pieces import Pieces
 from draftproof.server.prompts import begun, check_room, encoded, prepared
-from draftproof.server.refusals import bad
+from draftproof.server.refusals import bad, of_value
 from draftproof.server.settings import DEAD, DRAINING, LOADING, READY, Settings
 from draftproof.server.writer import Moved, Writer
 
@@ -108,6 +109,16 @@ class Front:
                 await asyncio.to_thread(self.llm.intake.grammars.compile, grammar)
             except ValueError as error:
                 raise bad(f"{field}: {error}", field) from error
+
+    async def predicted(self, params: SamplingParams) -> SamplingParams:
+        """With the token ids of a prediction, so that no prompt has them made. Raises `Refused`."""
+        if not isinstance(given := params.prediction, str):
+            return params
+        try:
+            ids = await beside(len(given), lambda: self.llm.intake.predicted(given))
+        except ValueError as error:
+            raise of_value(error) from error
+        return replace(params, prediction=ids)
 
     def requests(
         self,

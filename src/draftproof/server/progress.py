@@ -43,6 +43,8 @@ class Progress:
         """What is new; the last piece of all where it has `ended`, which may be empty."""
         request = self.request
         begin, end = self._sent, len(request.tokens) - len(request.prompt)
+        if request.watched is not None and not ended:  # what is known of them comes with them
+            end = min(end, request.resumed + request.stats.tokens)
         self._sent = end
         if self._exact and not self.by_token:
             text = "".join(map(self._text, range(begin, end))) + (self._rest() if ended else "")

@@ -89,4 +89,4 @@ def of_failure(request: Request) -> Refused:
     return Refused(500, said)
 
 
-_NAMES = {"temperature", "stop", "seed", "logprobs", "n", "speculate"}
+_NAMES = {"temperature", "stop", "seed", "logprobs", "n", "speculate", "prediction"}

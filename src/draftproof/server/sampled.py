@@ -45,8 +45,11 @@ def _made(
     """given: what the body's own fields replace; over: what replaces these."""
     own = {name: value for name in NAMES if (value := getattr(body, name)) is not None}
     bias, resume = own.pop("logit_bias", None), own.pop("resume", None)
+    own.pop("prediction", None)
     given = {**given, **own, **over}
     _check(body, limits)
+    if body.prediction is not None:
+        given["prediction"] = body.prediction.text
     if bias is not None:
         given["logit_bias"] = _biases(bias)
     if resume is not None:

@@ -87,9 +87,11 @@ async def answer(
 ) -> Response:
     """Let the texts of a call be written, and answer as its client wants it."""
     about = call.scope["draftproof"]
-    told = body.speculative_details or call.headers.get(RESUME, "") == "1"
+    watched = body.speculative_details == "trees"
+    told = bool(body.speculative_details) or call.headers.get(RESUME, "") == "1"
     salt = front.salt(about["key"], body.cache_salt)
     await front.compile(params.grammar, grammars.field(body))
+    params = await front.predicted(params)
     start = await front.start(getattr(body, "decoder_prompt", None))
     fingerprint = ""
     if told or body.resume is not None:  # which takes as long as the prompts are
@@ -98,6 +100,8 @@ async def answer(
     check_resume(body, fingerprint, len(prompts))
     asked: dict[str, Any] = {"asked": body.length, "rule": body.rule, "salt": salt, "start": start}
     requests = front.requests(prompts, params, **asked)
+    for request in requests:
+        request.watched = [] if watched else None
     wanted = Wanted(
         body=body,
         chat=chat,
@@ -106,7 +110,7 @@ async def answer(
         drafter=front.drafter,
         echoes=echoes,
         silent=body.max_tokens == 0,
-        by_token=front.settings.chunk == "token",
+        by_token=watched or front.settings.chunk == "token",
         fingerprint=fingerprint if told else "",
     )
     job = front.begin(requests, chat, {"id": about["id"], "path": call.url.path})

@@ -66,6 +66,7 @@ class Replicas:
                 except Exception as error:
                     done = True
                     raise _of(error) from error
+                done = isinstance(part, tuple) and part[3]
                 yield part
         finally:
             if not done:

@@ -1,7 +1,7 @@
 """One replica's engine: what the fronts call over a handle. Knows no Ray.
 
 A stream's parts are plain dictionaries and tuples, so that a front of another version can read
-them: first a `head` or what is `refused`, then (bytes, tokens, ends) until "done".
+them: first a `head` or what is `refused`, then (bytes, tokens, ends, whether that is all).
 """
 
 from __future__ import annotations
@@ -135,16 +135,15 @@ class Engine:
         try:
             yield {"head": head}
             sent = [choice.sent for choice in events.choices]
-            body = b"" if call.get("goes_on") else events.opening()
-            if body:
-                yield body, [], {}
+            opening = events.opening()  # after which no echo is told again
+            if opening and not call.get("goes_on"):
+                yield opening, [], {}, False
             while not events.done:
                 moved = await job.news()
                 body = events.of(moved)
                 if self.front.state == DEAD:
-                    return  # without "done": what the engine wrote last is the next one's to tell
-                yield body, *_news(events, sent)
-            yield "done"
+                    return  # what became of the texts then is the next one's to tell
+                yield body, *_news(events, sent), events.done
         finally:
             job.cancel()
 

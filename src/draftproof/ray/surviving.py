@@ -83,10 +83,10 @@ class Surviving:
         while True:
             try:
                 async for part in self._source:
-                    if part == "done":
-                        return
                     failed = 0
                     yield self._told(part)
+                    if part[3]:
+                        return
                 raise Lost("the stream ended before the text did")
             except Lost as lost:
                 failed, since = failed + 1, time.monotonic()
@@ -107,7 +107,7 @@ class Surviving:
 
     def _told(self, part: Any) -> bytes:
         body: bytes
-        body, tokens, ends = part
+        body, tokens, ends, _ = part
         for index, ids in tokens:
             self._written[index] += ids
         self._ended |= ends

@@ -67,7 +67,7 @@ def told(text: str) -> dict[str, Any]:
 
 
 async def each_cut(kind: str, **settings: Any) -> int:
-    """Compares with an unbroken answer for every place of the cut; how many there were."""
+    """Compares with an unbroken answer for many places of the cut; how many there were."""
     path, more = BODIES[kind]
     body = {**USUAL, **more}
     async with engines(*PAIR, **settings) as pair:
@@ -78,7 +78,7 @@ async def each_cut(kind: str, **settings: Any) -> int:
         assert all(one["text"] and one["reason"] for one in expected["choices"].values())
         parts = 2 + answer.body.count(b"data: ")
         cuts = 0
-        for cut in range(parts):
+        for cut in range(0, parts, 1 + parts // 14):
             lossy = Lossy(pair, [cut, 1 + cut % 3])
             broken = await ask(front(lossy, **settings).app(), path, body)
             assert told(broken.text) == expected, cut
@@ -87,7 +87,7 @@ async def each_cut(kind: str, **settings: Any) -> int:
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_it_goes_on_from_every_part(kind: str) -> None:
+def test_it_goes_on_from_any_part(kind: str) -> None:
     assert run(each_cut(kind)) > 5
 
 

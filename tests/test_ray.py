@@ -91,9 +91,10 @@ def test_killed_in_mid_stream(two: Any) -> None:
 def test_another_draft_is_another_text(two: Any) -> None:
     """Under the rule of rejection: the stream says so in its last chunk."""
     two.settled(2)
+    there = two.engines()
     stream = Reading(two, {**LONG, "seed": 1, "rule": "rejection"})
-    stream.until(300)
-    for each in two.engines():
+    stream.until(100)
+    for each in there:
         two.kill(each)
     stream.join(300)
     assert stream.reason is None and stream.error is not None

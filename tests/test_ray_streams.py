@@ -119,6 +119,8 @@ def test_without_a_seed_the_first_engine_s_goes_on() -> None:
             seed = lossy.calls[1]["goes_on"]["head"]["seeds"][0]
             again = await ask(front(Lossy(pair)).app(), TEXT, body | {"seed": seed})
         assert told(answer.text) == told(again.text)
+        assert answer.text.count(": goes on at another engine\n\n") == 1
+        assert "another engine" not in again.text
 
     run(main())
 

@@ -22,6 +22,7 @@ logger = logging.getLogger("draftproof.server")
 TRIES = 6  # engines in a row that were lost before anything more was written
 PATIENCE = 60.0  # seconds that others may have too much to do to let a stream go on
 SOONEST, LATEST = 0.05, 5.0  # seconds until the next try, which double
+ELSEWHERE = b": goes on at another engine\n\n"  # a comment, which clients skip
 AGAIN = (429, 503)  # refusals of an engine that has too much to do, or is about to end
 
 T = TypeVar("T")
@@ -99,6 +100,7 @@ class Surviving:
                 yield _ending(refused)
                 return
             self._paused(time.monotonic() - since)
+            yield ELSEWHERE
 
     async def close(self) -> None:
         """End what is written."""

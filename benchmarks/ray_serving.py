@@ -37,16 +37,22 @@ for line in sys.stdin:  # other options, for a rolling update
 serve.shutdown()
 ray.shutdown()
 """
+
+
 ENGINE = "ray::ServeReplica:draftproof:Engine"
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 class Replicas:
     """Runs until `end`. options: of the application."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.folder = tempfile.mkdtemp(prefix="ray")  # short: sockets lie in it
         with (Path(self.folder) / "stderr").open("wb") as said:
             self.process = subprocess.Popen(

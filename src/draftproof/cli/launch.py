@@ -23,11 +23,17 @@ def launch(name: str, arguments: dict[str, Any]) -> int:
     """As `start`, of one that loads models: their libraries say nothing of their own."""
     with interrupts.kept():
         import_module(f"draftproof.cli.{name}")
-        from huggingface_hub.utils.tqdm import enable_progress_bars
-        from transformers.utils import logging as transformers_logging
+        hush()
+    return start(name, arguments)
+
+
+def hush() -> None:
+    """Libraries that load models say nothing of their own."""
+    from huggingface_hub.utils.tqdm import enable_progress_bars
+    from transformers.utils import logging as transformers_logging
+
     transformers_logging.set_verbosity_error()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry
     transformers_logging.disable_progress_bar()
     if sys.stderr is not None and sys.stderr.isatty():
         enable_progress_bars()  # a download is worth watching
-    return start(name, arguments)

@@ -6,14 +6,18 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from draftproof import LLM, memory
 from draftproof.cli import opening, sampling
 from draftproof.cli.chat import give_template
 from draftproof.runners import measuring
+
+if TYPE_CHECKING:
+    from draftproof.server.settings import Settings
 
 logger = logging.getLogger("draftproof.server")
 
@@ -21,48 +25,9 @@ logger = logging.getLogger("draftproof.server")
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
     with opening.needing_serve("serve"):
-        from draftproof.server import running, settings
-    if given.chunk not in ("step", "token"):
-        raise ValueError(f"chunk {given.chunk!r} is unknown: use step or token")
-    memory.bytes_of(given.kv_memory)
-    opening.target(given)
-    speculate = opening.speculate(given)
-    tokenizer = opening.tokenizer(given)
-    if given.chat_template is not None:
-        give_template(tokenizer, given.model, given.chat_template)
-    made = settings.Settings(
-        names=tuple(given.served_names or [given.model]),
-        keys=tuple(map(settings.digest, given.keys or ())),
-        cors=tuple(given.cors or ()),
-        chunk=given.chunk,
-        share=given.share,
-        defaults=sampling.of_clients(given),
-        as_model=given.model_defaults,
-        log=not given.quiet,
-        limits=settings.Limits(
-            queued=given.max_queue,
-            queued_tokens=given.max_queue_tokens,
-            seconds=given.timeout,
-            drain=given.drain,
-        ),
-    )
-
-    def open() -> LLM:
-        made = opening.load(
-            given,
-            tokenizer=tokenizer,
-            speculate=speculate,
-            encoders=True,
-            max_batch=given.max_batch,
-            prefix_cache=not given.no_prefix_cache,
-            itl_target=given.itl_target,
-            kv_memory=given.kv_memory,
-            cache_weights=given.cache_weights,
-        )
-        if made.engine.proposer is not None:  # nobody waits for a pass yet
-            measuring.prepare(made.runner)
-        return made
-
+        from draftproof.server import running
+    made = settings_of(given)
+    open = opened(given)
     with _logged(), running.listen(given.host, given.port) as bound:
         where = "http://{}:{}".format(*bound.getsockname()[:2])
         logger.info("listening on %s; the model is being loaded", where)
@@ -82,6 +47,58 @@ def run(given: SimpleNamespace) -> int:
         sys.stderr.flush()
         os._exit(130)
     return 0
+
+
+def settings_of(given: SimpleNamespace) -> Settings:
+    """What a server is told. Raises `ValueError`."""
+    from draftproof.server import settings
+
+    if given.chunk not in ("step", "token"):
+        raise ValueError(f"chunk {given.chunk!r} is unknown: use step or token")
+    return settings.Settings(
+        names=tuple(given.served_names or [given.model]),
+        keys=tuple(map(settings.digest, given.keys or ())),
+        cors=tuple(given.cors or ()),
+        chunk=given.chunk,
+        share=given.share,
+        defaults=sampling.of_clients(given),
+        as_model=given.model_defaults,
+        log=not given.quiet,
+        limits=settings.Limits(
+            queued=given.max_queue,
+            queued_tokens=given.max_queue_tokens,
+            seconds=given.timeout,
+            drain=given.drain,
+        ),
+    )
+
+
+def opened(given: SimpleNamespace) -> Callable[[], LLM]:
+    """What loads the model. Raises `ValueError` for what can be no model, before it is called."""
+    memory.bytes_of(given.kv_memory)
+    opening.target(given)
+    speculate = opening.speculate(given)
+    tokenizer = opening.tokenizer(given)
+    if given.chat_template is not None:
+        give_template(tokenizer, given.model, given.chat_template)
+
+    def open() -> LLM:
+        made = opening.load(
+            given,
+            tokenizer=tokenizer,
+            speculate=speculate,
+            encoders=True,
+            max_batch=given.max_batch,
+            prefix_cache=not given.no_prefix_cache,
+            itl_target=given.itl_target,
+            kv_memory=given.kv_memory,
+            cache_weights=given.cache_weights,
+        )
+        if made.engine.proposer is not None:  # nobody waits for a pass yet
+            measuring.prepare(made.runner)
+        return made
+
+    return open
 
 
 @contextmanager

@@ -27,6 +27,8 @@ class Wanted:
     echoes: what each prompt's choices begin with; () for nothing. silent: what is written is not
     shown, as only the prompt is asked about. drafter: who drafts, where nothing chooses.
     fingerprint: what has to agree for a text to go on elsewhere, told with each piece; "": nothing.
+    exact: text comes with its own tokens, and whoever goes on knows of each choice whether its end
+    was told.
     """
 
     body: Written
@@ -38,6 +40,7 @@ class Wanted:
     silent: bool = False
     by_token: bool = False
     fingerprint: str = ""
+    exact: bool = False
 
     @property
     def scored(self) -> bool:

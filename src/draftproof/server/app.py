@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as Call
@@ -15,17 +16,22 @@ from draftproof.server import page, telling, tokens, writing
 from draftproof.server.front import Front
 from draftproof.server.guards import Guards
 from draftproof.server.refusals import Refused
+from draftproof.server.settings import Settings
 
 logger = logging.getLogger("draftproof.server")
 
 
 def make(front: Front) -> ASGIApp:
     """All of it, in front of one model."""
+    each = writing.routes(front), telling.routes(front), tokens.routes(front), page.routes()
+    return around(each, front.settings)
+
+
+def around(routers: Sequence[APIRouter], settings: Settings) -> ASGIApp:
+    """These endpoints, with what stands before them."""
     app = FastAPI(title="draftproof", redoc_url=None)
-    app.include_router(writing.routes(front))
-    app.include_router(telling.routes(front))
-    app.include_router(tokens.routes(front))
-    app.include_router(page.routes())
+    for router in routers:
+        app.include_router(router)
 
     @app.exception_handler(Refused)
     async def refused(call: Call, error: Refused) -> Response:
@@ -44,6 +50,6 @@ def make(front: Front) -> ASGIApp:
         return Refused(500, "a defect of the server: its log has more").response()
 
     inner: ASGIApp = app
-    if origins := front.settings.cors:
+    if origins := settings.cors:
         inner = CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
-    return Guards(inner, front.settings)
+    return Guards(inner, settings)

@@ -23,11 +23,18 @@ class Choice:
         self.index, self.wanted, self.chunks = index, wanted, chunks
         self.request, self.head = job.requests[index], job.head(index)
         self.echo, self.done = echoed(wanted, job, index), False  # what it begins with
-        tokenizer, exact = wanted.pieces.tokenizer, bool(wanted.fingerprint)
-        self._progress = Progress(self.request, tokenizer, wanted.by_token, exact)
+        tokenizer, exact = wanted.pieces.tokenizer, wanted.exact or bool(wanted.fingerprint)
+        self._progress = Progress(
+            self.request, tokenizer, wanted.by_token, exact, unended=wanted.exact
+        )
         named = self.request, wanted.pieces, wanted.drafter
         self._trees = Trees(*named) if self.request.watched is not None else None
         self._offset = wanted.begin(self.request)  # characters of the tokens before
+
+    @property
+    def sent(self) -> int:
+        """Tokens that were told."""
+        return self._progress.sent
 
     def opening(self) -> Iterator[bytes]:
         """What is sent before anything is written."""
@@ -82,14 +89,14 @@ class Events:
         self._always = options is not None and options.continuous_usage_stats
         named = {"chat": wanted.chat, "usage": self._with_usage}
         self._chunks = Chunks(job.id, job.created, wanted.model, **named)
-        self._choices = {
-            request.key: Choice(index, job, wanted, self._chunks)
-            for index, request in enumerate(job.requests)
-        }
+        self.choices = [
+            Choice(index, job, wanted, self._chunks) for index in range(len(job.requests))
+        ]
+        self._by_key = {choice.request.key: choice for choice in self.choices}
 
     def opening(self) -> bytes:
         """What is sent before anything is written."""
-        return b"".join(chunk for choice in self._choices.values() for chunk in choice.opening())
+        return b"".join(chunk for choice in self.choices for chunk in choice.opening())
 
     def of(self, moved: Sequence[Request]) -> bytes:
         """Of all that moved since the last call."""
@@ -98,7 +105,7 @@ class Events:
             if job.ended(request) and request.finish_reason == "error":
                 self.done = True
                 return b"".join([*events, self._chunks.error(of_failure(request)), DONE])
-            if not (choice := self._choices[request.key]).done:  # else it was told twice
+            if not (choice := self._by_key[request.key]).done:  # else it was told twice
                 usage = self._wanted.usage(job) if self._always else None
                 events += choice.news(job.ended(request), usage)
         if job.done:

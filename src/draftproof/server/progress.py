@@ -21,13 +21,19 @@ class Progress:
     """Of one text.
 
     by_token: every token comes by itself, with the text that it completes. exact: text is never
-    that of a token that comes later, as it may be while another thread writes.
+    that of a token that comes later, as it may be while another thread writes. unended: nobody was
+    told of the end, should the text go on behind its last token.
     """
 
     def __init__(
-        self, request: Request, tokenizer: Any, by_token: bool, exact: bool = False
+        self,
+        request: Request,
+        tokenizer: Any,
+        by_token: bool,
+        exact: bool = False,
+        unended: bool = False,
     ) -> None:
-        self.request, self._sent = request, request.resumed
+        self.request, self.sent = request, request.resumed
         self._singly: TextStream | None = None
         self.by_token, self._exact = by_token, exact
         if (by_token or exact) and tokenizer is not None:
@@ -36,16 +42,16 @@ class Progress:
             self._singly = TextStream(tokenizer, request.prompt, tuple(stops))
             for at in range(request.resumed):  # they were sent elsewhere
                 self._text(at)
-            if request.resumed and request.finished:
+            if request.resumed and request.finished and not unended:
                 self._rest()
 
     def take(self, ended: bool) -> Iterator[Fresh]:
         """What is new; the last piece of all where it has `ended`, which may be empty."""
         request = self.request
-        begin, end = self._sent, len(request.tokens) - len(request.prompt)
+        begin, end = self.sent, len(request.tokens) - len(request.prompt)
         if request.watched is not None and not ended:  # what is known of them comes with them
             end = min(end, request.resumed + request.stats.tokens)
-        self._sent = end
+        self.sent = end
         if self._exact and not self.by_token:
             text = "".join(map(self._text, range(begin, end))) + (self._rest() if ended else "")
             if text or end > begin or ended:

@@ -9,13 +9,14 @@ one timer looks at the stream now and then instead of a limit around each chunk.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from draftproof.server.chunks import ALIVE
-from draftproof.server.events import Events
 from draftproof.server.job import Job
 
 HEADERS = [
@@ -26,6 +27,30 @@ HEADERS = [
 LOOKS = 4  # at a stream, in the time that it may be quiet
 
 
+class News(Protocol):
+    """What becomes of a call; of ours it is a `Job`."""
+
+    async def news(self) -> Sequence[Any]: ...
+
+    def wake(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Source(Protocol):
+    """The events of a call, as `Events` makes them."""
+
+    @property
+    def job(self) -> News: ...
+
+    @property
+    def done(self) -> bool: ...
+
+    def opening(self) -> bytes: ...
+
+    def of(self, moved: Sequence[Any]) -> bytes: ...
+
+
 class Stream(Response):
     """Server-sent events of a job.
 
@@ -33,7 +58,7 @@ class Stream(Response):
     is sent.
     """
 
-    def __init__(self, events: Events, stall: float, keep_alive: float) -> None:
+    def __init__(self, events: Source, stall: float, keep_alive: float) -> None:
         super().__init__()
         self.job, self.events = events.job, events
         self.stall, self.keep_alive = stall, keep_alive

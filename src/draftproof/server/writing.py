@@ -10,15 +10,13 @@ from fastapi import APIRouter
 from starlette.requests import Request as Call
 from starlette.responses import Response
 
-from draftproof import fingerprints
 from draftproof.request import Request
-from draftproof.server import answers, grammars, sampled
-from draftproof.server.answers import Wanted
+from draftproof.server import answers, calls
 from draftproof.server.bodies import Body, ChatBody, TextBody, Written, read
+from draftproof.server.calls import Asked
 from draftproof.server.events import Events
 from draftproof.server.front import Front
 from draftproof.server.guards import body_of
-from draftproof.server.prompts import conversation, echo, prompts_of
 from draftproof.server.refusals import Refused, bad, unknown_model
 from draftproof.server.stream import Stream, finished
 
@@ -34,26 +32,13 @@ def routes(front: Front) -> APIRouter:
     async def chat_completions(call: Call) -> Response:
         """The answer to a conversation, under the model's own template."""
         body = await taken(front, call, ChatBody)
-        params = sampled.of_chat(body, front.defaults, front.settings.limits)
-        prompts = [await front.ids(conversation(body))]
-        return await answer(front, call, body, prompts, params, chat=True)
+        return await answer(front, call, await calls.of_chat(front, body))
 
     @router.post("/v1/completions", openapi_extra=described(TextBody))
     async def completions(call: Call) -> Response:
         """What follows a text, or each of several."""
         body = await taken(front, call, TextBody)
-        if body.echo and front.llm.runner.encodes:
-            raise bad(
-                "echo cannot be followed: an encoder-decoder's text does not go on from its prompt",
-                "echo",
-            )
-        params = sampled.of_text(body, front.defaults, front.settings.limits)
-        given = prompts_of(body)
-        front.admission.check(len(given) * params.n)
-        prompts = [await front.ids(prompt) for prompt in given]
-        tokenizer = front.llm.tokenizer
-        echoes = [echo(tokenizer, *each) for each in zip(given, prompts, strict=True) if body.echo]
-        return await answer(front, call, body, prompts, params, chat=False, echoes=echoes)
+        return await answer(front, call, await calls.of_text(front, body))
 
     return router
 
@@ -75,45 +60,24 @@ async def taken(front: Front, call: Call, kind: Any) -> Any:
     return body
 
 
-async def answer(
-    front: Front,
-    call: Call,
-    body: Written,
-    prompts: Sequence[list[int]],
-    params: Any,
-    *,
-    chat: bool,
-    echoes: Sequence[str] = (),
-) -> Response:
+async def answer(front: Front, call: Call, asked: Asked) -> Response:
     """Let the texts of a call be written, and answer as its client wants it."""
-    about = call.scope["draftproof"]
-    watched = body.speculative_details == "trees"
+    about, body = call.scope["draftproof"], asked.body
     told = bool(body.speculative_details) or call.headers.get(RESUME, "") == "1"
     salt = front.salt(about["key"], body.cache_salt)
-    await front.compile(params.grammar, grammars.field(body))
-    params = await front.predicted(params)
-    start = await front.start(getattr(body, "decoder_prompt", None))
-    fingerprint = ""
-    if told or body.resume is not None:  # which takes as long as the prompts are
-        asked_for = fingerprints.of_call([*prompts, start or []], params)
-        fingerprint = f"{front.fingerprint}-{asked_for}"
-    check_resume(body, fingerprint, len(prompts))
-    asked: dict[str, Any] = {"asked": body.length, "rule": body.rule, "salt": salt, "start": start}
-    requests = front.requests(prompts, params, **asked)
-    for request in requests:
-        request.watched = [] if watched else None
-    wanted = Wanted(
-        body=body,
-        chat=chat,
-        model=front.settings.names[0],
-        pieces=front.pieces,
-        drafter=front.drafter,
-        echoes=echoes,
-        silent=body.max_tokens == 0,
-        by_token=watched or front.settings.chunk == "token",
-        fingerprint=fingerprint if told else "",
+    fingerprint = asked.fingerprint(front) if told or body.resume is not None else ""
+    check_resume(body, fingerprint, len(asked.prompts))
+    requests = front.requests(
+        asked.prompts,
+        asked.params,
+        asked=body.length,
+        rule=body.rule,
+        salt=salt,
+        start=asked.start,
     )
-    job = front.begin(requests, chat, {"id": about["id"], "path": call.url.path})
+    asked.watch(requests)
+    wanted = asked.wanted(front, fingerprint if told else "")
+    job = front.begin(requests, asked.chat, {"id": about["id"], "path": call.url.path})
     about["logged"] = True  # when it ends, with what it took
     if body.stream:
         settings = front.settings
@@ -130,13 +94,18 @@ def check_resume(body: Written, fingerprint: str, prompts: int) -> None:
         return
     if prompts > 1:
         raise bad(f"resume is of one prompt, and there are {prompts}: send each alone", "resume")
-    given = body.resume.fingerprint
-    if given is None or given == fingerprint:
+    if body.resume.fingerprint is not None:
+        check_fingerprint(body.resume.fingerprint, fingerprint)
+
+
+def check_fingerprint(given: str, here: str) -> None:
+    """Raises `Refused` where a text that was begun under the one cannot go on under the other."""
+    if given == here:
         return
-    if given.partition("-")[0] != fingerprint.partition("-")[0]:
+    if given.partition("-")[0] != here.partition("-")[0]:
         raise bad(
             "resume cannot go on here: the text was begun with other weights, another precision, "
-            f"other kernels or another tokenizer ({given[:80]!r}, and here it is {fingerprint!r})",
+            f"other kernels or another tokenizer ({given[:80]!r}, and here it is {here!r})",
             "resume",
         )
     raise bad(

@@ -1,0 +1,255 @@
+"""What replicas on Ray Serve cost, and whether streams survive them: one JSON object.
+
+    python benchmarks/replicas.py bundled --streams 500
+
+`added`: one engine behind Ray's proxy and `Front`, and one behind `draftproof serve`, in turn:
+milliseconds to the first token, and from when the engine had written a token to the arrival of its
+chunk (by `timings_per_token`; the way of the call there counts too). `throughput`: tokens/s of two
+replicas of one thread each, and of two servers of one thread started by hand, each asked alone, in
+turn. `survive`: streams of which an engine is killed every so many seconds; their texts are
+compared with plain `LLM.generate`. Needs `draftproof[ray]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx2
+import psutil
+
+import draftproof as dp
+from draftproof import prompts
+from ray_serving import Replicas, free_port
+
+TEXT = "/v1/completions"
+
+
+class Stream:
+    """One answer as it came. Milliseconds; `pauses` are those of streams that went on elsewhere."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.body = body | {"stream": True, "timings_per_token": True}
+        self.text, self.reason, self.error = "", "", ""
+        self.tokens, self.first_ms = 0, 0.0
+        self.lags, self.pauses = list[float](), list[float]()
+
+    async def read(self, client: httpx2.AsyncClient) -> Stream:
+        began = last = time.perf_counter()
+        elsewhere = False
+        async with client.stream("POST", TEXT, json=self.body) as answer:
+            async for line in answer.aiter_lines():
+                now = time.perf_counter()
+                elsewhere = elsewhere or line.startswith(": goes on")
+                if not line.startswith("data: {"):
+                    continue
+                part = json.loads(line.removeprefix("data: "))
+                if "error" in part:
+                    self.error = part["error"]["message"]
+                    break
+                if elsewhere:
+                    self.pauses.append(1000 * (now - last))
+                    elsewhere = False
+                last = now
+                self._take(part, 1000 * (now - began))
+        return self
+
+    def _take(self, part: dict[str, Any], ms: float) -> None:
+        for choice in part["choices"]:
+            self.first_ms = self.first_ms or ms
+            self.text += choice["text"]
+            self.reason = choice["finish_reason"] or ""
+        if (timings := part.get("timings")) is not None:
+            self.tokens = timings["predicted_n"]
+            self.lags.append(ms - timings["prompt_ms"] - timings["predicted_ms"])
+
+
+def bodies(given: argparse.Namespace, count: int) -> list[dict[str, Any]]:
+    """As many calls, each with a seed of its own."""
+    texts = [each.turns[0] for each in prompts.load("humaneval", chat=False)]
+    same = {"max_tokens": given.tokens, "temperature": 1.0, "ignore_eos": True}
+    return [
+        same | {"prompt": texts[at % len(texts)], "seed": at, "cache_salt": str(at)}
+        for at in range(count)
+    ]
+
+
+async def all_of(
+    ports: Sequence[int], asked: Sequence[dict[str, Any]], clients: int
+) -> list[Stream]:
+    """Answers, so many at a time; calls go to the ports in turn."""
+    places = asyncio.Semaphore(clients)
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    made = [httpx2.AsyncClient(base_url=url, timeout=3600, limits=limits) for url in urls]
+
+    async def one(at: int) -> Stream:
+        async with places:
+            return await Stream(asked[at]).read(made[at % len(made)])
+
+    try:
+        return list(await asyncio.gather(*map(one, range(len(asked)))))
+    finally:
+        for each in made:
+            await each.aclose()
+
+
+@contextmanager
+def by_hand(given: argparse.Namespace) -> Iterator[int]:
+    """`draftproof serve` with one thread; its port."""
+    port = free_port()
+    command = [sys.executable, "-m", "draftproof", "serve", given.model, "--port", str(port)]
+    command += ["--threads", "1", "--max-batch", str(given.places), "--quiet"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None and not ready(port):
+            time.sleep(0.2)
+        if process.poll() is not None:
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def ready(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            return client.recv(1 << 12).startswith(b"HTTP/1.1 200")
+    except OSError:
+        return False
+
+
+def options(given: argparse.Namespace, replicas: int) -> dict[str, Any]:
+    named = {"model": given.model, "threads": 1, "max_batch": given.places, "replicas": replicas}
+    return named | {"max_queue": 10_000}
+
+
+def added(given: argparse.Namespace) -> dict[str, Any]:
+    """One engine, one client: beside a server without Ray."""
+    found: dict[str, list[Stream]] = {"by hand": [], "ray": []}
+    with by_hand(given) as port, Replicas(options(given, 1)) as made:
+        for at, body in enumerate(bodies(given, 2 * given.calls)):
+            for name, where in (("by hand", port), ("ray", made.port)):
+                (one,) = asyncio.run(all_of([where], [body], 1))
+                if at >= 2:  # the first ones warm up
+                    found[name].append(one)
+    told: dict[str, Any] = {}
+    for name, each in found.items():
+        lags = [lag for one in each for lag in one.lags[1:]]
+        told[name] = {
+            "first_ms": statistics.median(one.first_ms for one in each),
+            "chunk_ms": statistics.median(lags),
+        }
+    for what in ("first_ms", "chunk_ms"):
+        told[f"{what}_more"] = told["ray"][what] - told["by hand"][what]
+    return told
+
+
+def throughput(given: argparse.Namespace) -> dict[str, Any]:
+    """Two engines of one thread each, either way; medians."""
+    speeds: dict[str, list[float]] = {"by hand": [], "ray": []}
+
+    def measure(name: str, ports: Sequence[int]) -> None:
+        asked = bodies(given, given.calls * given.clients)
+        asyncio.run(all_of(ports, asked[: given.clients], given.clients))  # warm
+        began = time.perf_counter()
+        came = asyncio.run(all_of(ports, asked, given.clients))
+        speeds[name].append(sum(one.tokens for one in came) / (time.perf_counter() - began))
+
+    for _ in range(given.rounds):
+        with ExitStack() as stack:
+            measure("by hand", [stack.enter_context(by_hand(given)) for _ in range(2)])
+        with Replicas(options(given, 2)) as made:
+            measure("ray", [made.port])
+    shares = [ray / hand for hand, ray in zip(speeds["by hand"], speeds["ray"], strict=True)]
+    return {name: statistics.median(each) for name, each in speeds.items()} | {
+        "share": statistics.median(shares)
+    }
+
+
+def survive(given: argparse.Namespace) -> dict[str, Any]:
+    """Streams while engines are killed."""
+    asked, kills = bodies(given, given.streams), 0
+
+    async def killing(made: Replicas) -> None:
+        nonlocal kills
+        chance = random.Random(0)
+        while True:
+            await asyncio.sleep(given.kill_every)
+            there = await asyncio.to_thread(made.engines)
+            if there:
+                made.kill(chance.choice(there))
+                kills += 1
+
+    async def run(made: Replicas) -> list[Stream]:
+        killer = asyncio.ensure_future(killing(made))
+        try:
+            return await all_of([made.port], asked, given.clients)
+        finally:
+            killer.cancel()
+
+    started = time.perf_counter()
+    with Replicas(options(given, 2)) as made:
+        start_s = time.perf_counter() - started
+        mine = psutil.Process(made.process.pid).children(recursive=True)
+        memory = sum(each.memory_info().rss for each in mine)
+        began = time.perf_counter()
+        came = asyncio.run(run(made))
+        seconds = time.perf_counter() - began
+    same = {name: asked[0][name] for name in ("max_tokens", "temperature", "ignore_eos")}
+    with dp.LLM(given.model, speculate=None, max_batch=given.places) as llm:
+        params = [dp.SamplingParams(seed=body["seed"], **same) for body in asked]
+        plain = [each.text for each in llm.generate([body["prompt"] for body in asked], params)]
+    pauses = sorted(pause for one in came for pause in one.pauses)
+    return {
+        "start_s": start_s,
+        "rss_of_all_mib": memory / 2**20,
+        "seconds": seconds,
+        "streams": len(came),
+        "kills": kills,
+        "ended": sum(bool(one.reason) for one in came),
+        "errors": sorted({one.error for one in came if one.error}),
+        "equal_to_generate": sum(one.text == text for one, text in zip(came, plain, strict=True)),
+        "went_on_elsewhere": sum(bool(one.pauses) for one in came),
+        "pause_ms_p50": quantile(pauses, 0.5),
+        "pause_ms_p99": quantile(pauses, 0.99),
+    }
+
+
+def quantile(ordered: Sequence[float], share: float) -> float | None:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+PARTS = {"added": added, "throughput": throughput, "survive": survive}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", nargs="?", default="bundled")
+    parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--places", type=int, default=8, help="texts at once, of an engine")
+    parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--calls", type=int, default=10, help="of each client, where it is timed")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kill-every", type=float, default=60.0, help="seconds")
+    parser.add_argument("--only", choices=PARTS, action="append")
+    given = parser.parse_args()
+    found = {name: PARTS[name](given) for name in given.only or PARTS}
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""A body becomes what is to be written: prompts as token ids, parameters, what an answer begins
+with. Nothing is let in yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from draftproof import fingerprints
+from draftproof.request import Request
+from draftproof.sampling import SamplingParams
+from draftproof.server import grammars, sampled
+from draftproof.server.answers import Wanted
+from draftproof.server.bodies import ChatBody, TextBody, Written
+from draftproof.server.front import Front
+from draftproof.server.prompts import conversation, echo, prompts_of
+from draftproof.server.refusals import bad
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a call asks for.
+
+    prompts: token ids of each. start: what an encoder-decoder's texts go on from. echoes: what
+    each prompt's choices begin with; () for nothing.
+    """
+
+    body: Written
+    chat: bool
+    prompts: Sequence[list[int]]
+    params: SamplingParams
+    start: list[int] | None
+    echoes: Sequence[str] = ()
+
+    @property
+    def watched(self) -> bool:
+        """Whether the tree of every step is told."""
+        return self.body.speculative_details == "trees"
+
+    def watch(self, requests: Sequence[Request]) -> None:
+        """Let them keep the tree of every step, where it is told."""
+        for request in requests if self.watched else ():
+            request.watched = []
+
+    def fingerprint(self, front: Front) -> str:
+        """What has to agree for a text to go on elsewhere; takes as long as the prompts are."""
+        of_call = fingerprints.of_call([*self.prompts, self.start or []], self.params)
+        return f"{front.fingerprint}-{of_call}"
+
+    def wanted(self, front: Front, fingerprint: str = "", exact: bool = False) -> Wanted:
+        """How the answer is told. fingerprint, exact: see `Wanted`."""
+        return Wanted(
+            body=self.body,
+            chat=self.chat,
+            model=front.settings.names[0],
+            pieces=front.pieces,
+            drafter=front.drafter,
+            echoes=self.echoes,
+            silent=self.body.max_tokens == 0,
+            by_token=self.watched or front.settings.chunk == "token",
+            fingerprint=fingerprint,
+            exact=exact,
+        )
+
+
+async def of_chat(front: Front, body: ChatBody) -> Asked:
+    """Raises `Refused`."""
+    params = sampled.of_chat(body, front.defaults, front.settings.limits)
+    prompts = [await front.ids(conversation(body))]
+    return await _asked(front, body, prompts, params)
+
+
+async def of_text(front: Front, body: TextBody) -> Asked:
+    """Raises `Refused`."""
+    if body.echo and front.llm.runner.encodes:
+        raise bad(
+            "echo cannot be followed: an encoder-decoder's text does not go on from its prompt",
+            "echo",
+        )
+    params = sampled.of_text(body, front.defaults, front.settings.limits)
+    given = prompts_of(body)
+    front.admission.check(len(given) * params.n)
+    prompts = [await front.ids(prompt) for prompt in given]
+    tokenizer = front.llm.tokenizer
+    echoes = [echo(tokenizer, *each) for each in zip(given, prompts, strict=True) if body.echo]
+    return await _asked(front, body, prompts, params, echoes)
+
+
+async def _asked(
+    front: Front,
+    body: Written,
+    prompts: Sequence[list[int]],
+    params: SamplingParams,
+    echoes: Sequence[str] = (),
+) -> Asked:
+    await front.compile(params.grammar, grammars.field(body))
+    params = await front.predicted(params)
+    start = await front.start(getattr(body, "decoder_prompt", None))
+    return Asked(body, isinstance(body, ChatBody), prompts, params, start, echoes)

@@ -5,8 +5,6 @@ Without Ray: the engines are of this process, and a fake handle loses them after
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,13 +12,9 @@ import pytest
 import draftproof as dp
 import serving
 from draftproof.ray import surviving
-from draftproof.ray.engine import Engine
-from replicas import Lossy, ask, engines, front, run
+from replicas import CHAT, PAIR, TEXT, USUAL, Lossy, ask, engines, front, run
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "hello"}]
-USUAL: dict[str, Any] = {"max_tokens": 24, "temperature": 1.0, "seed": 11, "stream": True}
-USUAL |= {"ignore_eos": True, "stream_options": {"include_usage": True}}
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "text": (TEXT, {"prompt": "the quick"}),
     "chat": (CHAT, {"messages": MESSAGES}),
@@ -30,8 +24,6 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat scored": (CHAT, {"messages": MESSAGES, "logprobs": True, "top_logprobs": 2}),
     "penalised": (TEXT, {"prompt": "abc", "frequency_penalty": 1.5, "temperature": 0}),
 }
-Opens = Sequence[Callable[[], dp.LLM]]
-PAIR: Opens = (serving.llm, lambda: serving.llm(speculate="ngram"))  # which draft otherwise
 
 
 @pytest.fixture(autouse=True)
@@ -88,11 +80,11 @@ async def each_cut(kind: str, **settings: Any) -> int:
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_it_goes_on_from_any_part(kind: str) -> None:
-    assert run(each_cut(kind)) > 5
+    assert run(each_cut(kind)) > 2
 
 
 def test_it_goes_on_token_by_token() -> None:
-    assert run(each_cut("several", chunk="token")) > 5
+    assert run(each_cut("several", chunk="token")) > 2
 
 
 def test_the_text_is_that_of_generate() -> None:
@@ -257,55 +249,4 @@ def test_a_busy_engine_is_asked_again() -> None:
         assert answer.status == 429 and answer.headers["retry-after"] == "1"
 
     busy = {1, 2, 3}
-    run(main())
-
-
-def test_a_client_that_leaves_ends_its_text() -> None:
-    async def main(stream: bool) -> None:
-        body = {**USUAL, "prompt": "the quick", "max_tokens": 300, "stream": stream}
-        if not stream:
-            del body["stream_options"]
-        leaves = asyncio.Event()
-        async with engines(serving.llm) as one:
-            asking = asyncio.ensure_future(ask(front(Lossy(one)).app(), TEXT, body, left=leaves))
-            while not one[0].front.admission.load:
-                await asyncio.sleep(0.001)
-            leaves.set()
-            await asking
-            await idle(one[0])
-            wrote = one[0].front.llm.engine
-            assert not (wrote.scheduler.running or wrote.scheduler.waiting)
-
-    run(main(True))
-    run(main(False))
-
-
-async def idle(engine: Engine) -> None:
-    async with asyncio.timeout(30):
-        while engine.front.admission.load:
-            await asyncio.sleep(0.001)
-
-
-def test_a_whole_answer_is_asked_for_again() -> None:
-    async def main() -> None:
-        body = {"prompt": "the quick", "max_tokens": 20, "seed": 3, "temperature": 1.0}
-        async with engines(*PAIR) as pair:
-            lossy = Lossy(pair, [1, 1])
-            broken = await ask(front(lossy).app(), TEXT, body)
-            whole = await ask(front(Lossy(pair)).app(), TEXT, body)
-        assert len(lossy.calls) == 3
-        assert broken.json()["choices"] == whole.json()["choices"]
-
-    run(main())
-
-
-def test_pauses_are_counted() -> None:
-    async def main() -> None:
-        async with engines(*PAIR) as pair:
-            made = front(Lossy(pair, [4, 2]))
-            await ask(made.app(), TEXT, {**USUAL, "prompt": "the quick"})
-            told = (await ask(made.app(), "/metrics")).text
-        assert "draftproof:streams_continued_total 2.0" in told
-        assert "draftproof:stream_pause_seconds_count 2.0" in told
-
     run(main())

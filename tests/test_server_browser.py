@@ -246,5 +246,7 @@ def test_on_a_telephone(server: Server, opened: Any, scheme: str) -> None:
     page.locator(".text span[data-step]").nth(3).click()
     page.click("summary")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.click("#tree button")
+    assert not page.locator("#tree").is_visible()
     light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert light is (scheme == "light")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -16,6 +17,12 @@ from draftproof.ray.surviving import Lost
 from draftproof.server.settings import Settings
 
 T = TypeVar("T")
+STEP = 0.003  # seconds
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+USUAL: dict[str, Any] = {"max_tokens": 24, "temperature": 1.0, "seed": 11, "stream": True}
+USUAL |= {"ignore_eos": True, "stream_options": {"include_usage": True}}
+Opens = Sequence[Callable[[], dp.LLM]]
+PAIR: Opens = (serving.llm, lambda: serving.llm(speculate="ngram"))  # which draft otherwise
 
 
 class Lossy:
@@ -118,15 +125,30 @@ async def ask(
 
 @asynccontextmanager
 async def engines(*opens: Callable[[], dp.LLM], **settings: Any) -> AsyncIterator[list[Engine]]:
-    """One for each, loaded."""
-    made = [Engine(Settings(names=(serving.NAME,), **settings), open) for open in opens]
+    """One for each, loaded one after the other, as they share a model.
+
+    A step takes a while, in which its part is told: streams have many, however busy the machine is.
+    """
+    made: list[Engine] = []
     try:
-        for each in made:
-            await each.loaded()
+        for open in opens:
+            made.append(Engine(Settings(names=(serving.NAME,), **settings), open))
+            await made[-1].loaded()
+            _slow(made[-1].front.llm.engine)
         yield made
     finally:
         for each in made:
             await each.close()
+
+
+def _slow(engine: Any) -> None:
+    step = engine.step
+
+    def slow() -> Any:
+        time.sleep(STEP)
+        return step()
+
+    engine.step = slow
 
 
 def front(lossy: Lossy, **settings: Any) -> Front:

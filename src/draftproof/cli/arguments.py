@@ -113,6 +113,9 @@ def chat(
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     cache_weights: options.CacheWeights = False,
+    colour_drafts: Annotated[
+        bool, option(OUTPUT, "Colour each token by what drafted it.", "--colour-drafts")
+    ] = False,
     quiet: options.Quiet = False,
 ) -> int:
     """Talk with a model; /help lists what can be said besides messages.

@@ -60,7 +60,14 @@ def run(given: SimpleNamespace) -> int:
                 tell(line)
         entries = _entries(interactive)
         conversation = Conversation(
-            llm, params, given.system, names, drafting, entries.confirm, given.quiet
+            llm,
+            params,
+            given.system,
+            names,
+            drafting,
+            entries.confirm,
+            given.quiet,
+            given.colour_drafts,
         )
         return converse(conversation, entries, interactive=interactive)
 

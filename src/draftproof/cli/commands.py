@@ -101,6 +101,7 @@ OF_COMMANDS = {  # where an option means something else
     "chat": {
         **dict.fromkeys(("-p", "--prompt", "-f", "--file"), ONCE),
         "--json": f"{ONCE} --json",
+        **dict.fromkeys(("--color", "--color-drafts"), "write --colour-drafts"),
         **dict.fromkeys(
             ("-m", "--model", "--model-name-or-path"), "the model is the first argument: chat MODEL"
         ),

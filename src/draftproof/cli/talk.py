@@ -17,6 +17,7 @@ from rich.console import Console
 
 from draftproof import LLM, Completion, SamplingParams
 from draftproof.cli import output
+from draftproof.cli.coloured import END, Coloured
 from draftproof.cli.entry import BACKSLASH, QUOTES, Entry, Source
 from draftproof.cli.margin import Margin
 from draftproof.cli.settings import changed, listing
@@ -46,7 +47,9 @@ class Conversation:
         drafting: Callable[[Sequence[str]], tuple[list[str], Any]],
         confirm: Callable[[str], bool],
         quiet: bool,
+        coloured: bool = False,
     ) -> None:
+        self._coloured = coloured
         self.llm, self.params, self.names = llm, params, names
         self._drafting, self._confirm, self._quiet = drafting, confirm, quiet
         self.system = system_messages(system)
@@ -73,7 +76,7 @@ class Conversation:
         turns, ids = self._fitting([*before, {"role": "user", "content": content}])
         (request,) = llm.submit(ids, self.params)
         try:
-            interrupted = _write(llm, request)
+            interrupted, legend = _write(llm, request, self._coloured)
         finally:
             llm.engine.abort(request)
         done = request.completion()
@@ -91,7 +94,7 @@ class Conversation:
             limit = "the context is full" if full else f"--max-tokens {self.params.max_tokens}"
             tell(f"(cut: {limit})")
         if not self._quiet and done.stats.tokens:
-            tell(f"({output.speed(done.stats)})")
+            tell(f"({output.speed(done.stats)}{legend and ', drafted by ' + legend})")
 
     def _fitting(self, turns: list[Message]) -> tuple[list[Message], list[int]]:
         """The turns and their token ids; where all is full, without the oldest."""
@@ -243,18 +246,28 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     return ids
 
 
-def _write(llm: LLM, request: Request) -> bool:
-    """Print an answer as it is written; returns whether an interrupt ended it."""
+def _write(llm: LLM, request: Request, coloured: bool) -> tuple[bool, str]:
+    """Print an answer as it is written; whether an interrupt ended it, and the colours' legend."""
     assert isinstance(request.text, TextStream)
-    margin, interrupted = Margin(), False
+    margin, interrupted, text = Margin(), False, request.text
+    drafter = str(getattr(llm.engine.proposer, "name", "a method of yours"))
+    colours = Coloured(request, llm.tokenizer, drafter) if coloured else None
+
+    def show(ended: bool) -> None:
+        if colours is None:
+            margin.write(text.take())
+            return
+        for piece, begin in colours.take(ended):
+            margin.write(piece, begin, END if begin else "")
+
     try:
         for _ in llm.engine.run([request]):
-            margin.write(request.text.take())
+            show(False)
     except KeyboardInterrupt:
         interrupted = True
-    margin.write(request.text.take())
-    margin.end(line=interrupted or not request.text.text.endswith("\n"))
-    return interrupted
+    show(True)
+    margin.end(line=interrupted or not text.text.endswith("\n"))
+    return interrupted, colours.legend() if colours is not None else ""
 
 
 def _total(answers: Sequence[Completion]) -> Completion:

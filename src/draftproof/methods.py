@@ -65,13 +65,13 @@ def _auto(
     *,
     min_confidence: float | None = None,
     branch: int | None = None,
+    corpus: int | None = None,
 ) -> Auto:
     """Over what costs no pass, and over whatever is given."""
-    options = {"min_confidence": min_confidence, "branch": branch}
+    options = {"min_confidence": min_confidence, "branch": branch, "corpus": corpus}
     options |= {"num_draft_tokens": num_draft_tokens}
     given = {name: value for name, value in options.items() if value is not None}
-    looked = {"num_draft_tokens": LOOK_UP, **given}
-    parts = [*(_made(name, {}, looked) for name in LOOK_UPS)]
+    parts = [*(_made(name, {}, {"num_draft_tokens": LOOK_UP, **given}) for name in LOOK_UPS)]
     parts += [_made(name, sources, given) for name in _of_sources(sources).values()]
     return Auto(*[part for part in parts if part is not None], Forced())
 

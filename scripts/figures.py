@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from controlled import CONTROLLED
+from encoded import ENCODED
 from measured import (
     ROOT,
     benchmarks,
@@ -181,6 +182,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "gguf-files": gguf_files,
     "servers": servers,
     **CONTROLLED,
+    **ENCODED,
 }
 
 

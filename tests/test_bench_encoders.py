@@ -19,7 +19,7 @@ def test_all_sides_write_the_same(family: str, tmp_path: Path) -> None:
     options = suite.Options(
         model=str(target),
         draft=str(saved(tmp_path / "draft", family, 1, 1)),
-        methods=("none", "ngram", "draft"),
+        methods=("none", "ngram", "draft", "early-exit", "auto"),
         against=("transformers",),
         prompts=(str(prompts(tmp_path)),),
         max_tokens=NEW,
@@ -30,7 +30,7 @@ def test_all_sides_write_the_same(family: str, tmp_path: Path) -> None:
     )
     report = suite.run(options, lambda text, share: None)
     sides = {(one.side, one.batch): one for one in report.results}
-    for name in ("none", "ngram", "draft"):
+    for name in options.methods:
         for batch in (1, 3):
             assert sides[f"draftproof {name}", batch].differing == 0
     assert sides["transformers", 1].differing == sides["transformers", 3].differing == 0
@@ -48,7 +48,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("--dtype", "int8"), "drop --inflate"),
     (("--runner", "native"), "drop --inflate"),
     (("--inflate", "7b"), "drop --inflate"),
-    (("--method", "early-exit"), "an early exit cannot draft"),
+    (("--method", "foreign"), "foreign"),
 ]
 
 

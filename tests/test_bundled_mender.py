@@ -24,6 +24,7 @@ METHODS: dict[str, Callable[[], Any]] = {
     "specinfer": lambda: dp.SpecInfer([MENDER], expansion=(2, 2, 1)),
     "staged": lambda: dp.Staged(MENDER, dp.NGram()),
     "lookahead": lambda: dp.Lookahead(),
+    "early-exit": lambda: dp.EarlyExit(1, 2, min_confidence=0.0),
     "merged": lambda: [dp.NGram(), dp.DraftModel(MENDER)],
     "auto": lambda: dp.Auto("ngram", dp.DraftModel(MENDER)),
 }

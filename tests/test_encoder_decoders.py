@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 import draftproof as dp
+from draftproof.heads.module import Heads
+from draftproof.runners import crossing
 from draftproof.runners.base import EncoderInput, Work
 from draftproof.runners.encoder_decoder import EncoderDecoder
 from draftproof.tree import TokenTree
@@ -23,6 +26,7 @@ METHODS: dict[str, Callable[[str], Any]] = {
     "lookahead": lambda family: dp.Lookahead(window=3, ngram=3, guesses=2),
     "specinfer": lambda family: dp.SpecInfer([model(family)], expansion=(2, 1)),
     "staged": lambda family: dp.Staged(model(family), dp.NGram(min_ngram=1)),
+    "early-exit": lambda family: dp.EarlyExit(1, 3, min_confidence=0.0),
     "auto": lambda family: dp.Auto("ngram", dp.DraftModel(model(family))),
 }
 OFTEN_RIGHT = ("ngram", "suffix", "itself", "lookahead", "specinfer", "staged")
@@ -37,7 +41,8 @@ def tokens(llm: dp.LLM, given: list[list[int]], **options: Any) -> list[list[int
 def cases() -> Iterator[Any]:
     for family in FAMILIES:
         thorough = family in ("T5", "UMT5", "BART", "Marian", "M2M100")
-        yield pytest.param(family, [*METHODS] if thorough else ["ngram", "draft"], id=family)
+        few = ["ngram", "draft", "early-exit"]
+        yield pytest.param(family, [*METHODS] if thorough else few, id=family)
         if not thorough:
             yield pytest.param(family, [*METHODS], id=f"{family}-all", marks=pytest.mark.slow)
 
@@ -91,6 +96,65 @@ def test_positions_and_distances_far_apart(family: str) -> None:
             with torch.no_grad():
                 alone = made(input_ids=torch.tensor([given.tokens]), decoder_input_ids=path)
             assert torch.allclose(output.logits[node], alone.logits[0, -1], atol=1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_exit_gives_what_a_model_of_the_first_layers_gives(family: str) -> None:
+    """The list of layers is as it was afterwards, whatever happens meanwhile."""
+    whole, cut = model(family, 3), copy.deepcopy(model(family, 3))
+    decoder: Any = cut.get_decoder()
+    name = "block" if hasattr(decoder, "block") else "layers"
+    setattr(decoder, name, getattr(decoder, name)[:2])
+    runner, given = EncoderDecoder(whole), EncoderInput(prompts(1)[0])
+    runner.check_exit(2)
+    tree = TokenTree([7, 5, 9, 5, 11, 12], [-1, 0, 0, 1, 1, 3])
+    runner.forward([Work(0, [3, 8, 6], None, encoder_input=given)])
+    (full,) = runner.forward([Work(0, [], tree)], (-1,))
+    (early,) = runner.forward([Work(0, [], tree)], layers=2)
+    (states,) = runner.forward([Work(0, [], tree)], (-1,), 2, head=False)
+    (again,) = runner.forward([Work(0, [], tree)])
+    assert torch.equal(full.logits, again.logits)
+    assert not torch.allclose(full.logits, early.logits, atol=1e-3)
+    assert torch.allclose(runner.head(states.hidden[-1]), early.logits, atol=1e-12)
+    assert torch.allclose(runner.head(full.hidden[-1]), full.logits, atol=1e-12)
+    for node in range(len(tree)):
+        path = torch.tensor([[3, 8, 6, 7, *tree.path_tokens(node)]])
+        with torch.no_grad():
+            alone = cut(input_ids=torch.tensor([given.tokens]), decoder_input_ids=path)
+        assert torch.allclose(early.logits[node], alone.logits[0, -1], atol=1e-9)
+    layers = getattr(whole.get_decoder(), name)
+    with pytest.raises(RuntimeError, match="stop here"):
+        crossing.ending(whole.get_decoder(), 3, 1, stop)
+    assert getattr(whole.get_decoder(), name) is layers and len(layers) == 3
+
+
+@pytest.mark.parametrize("family", ["T5", "UMT5", "BART", "Marian", "M2M100"])
+def test_heads_read_the_decoder(family: str) -> None:
+    """Of Medusa and of an exit: with the model's own way from states to logits, scales and all."""
+    made, given = model(family), prompts(3)
+    plain = dp.LLM(made, speculate=None)
+    nothing = torch.zeros(1, 1, 32, 32, dtype=torch.float64)  # the head that the model has
+    again = Heads(nothing.repeat(2, 1, 1, 1), vocab_size=V, tree=[(0,), (1,), (0, 0)])
+    exiting = Heads(nothing, vocab_size=V, exit=1)
+    for options in ({}, {"temperature": 0.8, "seed": 5}):
+        want = tokens(plain, given, **options)
+        for drafter in (dp.Medusa(again), dp.EarlyExit(heads=exiting, min_confidence=0.0)):
+            llm = dp.LLM(plain, speculate=drafter)
+            assert tokens(llm, given, **options) == want
+            llm.engine.check()
+            llm.close()
+    # A head that changes nothing is no head at all.
+    drafts = []
+    for drafter in (dp.EarlyExit(1, 3), dp.EarlyExit(num_draft_tokens=3, heads=exiting)):
+        done = dp.LLM(plain, speculate=drafter).generate(given, dp.SamplingParams(max_tokens=NEW))
+        drafts.append([(one.stats.drafted, one.stats.accepted) for one in done])
+    assert drafts[0] == drafts[1]
+    with pytest.raises(ValueError, match="hidden size and vocabulary of the heads are"):
+        dp.LLM(plain, speculate=dp.Medusa(Heads(nothing[..., :8, :8], vocab_size=V)))
+
+
+def stop() -> None:
+    raise RuntimeError("stop here")
 
 
 def test_the_encoder_runs_once_for_a_request_and_what_it_made_goes_with_it() -> None:

@@ -124,7 +124,7 @@ def test_models_that_do_not_go_together() -> None:
         (made, dp.DraftModel(decoder), "an encoder-decoder and the draft a decoder alone"),
         (decoder, dp.DraftModel(made), "a decoder alone and the draft an encoder-decoder"),
         (made, dp.DraftModel(model("BART", 1), quantize="int8"), "cannot be quantised"),
-        (made, dp.EarlyExit(), "an early exit cannot draft"),
+        (made, dp.EarlyExit(2), "layers=2 is no early exit of a model with 2 layers"),
     ]:
         with pytest.raises(ValueError, match=words) as caught:
             dp.LLM(target, speculate=speculate)

@@ -122,7 +122,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     for name, says in (
         ("p.jsonl.gz", "cannot read"),
         ("p.txt", "UTF-8"),
-        ("no.txt", "cannot read .* bundled, held-out, humaneval or mt-bench"),
+        ("no.txt", "cannot read .* bundled, held-out, damaged, humaneval or mt-bench"),
     ):
         with pytest.raises(ValueError, match=says):
             prompts.load(tmp_path / name, False)

@@ -63,9 +63,11 @@ def _auto(
     *,
     min_confidence: float | None = None,
     branch: int | None = None,
+    corpus: int | None = None,
 ) -> Auto:
     """Over what costs no pass, and over whatever is given."""
-    options = dict(num_draft_tokens=num_draft_tokens, min_confidence=min_confidence, branch=branch)
+    lengths = {"num_draft_tokens": num_draft_tokens, "min_confidence": min_confidence}
+    options = lengths | {"branch": branch, "corpus": corpus}
     given = {name: value for name, value in options.items() if value is not None}
     parts = [*(_made(name, {}, {"num_draft_tokens": LOOK_UP} | given) for name in LOOK_UPS)]
     parts += [_made(name, sources, given) for name in _of_sources(sources).values()]

@@ -31,7 +31,9 @@ PUBLISHED = {  # bundled files; their sources are named beside them
     "humaneval": bundled.FOLDER / "prompts" / "humaneval.jsonl.gz",
     "mt-bench": bundled.FOLDER / "prompts" / "mt-bench.jsonl",
 }
-NAMES = (BUNDLED, HELD_OUT, *PUBLISHED)
+DAMAGED = "damaged"  # code with slips in it, and the code that it was: what bundled-mender is for
+LONGEST_DAMAGED = 96  # tokens of each, as of what it learnt from
+NAMES = (BUNDLED, HELD_OUT, DAMAGED, *PUBLISHED)
 FIELDS = ("messages", "turns", "prompt", "text")
 
 
@@ -102,6 +104,8 @@ def read(
             )
         if str(source) == HELD_OUT:
             prompts += [replace(each, chat=chat) for each in held_out(tokenizer, count or 10)]
+        elif str(source) == DAMAGED:
+            prompts += [replace(each, chat=chat) for each in damaged(tokenizer, count or 10)]
         else:
             prompts += load(source, chat)[:count]
     return prompts if system is None else [_told(each, system) for each in prompts]
@@ -227,3 +231,35 @@ def held_out(tokenizer: Any, count: int, length: int = 128) -> list[Prompt]:
         if len(names) == count:
             break
     return [Prompt(name, (text,)) for text, name in names.items()]
+
+
+def damaged(tokenizer: Any, count: int) -> list[Prompt]:
+    """`count` pieces of held-out modules with slips in them, each with what it was as the answer.
+
+    None has more than `LONGEST_DAMAGED` tokens, where there is a tokenizer to count them.
+    """
+    from draftproof.bundled.damaged import Damaged, held_out
+
+    def fits(pair: Damaged) -> bool:
+        texts = [pair.text, pair.clean]
+        return tokenizer is None or max(map(len, tokenizer(texts)["input_ids"])) <= LONGEST_DAMAGED
+
+    pairs = held_out(count, fits=fits)
+    return [
+        Prompt(f"damaged {n}", (pair.text,), completion=pair.clean)
+        for n, pair in enumerate(pairs, 1)
+    ]
+
+
+def pair(prompt: Prompt, tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Token ids of what an encoder reads, and of what is written for it, with its end.
+
+    Raises `ValueError` for a prompt without an answer.
+    """
+    if not prompt.completion:
+        raise ValueError(
+            f"prompt {prompt.id} has no answer: an encoder-decoder needs pairs, so give JSON lines "
+            "with `prompt`, which is read, and `completion`, which is written"
+        )
+    written = tokenizer(text_target=prompt.completion)["input_ids"]
+    return prompt.ids(tokenizer, ()), [int(token) for token in written]

@@ -23,7 +23,7 @@ from draftproof.cli.progress import Running
 from draftproof.llm import LLM
 from draftproof.methods import ALL, EXIT, Sources, given_options, listed, named
 
-WITHOUT_EXIT = "the layers of an encoder-decoder do not draft yet"
+WITHOUT_EXIT = "a model with one layer has none"
 
 
 def run(given: SimpleNamespace) -> int:
@@ -49,7 +49,7 @@ def run(given: SimpleNamespace) -> int:
     with Running() as running:
         running("loading", None)
         with LLM(target, speculate=None, **loading) as llm:
-            if llm.runner.encodes and methods.keys() & {EXIT} and not _named(given.method, EXIT):
+            if llm.runner.layers < 2 and methods.keys() & {EXIT} and not _named(given.method, EXIT):
                 del methods[EXIT]
                 print(f"{EXIT} is left out: {WITHOUT_EXIT}", file=sys.stderr)
             prompts = texts.read(

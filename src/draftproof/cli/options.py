@@ -31,7 +31,7 @@ Prompts = Annotated[
     option(
         PROMPTS,
         "JSON lines (`prompt`, `text`, `messages` or `turns`), a text, or bundled, held-out, "
-        "humaneval, mt-bench; repeatable.",
+        "damaged, humaneval, mt-bench; repeatable.",
         metavar="FILE",
     ),
 ]

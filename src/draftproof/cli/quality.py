@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +13,17 @@ from rich.console import Console
 
 from draftproof import LLM, clock, hub, quality
 from draftproof import prompts as texts
-from draftproof.bundled import BUNDLED, ENGLISH
+from draftproof.bundled import BUNDLED, ENGLISH, MENDER
 from draftproof.cli import opening
 from draftproof.cli.progress import Running
+from draftproof.encoder_intake import EncoderIntake
 from draftproof.gguf.reader import located as gguf_file
-from draftproof.models import native_runs
+from draftproof.models import is_encoder_decoder, native_runs
 from draftproof.quality import report
 from draftproof.runners import choice, loading
+from draftproof.runners.base import EncoderInput
 from draftproof.runners.choice import INT8, QUANTISED
+from draftproof.runners.encoders import configuration as encoder_config
 
 INTERRUPTED = 130  # the exit code of what an interrupt has ended
 
@@ -33,7 +37,8 @@ def run(given: SimpleNamespace) -> int:
         raise ValueError("--window must be 2 or more: a token is judged behind another one")
     target = opening.target(given)
     lies = hub.fetched(target, given.revision)
-    config = choice.configuration(lies, **opening.hub_options(given))
+    encodes = is_encoder_decoder(lies, **opening.hub_options(given))
+    config = _configuration(given, lies, encodes)
     precisions = _precisions(given, lies, config)
     limit = loading.length_limit(config.get_text_config(), None)
     if given.max_tokens >= limit:
@@ -42,8 +47,11 @@ def run(given: SimpleNamespace) -> int:
     if tokenizer is None:
         raise ValueError(f"{given.model} came without a tokenizer, and is judged by a text")
     length = min(given.window, limit)
-    source, rows, prompts = _read(given, tokenizer, length)
-    prompts = [prompt[given.max_tokens - limit :] for prompt in prompts]
+    if encodes:
+        source, pairs = _pairs(given, tokenizer)
+    else:
+        source, rows, prompts = _read(given, tokenizer, length)
+        prompts = [prompt[given.max_tokens - limit :] for prompt in prompts]
     exact = quality.reference_precision(loading.parameters(config))
 
     def load(precision: str, runner: str = given.runner) -> LLM:
@@ -61,8 +69,12 @@ def run(given: SimpleNamespace) -> int:
     with Running() as running:
         running("loading the reference", None)
         with load(exact, runner="torch") as reference:
+            reads = None
+            if encodes:
+                prompts, rows = _rows(reference, pairs, length)
+                reads = [EncoderInput(prompt) for prompt in prompts]
             found = quality.compare(
-                load, reference, precisions, rows, prompts, given.max_tokens, running
+                load, reference, precisions, rows, prompts, given.max_tokens, running, reads
             )
     if not found.costs and found.refused:
         raise ValueError("; ".join(f"{name}: {why}" for name, why in found.refused.items()))
@@ -105,7 +117,43 @@ def _precisions(given: SimpleNamespace, target: str, config: Any) -> list[str]:
     quantised = gguf_file(target) is not None or hasattr(config, "quantization_config")
     if not names and quantised:
         return ["auto"]  # as it lies
-    return names or (["bfloat16", INT8] if native_runs(given.device) else ["bfloat16"])
+    natively = native_runs(given.device) and not getattr(config, "is_encoder_decoder", False)
+    return names or (["bfloat16", INT8] if natively else ["bfloat16"])
+
+
+def _configuration(given: SimpleNamespace, target: str, encodes: bool) -> Any:
+    """Raises `ValueError` for what cannot be judged."""
+    if not encodes:
+        return choice.configuration(target, **opening.hub_options(given))
+    if given.text is not None:
+        raise ValueError(
+            f"{given.model} is an encoder-decoder, and what it writes hangs on what it read: give "
+            "pairs by --prompts instead of --text"
+        )
+    return encoder_config(target, **opening.hub_options(given))
+
+
+def _pairs(given: SimpleNamespace, tokenizer: Any) -> tuple[str, list[tuple[list[int], list[int]]]]:
+    """The name of the pairs, and their token ids: what is read, and what is written for it."""
+    named = given.prompts or ([texts.DAMAGED] if given.model == MENDER else None)
+    if named is None:
+        raise ValueError(
+            f"{given.model} is an encoder-decoder, and is judged by pairs: give --prompts FILE, "
+            "JSON lines with `prompt`, which is read, and `completion`, which is written"
+        )
+    listed = texts.read(named, given.num_prompts, tokenizer, given.chat)
+    return f"{', '.join(named)} pairs", [texts.pair(each, tokenizer) for each in listed]
+
+
+def _rows(
+    llm: LLM, pairs: Sequence[tuple[list[int], list[int]]], length: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """What is read, and rows of the decoder: its start and what is written, cut at `length`."""
+    intake = llm.intake
+    assert isinstance(intake, EncoderIntake)
+    prompts = [intake.ids(read) for read, _ in pairs]
+    start = intake.begins([], None)
+    return prompts, [[*start, *written][:length] for _, written in pairs]
 
 
 def _read(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from draftproof import clock
 from draftproof import prompts as prompt_files
-from draftproof.bundled import BUNDLED, located
+from draftproof.bundled import BUNDLED, MENDER, located
 from draftproof.cli import opening, pairing
 from draftproof.cli.progress import Running
 from draftproof.llm import LLM
@@ -21,6 +21,7 @@ from draftproof.tuning import run as tuning
 
 INTERRUPTED = 130  # the exit code of what an interrupt has ended
 USUAL = {"num_prompts": 12, "max_tokens": 128, "rounds": 3}  # unless told otherwise
+OF_ITS_OWN = {BUNDLED: prompt_files.HELD_OUT, MENDER: prompt_files.DAMAGED}
 QUICK = {"num_prompts": 6, "max_tokens": 64, "rounds": 2}
 
 
@@ -42,10 +43,12 @@ def run(given: SimpleNamespace) -> int:
     records = path.with_suffix(".records")
     loaded = SimpleNamespace(rule="coupled", max_length=None, **vars(given))
     console = Console(highlight=False, markup=False)
-    with opening.load(loaded, speculate=None, max_batch=max(*batches, 1)) as llm:
+    with opening.load(loaded, encoders=True, speculate=None, max_batch=max(*batches, 1)) as llm:
         if llm.tokenizer is None:
             raise ValueError(f"{given.model} came without a tokenizer, and prompts are text")
-        files = given.prompts or [BUNDLED if given.model != BUNDLED else prompt_files.HELD_OUT]
+        if llm.runner.encodes and given.max_tokens is None:
+            wanted["max_tokens"] = min(wanted["max_tokens"], llm.max_length - 1)
+        files = given.prompts or [OF_ITS_OWN.get(given.model, BUNDLED)]
         listed = prompt_files.read(
             files, wanted["num_prompts"], llm.tokenizer, given.chat, given.system
         )

@@ -86,7 +86,11 @@ class EarlyExit(Growing):
         return Growth(request, shape, request.room - 1 if ready else 0)
 
     def _run(self, growing: Sequence[Growth]) -> list[Output]:
-        work = [Work(g.request.key, [], g.run_tree(), g.ran) for g in growing]
+        work = [
+            Work(r.key, [], g.run_tree(), g.ran, encoder_input=r.encoder_input)
+            for g in growing
+            for r in [g.request]
+        ]
         if self.placed is None:
             return self.target.forward(work, layers=self.exit)
         passed = self.target.forward(work, (-1,), self.exit, head=False)

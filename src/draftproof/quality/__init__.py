@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from draftproof.llm import LLM
-from draftproof.runners.base import KEY, Work
+from draftproof.runners.base import KEY, EncoderInput, Work
 from draftproof.runners.kv import available_bytes
 from draftproof.runners.native import NativeRunner
 from draftproof.sampling import SamplingParams
@@ -124,20 +124,23 @@ def compare(
     prompts: Sequence[list[int]],
     max_tokens: int,
     tick: Tick,
+    reads: Sequence[EncoderInput] | None = None,
 ) -> Quality:
     """Costs of the precisions, one after the other.
 
     load: makes an LLM in a precision. rows: token ids of the text. prompts: token ids that greedy
-    texts of at most `max_tokens` continue. A precision that is refused is left out, and named. An
-    interrupt ends it and leaves what is finished.
+    texts of at most `max_tokens` continue. reads: of an encoder-decoder, what was read for each
+    row. A precision that is refused is left out, and named. An interrupt ends it and leaves what is
+    finished.
     """
     params = SamplingParams(max_tokens=max_tokens)
     rounds = len(precisions) + 1
     told = _part(tick, 0, rounds)
-    own = _Reading()
-    for at, row in enumerate(rows):
+    nothing: Sequence[EncoderInput | None] = [None] * len(rows)
+    own, pairs = _Reading(), [*zip(rows, reads or nothing, strict=True)]
+    for at, (row, read) in enumerate(pairs):
         told(f"reference: window {at + 1} of {len(rows)}", at / len(rows) / 2)
-        own.add(laws_of(reference, row), row)
+        own.add(laws_of(reference, row, read), row)
     texts, speed = _write(reference, prompts, params, "reference", told)
     made = Quality(
         reference=reference.runner.precision,
@@ -153,7 +156,7 @@ def compare(
             told(f"{precision}: loading", 0.0)
             with load(precision) as llm:
                 made.costs.append(
-                    _cost(precision, llm, reference, rows, prompts, texts, params, told)
+                    _cost(precision, llm, reference, pairs, prompts, texts, params, told)
                 )
         except ValueError as error:
             made.refused[precision] = " ".join(str(error).split())
@@ -189,16 +192,16 @@ def _cost(
     precision: str,
     llm: LLM,
     reference: LLM,
-    rows: Sequence[list[int]],
+    pairs: Sequence[tuple[list[int], EncoderInput | None]],
     prompts: Sequence[list[int]],
     texts: Sequence[list[int]],
     params: SamplingParams,
     told: Tick,
 ) -> Cost:
     read, divergences, agreed = _Reading(), [], []
-    for at, row in enumerate(rows):
-        told(f"{precision}: window {at + 1} of {len(rows)}", at / len(rows) / 2)
-        want, got = laws_of(reference, row), laws_of(llm, row)
+    for at, (row, given) in enumerate(pairs):
+        told(f"{precision}: window {at + 1} of {len(pairs)}", at / len(pairs) / 2)
+        want, got = laws_of(reference, row, given), laws_of(llm, row, given)
         read.add(got, row)
         divergences.append(divergence(want, got)[:-1])
         agreed.append((want.argmax(-1) == got.argmax(-1))[:-1])
@@ -218,13 +221,17 @@ def _cost(
     )
 
 
-def laws_of(llm: LLM, row: Sequence[int]) -> Tensor:
-    """Log-probabilities (T, V), float32, behind every token of the row, in passes of `BLOCK`."""
+def laws_of(llm: LLM, row: Sequence[int], given: EncoderInput | None = None) -> Tensor:
+    """Log-probabilities (T, V), float32, behind every token of the row, in passes of `BLOCK`.
+
+    given: what an encoder reads for it.
+    """
     runner, parts = llm.runner, []
     try:
         for at in range(0, len(row), BLOCK):
             block = row[at : at + BLOCK]
-            (output,) = runner.forward([Work(KEY, [], TokenTree.chain(list(block)))])
+            tree = TokenTree.chain(list(block))
+            (output,) = runner.forward([Work(KEY, [], tree, encoder_input=given)])
             parts.append(output.logits.float().log_softmax(-1))
             runner.keep(KEY, range(len(block)))
     finally:

@@ -82,6 +82,47 @@ def during(step: CrossStep | Capture, call: Callable[[], T]) -> T:
         _STEP.reset(token)
 
 
+def stack(decoder: nn.Module, depth: int) -> tuple[str, nn.ModuleList]:
+    """The list of a decoder's layers, and its name. Raises `ValueError` where there is none."""
+    for name, part in decoder.named_children():
+        if isinstance(part, nn.ModuleList) and len(part) == depth:
+            return name, part
+    raise ValueError(f"its {depth} layers are no list")
+
+
+def ending(decoder: nn.Module, depth: int, layers: int, call: Callable[[], T]) -> T:
+    """`call` while the decoder, of so many layers, has the first `layers` alone."""
+    if layers == depth:
+        return call()
+    name, whole = stack(decoder, depth)
+    try:
+        setattr(decoder, name, whole[:layers])
+        return call()
+    finally:
+        setattr(decoder, name, whole)
+
+
+def headed(
+    decoder: nn.Module, change: Callable[[Tensor], Tensor], call: Callable[[], T]
+) -> tuple[T, Tensor]:
+    """`call`, whose head reads what `change` makes of the decoder's states; and those (1, T, d).
+
+    What else a model does before and behind its head stays its own business.
+    """
+    seen: list[Tensor] = []
+
+    def behind(module: Any, args: Any, output: Any) -> Any:
+        seen.append(output.last_hidden_state)
+        output.last_hidden_state = change(output.last_hidden_state)
+        return output
+
+    handle = decoder.register_forward_hook(behind)
+    try:
+        return call(), seen[0]
+    finally:
+        handle.remove()
+
+
 def placed(decoder: nn.Module, positions: Tensor, call: Callable[[], T]) -> T:
     """`call` with these positions (T) embedded where the decoder would count from 0.
 

@@ -7,8 +7,8 @@ attention modules apart, and `encoder_probe` compares a pass with the model's ow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,20 +66,16 @@ class EncoderDecoder(TorchRunner):
         outputs: Any = self.model.get_output_embeddings()
         return int(outputs.weight.shape[0])
 
-    def head(self, hidden: Tensor) -> NoReturn:
-        raise self._refused("heads that read its hidden states")
+    def head(self, hidden: Tensor) -> Tensor:
+        logits, _ = self._pass([0], [0], Capture(self._roles), lambda states: hidden[None], 0)
+        return logits
 
-    def linear(self, weight: Tensor) -> NoReturn:
-        raise self._refused("heads that read its hidden states")
-
-    def check_exit(self, layers: int) -> NoReturn:
-        raise self._refused("an early exit")
-
-    def _refused(self, what: str) -> Refused:
-        return Refused(
-            f"{type(self.model).__name__} is an encoder-decoder, and {what} cannot draft for those "
-            "yet: use a look-up or a smaller encoder-decoder"
-        )
+    def check_exit(self, layers: int) -> None:
+        try:
+            crossing.stack(self.decoder, self._depth)
+        except ValueError as error:
+            name = type(self.model).__name__
+            raise Refused(f"{name} cannot stop after {layers} layers: {error}") from error
 
     def again(self, **options: Any) -> EncoderDecoder:
         made = super().again(**options)
@@ -159,7 +155,7 @@ class EncoderDecoder(TorchRunner):
         the encoder's pass was made elsewhere.
         """
         ids = torch.tensor([list(given.tokens) for given in batch], device=self.device)
-        start, step = torch.zeros_like(ids[:, :1]), Capture(self._roles)
+        step = Capture(self._roles)
         encoder: Any = self.model.get_encoder()
 
         def encoded() -> Tensor:
@@ -169,10 +165,11 @@ class EncoderDecoder(TorchRunner):
             return out.last_hidden_state  # type: ignore[no-any-return]
 
         def read() -> None:
-            states = BaseModelOutput(last_hidden_state=encoded())
-            options = {"encoder_outputs": states, "decoder_input_ids": start, "use_cache": False}
+            options = {"encoder_hidden_states": encoded(), "use_cache": False}
+            start = torch.zeros_like(ids[:, :1])
             self.takeover.run(
-                crossing.NAME, lambda: crossing.during(step, lambda: self.model(**options))
+                crossing.NAME,
+                lambda: crossing.during(step, lambda: self.decoder(input_ids=start, **options)),
             )
 
         on_threads(self.threads, read)
@@ -204,8 +201,27 @@ class EncoderDecoder(TorchRunner):
         layers: int = 0,
         head: bool = True,
     ) -> tuple[Tensor, Mapping[int, Tensor]]:
-        """The model itself over packed rows (T); the head reads all of them."""
-        assert isinstance(step, CrossStep) and not layers
+        """The model itself over packed rows (T); shapes as of `TorchRunner.run`."""
+        assert isinstance(step, CrossStep)
+        rows = torch.tensor(wanted, dtype=torch.long, device=self.device)
+
+        def asked(states: Tensor) -> Tensor:
+            if not head:
+                return states[:, :0]
+            return states if len(wanted) == len(tokens) else states[:, rows]
+
+        return self._pass(tokens, positions, step, asked, layers or self._depth, taps)
+
+    def _pass(
+        self,
+        tokens: list[int],
+        positions: list[int],
+        step: CrossStep | Capture,
+        asked: Callable[[Tensor], Tensor],
+        layers: int,
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """Logits of what `asked` takes of the states behind so many layers, and tapped ones."""
         device, size = self.device, int(self.config.hidden_size)
         # Cross-attention goes by what is kept; the model wants some states all the same.
         states = torch.zeros(1, 1, size, dtype=self.dtype, device=device)
@@ -214,18 +230,22 @@ class EncoderDecoder(TorchRunner):
             "decoder_input_ids": torch.tensor([tokens], device=device),
             "use_cache": False,
         }
-        if taps:
+        if {*taps} - {-1}:
             options["output_hidden_states"] = True
         at = torch.tensor(positions, device=device)
 
+        def headed() -> Any:
+            return crossing.headed(self.decoder, asked, lambda: self.model(**options))
+
         def packed() -> Any:
-            return crossing.placed(self.decoder, at, lambda: self.model(**options))
+            return crossing.placed(self.decoder, at, headed)
+
+        def ended() -> Any:
+            return crossing.ending(self.decoder, self._depth, layers, packed)
 
         def taken() -> Any:
-            return self.takeover.run(crossing.NAME, lambda: crossing.during(step, packed))
+            return self.takeover.run(crossing.NAME, lambda: crossing.during(step, ended))
 
-        out = on_threads(self.threads, taken)
-        logits = out.logits[0]
-        if len(wanted) < len(tokens):
-            logits = logits[torch.tensor(wanted, dtype=torch.long, device=device)]
-        return logits, {tap: out.decoder_hidden_states[tap][0] for tap in taps}
+        out, last = on_threads(self.threads, taken)
+        hidden = {tap: (last if tap == -1 else out.decoder_hidden_states[tap])[0] for tap in taps}
+        return out.logits[0], hidden

@@ -28,12 +28,16 @@ def is_one(model: Any, **options: Any) -> bool:
     elif not isinstance(model, str | Path) or located(model) is not None:
         return False
     else:
-        name = str(model)
         try:
-            config = AutoConfig.from_pretrained(name, **options, **hub.options(name))
+            config = configuration(str(model), **options)
         except Exception:  # whoever loads it says why
             return False
     return bool(getattr(config, "is_encoder_decoder", False))
+
+
+def configuration(name: str, **options: Any) -> Any:
+    """What describes a model by name or folder; whatever transformers raises."""
+    return AutoConfig.from_pretrained(name, **options, **hub.options(name))
 
 
 def check_kind(draft: Any, encodes: bool, **options: Any) -> None:

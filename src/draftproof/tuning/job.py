@@ -76,11 +76,19 @@ class Job:
     ) -> list[tuple[list[int], str]]:
         """Token ids of the prompts that can be written behind; the others are named."""
         found: list[tuple[list[int], str]] = []
+        room = self.llm.max_length - self.max_tokens
+        if self.llm.runner.encodes:
+            if room < 1:
+                raise ValueError(
+                    f"{self.max_tokens} tokens and one to start from exceed the "
+                    f"{self.llm.max_length} that the decoder can run: ask for fewer tokens"
+                )
+            room = int(getattr(self.llm.runner, "longest_input", room))
         for number, (prompt, group) in enumerate(zip(prompts, groups, strict=True), 1):
             ids = self.llm.intake.encoded(prompt)
             if len(ids) < LEAST:
                 self.left_out.append(f"prompt {number} is too short ({len(ids)} tokens)")
-            elif len(ids) + self.max_tokens > self.llm.max_length:
+            elif len(ids) > room:
                 self.left_out.append(f"prompt {number} is too long ({len(ids)} tokens)")
             else:
                 found.append((ids, group))

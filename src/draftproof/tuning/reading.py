@@ -20,7 +20,7 @@ from torch import Tensor
 from draftproof import rules, sampling
 from draftproof.drafting.beside import PADDING
 from draftproof.drafting.growth import Ranks
-from draftproof.runners.base import Target, Work
+from draftproof.runners.base import EncoderInput, Target, Work
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
 from draftproof.tuning.recording import root
@@ -60,11 +60,18 @@ def read(
             "use a draft with the target's tokenizer"
         )
     widths = Counter(path[:-1] for path in paths)
+    given = None if text.reads is None else EncoderInput(text.reads)
     whole = [*text.prompt, *text.output]
     first, trees = len(text.prompt), list[TokenTree]()
     fits = next((n for n, t in enumerate(whole) if t >= runner.vocabulary), len(whole))
     writing = Writing(
-        KEY, text.prompt, params, seed=text.seed, rule=rules.named("coupled"), max_length=1 << 30
+        KEY,
+        text.prompt,
+        params,
+        seed=text.seed,
+        rule=rules.named("coupled"),
+        max_length=1 << 30,
+        encoder_input=given,
     )
     try:
         for begin in range(0, len(text), SLICE):
@@ -94,7 +101,9 @@ def _slice(
     first = len(text.prompt)
     line = list(whole[first + begin - 1 : first + end - 1])
     tokens, parents = line[:], list(range(-1, len(line) - 1))
-    rows = _run(runner, whole[runner.cached(KEY) : first + begin - 1], tokens, parents, 0)
+    given = writing.encoder_input
+    new = whole[runner.cached(KEY) : first + begin - 1]
+    rows = _run(runner, new, tokens, parents, 0, given)
     growths = [
         _Growth(
             at=at - begin,
@@ -116,7 +125,7 @@ def _slice(
                 tokens.append(token)
                 parents.append(here)
         if len(tokens) > len(rows):
-            rows += _run(runner, [], tokens, parents, len(rows))
+            rows += _run(runner, [], tokens, parents, len(rows), given)
     runner.keep(KEY, range(len(line)))
     return [TokenTree(g.tokens, g.parents, scores=g.scores) for g in growths]
 
@@ -143,7 +152,9 @@ def _run(
     tokens: Sequence[int],
     parents: Sequence[int],
     ran: int,
+    given: EncoderInput | None,
 ) -> list[Tensor]:
     """Rows of the nodes from `ran` on."""
-    (output,) = runner.forward([Work(KEY, new, TokenTree(tokens[:], parents[:]), ran)])
+    tree = TokenTree(tokens[:], parents[:])
+    (output,) = runner.forward([Work(KEY, new, tree, ran, encoder_input=given)])
     return list(output.logits.clone())

@@ -136,8 +136,10 @@ def keep(text: Text, source: Source, trees: Sequence[Sequence[TokenTree]]) -> No
 
 
 def _text(request: Request, group: str, recorder: Recorder, sources: Sequence[Source]) -> Text:
+    read = request.encoder_input
     made = Text(
         prompt=request.prompt,
+        reads=None if read is None else [*read.tokens],
         output=request.output,
         temperature=request.params.temperature,
         group=group,

@@ -78,6 +78,7 @@ class Text:
     group: str = "all"
     longest: int = 0  # tokens that the output might have had
     seed: int = 0  # of the request's noise
+    reads: list[int] | None = None  # what an encoder read for it; None: there is none
     trees: dict[str, Trees] = field(default_factory=dict)
     grown: dict[str, Bytes] = field(default_factory=dict)
     asis: dict[str, Bytes] = field(default_factory=dict)
@@ -85,6 +86,11 @@ class Text:
 
     def __len__(self) -> int:
         return len(self.output)
+
+    @property
+    def asked(self) -> list[int]:
+        """What it is the answer to: what an encoder read, or else the prompt."""
+        return self.prompt if self.reads is None else self.reads
 
     def following(self, position: int) -> list[int]:
         """The tokens that were written behind a position, as many as a draft may be deep."""
@@ -95,10 +101,8 @@ class Text:
         return self.longest - position - 1
 
     def save(self, path: Path) -> None:
-        about = {
-            name: getattr(self, name)
-            for name in ("prompt", "output", "temperature", "group", "longest", "seed", "seconds")
-        }
+        names = ("prompt", "output", "temperature", "group", "longest", "seed", "reads", "seconds")
+        about = {name: getattr(self, name) for name in names}
         arrays: dict[str, Any] = {"about": np.array(json.dumps(about))}
         for name, trees in self.trees.items():
             arrays |= {f"trees|{part}|{name}": each for part, each in vars(trees).items()}

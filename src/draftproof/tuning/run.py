@@ -151,7 +151,7 @@ def tune(
         costs=machine.passes.learnt(),
         sources=told,
         prompts={
-            "used": len({*map(tuple, (text.prompt for text in written))}),
+            "used": len({tuple(text.asked) for text in written}),
             "tokens": sum(map(len, written)),
             "max_tokens": max_tokens,
             "left_out": job.left_out,

@@ -18,7 +18,7 @@ from draftproof.llm import LLM
 from draftproof.models import beside
 from draftproof.profiles import Part
 from draftproof.runners import costs
-from draftproof.runners.base import Load, Target
+from draftproof.runners.base import EncoderInput, Load, Target
 from draftproof.runners.costs import PassCosts
 from draftproof.runners.measuring import measure
 from draftproof.sampling import SamplingParams
@@ -80,7 +80,7 @@ def _own(llm: LLM, texts: Sequence[Text], wide: int) -> tuple[float, float]:
 def _step(llm: LLM, texts: Sequence[Text]) -> float:
     """Median seconds of a plain step beside its pass."""
     params = SamplingParams(temperature=texts[0].temperature, max_tokens=STEPS, ignore_eos=True)
-    requests = [made for text in texts for made in llm.prepare(text.prompt[-STEPS:], params)]
+    requests = [made for text in texts for made in llm.prepare(text.asked[-STEPS:], params)]
     for request in requests:
         llm.engine.add(request)
     took: list[float] = []
@@ -122,6 +122,7 @@ def _grown(target: Target, source: Source, text: Text, load: Loaded, seconds: fl
             SamplingParams(temperature=text.temperature, max_tokens=text.longest + HIGH + 2),
             seed=text.seed,
             rule=rules.named("coupled"),
+            encoder_input=None if text.reads is None else EncoderInput(text.reads),
         )
         for at in range(0, min(len(text), 2 * (ASKED + 1)), 2):
             writing.tokens = [*text.prompt, *text.output[:at]]

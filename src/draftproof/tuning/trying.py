@@ -89,7 +89,7 @@ def _write(
     seconds = []
     trial.steps = trial.tokens = trial.differing = 0
     for group in groups_of(len(texts), batch):
-        requests = [made for number in group for made in side.prepare(texts[number].prompt, params)]
+        requests = [made for number in group for made in side.prepare(texts[number].asked, params)]
         began = time.perf_counter()
         for _ in side.engine.run(requests):
             pass

@@ -1,0 +1,360 @@
+"""Leviathan's table of T5 at the cost of T5-large, -base and -small, and the bundled mender.
+
+The table: models of these shapes with random weights cost what the trained ones cost, but would
+agree on nothing. So a draft runs all its passes, and what it then says is planted: at every place
+of the text the right token with the published chance, else a wrong one. Cost is measured,
+acceptance is planted. transformers' assisted generation stands beside it at batch 1 and
+temperature 0, with the same tokens planted (when it samples, it draws the text anew in every run,
+so nobody knows in advance what would be right).
+
+The mender: every side of `draftproof bench` on held-out damage, nothing planted.
+
+    python benchmarks/encoder_decoder.py --out docs/encoder_decoder       hours on two cores
+    python benchmarks/encoder_decoder.py --quick --out build/quick        minutes, tiny shapes
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
+
+import draftproof as dp
+from draftproof import analysis, clock
+from draftproof.bench import sides, suite
+from draftproof.bench.sides import How, Side, Written
+from draftproof.bundled import MENDER
+from draftproof.cli.progress import Running
+from draftproof.drafting.growth import Growth
+from draftproof.runners import costs
+from draftproof.writing import Children
+
+DRAWS = 300  # of planted places, of which one is taken
+LABEL = "cost measured, acceptance planted"
+TARGET = "large"
+SHAPES: dict[str, dict[str, int]] = {  # of T5 v1.0, from their published configurations
+    "small": {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "d_kv": 64},
+    "base": {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12, "d_kv": 64},
+    "large": {"d_model": 1024, "d_ff": 4096, "num_layers": 24, "num_heads": 16, "d_kv": 64},
+}
+TINY: dict[str, dict[str, int]] = {
+    "small": {"d_model": 32, "d_ff": 64, "num_layers": 1, "num_heads": 2, "d_kv": 16},
+    "base": {"d_model": 48, "d_ff": 96, "num_layers": 2, "num_heads": 3, "d_kv": 16},
+    "large": {"d_model": 64, "d_ff": 128, "num_layers": 3, "num_heads": 4, "d_kv": 16},
+}
+VOCABULARY = 32_128
+READS = {"EnDe": 32, "CNN/DM": 256}  # tokens that the encoder reads
+Published = tuple[str, str, float, int, float, float]
+TABLE_2: list[Published] = [  # task, draft, T, gamma, alpha, speed-up: T5-XXL on a TPU-v4
+    ("EnDe", "small", 0.0, 7, 0.75, 3.4),
+    ("EnDe", "base", 0.0, 7, 0.80, 2.8),
+    ("EnDe", "large", 0.0, 7, 0.82, 1.7),
+    ("EnDe", "small", 1.0, 7, 0.62, 2.6),
+    ("EnDe", "base", 1.0, 5, 0.68, 2.4),
+    ("EnDe", "large", 1.0, 3, 0.71, 1.4),
+    ("CNN/DM", "small", 0.0, 5, 0.65, 3.1),
+    ("CNN/DM", "base", 0.0, 5, 0.73, 3.0),
+    ("CNN/DM", "large", 0.0, 3, 0.74, 2.2),
+    ("CNN/DM", "small", 1.0, 5, 0.53, 2.3),
+    ("CNN/DM", "base", 1.0, 3, 0.55, 2.2),
+    ("CNN/DM", "large", 1.0, 3, 0.56, 1.7),
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is written by all sides in turn."""
+
+    task: str
+    temperature: float
+    batch: int
+
+    @property
+    def published(self) -> list[Published]:
+        return [row for row in TABLE_2 if (row[0], row[2]) == (self.task, self.temperature)]
+
+
+class Plant:
+    """What a draft says: at a place of a text the right token with chance `alpha`, else another.
+
+    texts: of each prompt, by its ids, what the target writes. A few short texts would be luckier or
+    unluckier than that by much, so of many draws the one is taken whose tokens a step come nearest
+    to what alpha and gamma promise; it is the same in every run.
+    """
+
+    def __init__(self, texts: dict[tuple[int, ...], list[int]], alpha: float, gamma: int) -> None:
+        self.texts, promised = texts, analysis.expected_tokens(alpha, gamma)
+
+        def drawn(salt: int) -> dict[tuple[int, ...], list[bool]]:
+            draw = Random(salt)
+            return {r: [draw.random() < alpha for _ in text] for r, text in texts.items()}
+
+        def off(salt: int) -> float:
+            keeps = drawn(salt)
+            tokens = sum(map(len, keeps.values()))
+            return abs(tokens / sum(steps_of(each, gamma) for each in keeps.values()) - promised)
+
+        self.keeps = drawn(min(range(DRAWS), key=off))
+
+    def token(self, read: Sequence[int], at: int) -> int:
+        """At a place of the text that is written for what was read."""
+        text = self.texts[tuple(read)]
+        if at >= len(text):
+            return 0
+        # Two ids further: one more might be the end of a text, where transformers stops a draft.
+        return text[at] if self.keeps[tuple(read)][at] else (text[at] + 2) % VOCABULARY
+
+
+def steps_of(keeps: Sequence[bool], gamma: int) -> int:
+    """Steps that a text takes: the bonus needs a place, and what is behind the end is no draft."""
+    at = steps = 0
+    while at < len(keeps):
+        room = min(gamma, len(keeps) - at - 1)
+        run = next((n for n in range(room) if not keeps[at + n]), room)
+        at, steps = at + run + 1, steps + 1
+    return steps
+
+
+class Planted(dp.DraftModel):
+    """A draft model with all its passes, whose tokens are planted."""
+
+    def __init__(self, model: Any, gamma: int, plant: Plant) -> None:
+        super().__init__(model, gamma, min_confidence=0.0, branch=1)
+        self.plant = plant
+
+    def draw(self, growth: Growth, path: Sequence[int], row: Tensor, count: int) -> Children:
+        _, shares, laws = super().draw(growth, path, row, count)
+        request = growth.request
+        assert request.encoder_input is not None
+        at = len(request.output) + len(path)
+        return [self.plant.token(request.encoder_input.tokens, at)], shares, laws
+
+
+def assisted(model: Any, assistant: Any, gamma: int, plant: Plant) -> Side:
+    """transformers' assistant, of one text at a time, whose logits are planted for each call."""
+    # A model of its own over the same weights: the target itself may be the draft.
+    assistant = copy.deepcopy(assistant, {id(each): each for each in assistant.parameters()})
+    side = sides.assisted(model, assistant, [], gamma)
+    inner = side.write
+
+    drafting = assistant.generate
+
+    def write(prompts: Sequence[list[int]], how: How) -> list[Written]:
+        (read,), at = prompts, 0
+
+        def generate(*args: Any, **options: Any) -> Any:
+            """A draft behind the whole text, whatever the assistant's cache holds of it."""
+            nonlocal at
+            at = options["decoder_input_ids"].shape[1] - 1
+            return drafting(*args, **options)
+
+        def planted(module: Any, args: Any, output: Any) -> Any:
+            nonlocal at
+            output.logits[0, -1] = -1e4
+            output.logits[0, -1, plant.token(read, at)] = 1e4
+            at += 1
+            return output
+
+        handle = assistant.register_forward_hook(planted)
+        try:
+            assistant.generate = generate
+            return inner(prompts, how)
+        finally:
+            handle.remove()
+            del assistant.generate
+
+    return Side(side.name, write, peer=True, batches=False)
+
+
+def made(shape: dict[str, int], dtype: torch.dtype) -> PreTrainedModel:
+    """T5 of that shape with random weights."""
+    config = T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, **shape)
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return T5ForConditionalGeneration(config).eval()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def timed(
+    case: Case, llm: dp.LLM, drafts: dict[str, Any], tokens: int, rounds: int, told: Any
+) -> list[dict[str, Any]]:
+    """A row for each published one of the case: plain, drafted and transformers' turn by turn."""
+    how = How(case.temperature, tokens, seed=0, ignore_eos=True)
+    draw = Random(case.task)
+    size = READS[case.task]
+    prompts = [[draw.randrange(3, VOCABULARY) for _ in range(size)] for _ in range(case.batch)]
+    plain = sides.ours("none", dp.LLM(llm, speculate=None, max_batch=case.batch))
+    texts = {
+        tuple(prompt): written.token_ids
+        for prompt, written in zip(prompts, plain.write(prompts, how), strict=True)
+    }
+    everyone = {"none": plain}
+    if (beside := case.batch == 1 and case.temperature == 0) is True:
+        everyone["transformers"] = sides.transformers("", llm.runner.model, [])
+    for _, name, _, gamma, alpha, _ in case.published:
+        plant = Plant(texts, alpha, gamma)
+        drafter = Planted(drafts[name], gamma, plant)
+        everyone[name] = sides.ours(name, dp.LLM(llm, speculate=drafter, max_batch=case.batch))
+        if beside:
+            everyone[f"assisted {name}"] = assisted(llm.runner.model, drafts[name], gamma, plant)
+    took: dict[str, list[float]] = {name: [] for name in everyone}
+    last: dict[str, list[Written]] = {}
+    for turn in range(rounds + 1):  # the first one warms up
+        told(f"{case.task}, T={case.temperature:g}, batch {case.batch}, round {turn}", None)
+        for name in clock.in_turn([*everyone], turn):
+            began = time.perf_counter()
+            last[name] = everyone[name].write(prompts, how)
+            if turn:
+                took[name].append(time.perf_counter() - began)
+    want = [written.token_ids for written in last["none"]]
+
+    def ratios(name: str, to: str = "none") -> list[float] | None:
+        return [a / b for a, b in zip(took[to], took[name], strict=True)] if name in took else None
+
+    rows = []
+    for task, name, temperature, gamma, alpha, published in case.published:
+        stats = [written.stats for written in last[name] if written.stats is not None]
+        rows.append(
+            {
+                "task": task,
+                "draft": name,
+                "temperature": temperature,
+                "batch": case.batch,
+                "gamma": gamma,
+                "alpha": alpha,
+                "published": published,
+                "label": LABEL,
+                "measured": ratios(name),
+                "tokens_per_step": sum(s.tokens for s in stats) / sum(s.steps for s in stats),
+                "differing": sum(
+                    written.token_ids != text
+                    for written, text in zip(last[name], want, strict=True)
+                ),
+                "plain_tokens_per_s": case.batch * tokens / statistics.median(took["none"]),
+                "transformers_plain": ratios("transformers"),
+                "transformers_assisted": ratios(f"assisted {name}"),
+                "of_transformers_assisted": ratios(name, f"assisted {name}") if beside else None,
+            }
+        )
+    return rows
+
+
+def predicted(row: dict[str, Any], passes: dict[str, dict[int, float]]) -> dict[str, float]:
+    """By Theorem 3.8 with the measured c, and with what a pass over a batch's drafts takes too."""
+    batch, gamma, alpha = row["batch"], row["gamma"], row["alpha"]
+    target, draft = passes[TARGET], passes[row["draft"]]
+    one = analysis.pass_seconds(target, batch)
+    c = analysis.pass_seconds(draft, batch) / one
+    wide = analysis.pass_seconds(target, batch * (gamma + 1)) / one
+    return {
+        "c": c,
+        "pass_over_drafts": wide,
+        "predicted": analysis.speedup(alpha, gamma, c),
+        "expected": analysis.expected_tokens(alpha, gamma) / (gamma * c + wide),
+    }
+
+
+def main(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny shapes, to see that it runs.")
+    ] = False,
+    dtype: str = "float32",
+    max_tokens: int = 64,
+    rounds: int = 3,
+    batch: Annotated[list[int] | None, typer.Option(help="Texts at once; repeatable.")] = None,
+    part: Annotated[str, typer.Option(help="table, mender, or both.")] = "both",
+    out: Path = Path("bench-results"),
+) -> None:
+    """Measure, and write planted.json and bundled-mender.json."""
+    if part not in ("table", "mender", "both"):
+        raise typer.BadParameter(f"part {part!r} is unknown: use table, mender or both")
+    out.mkdir(parents=True, exist_ok=True)
+    with Running() as running:
+        if part != "mender":
+            tokens, turns = (8, 1) if quick else (max_tokens, rounds)
+            batches = batch or ([1, 2] if quick else [1, 4, 8])
+            found = table(TINY if quick else SHAPES, dtype, tokens, turns, batches, running)
+            _write(out / "planted.json", found)
+        if part != "table":
+            _write(out / "bundled-mender.json", mender(quick, running))
+
+
+def table(
+    shapes: dict[str, dict[str, int]],
+    dtype: str,
+    tokens: int,
+    rounds: int,
+    batches: Sequence[int],
+    told: Any,
+) -> dict[str, Any]:
+    """Every row of Table 2 at every batch size."""
+    load = clock.load()
+    models = {name: made(shape, getattr(torch, dtype)) for name, shape in shapes.items()}
+    llm = dp.LLM(models[TARGET], speculate=None, max_batch=max(batches))
+    passes = {}
+    sizes = sorted({b * n for b in batches for n in (1, 4, 6, 8)})
+    for name, model in models.items():
+        told(f"passes of {name}", None)
+        runner = llm.runner if name == TARGET else dp.LLM(model, speculate=None).runner
+        passes[name] = costs.pass_seconds(runner, 32, sizes, rounds=5 if rounds == 1 else 15)
+    cases = [Case(task, t, b) for b in batches for task in READS for t in (0.0, 1.0)]
+    rows = [row for case in cases for row in timed(case, llm, models, tokens, rounds, told)]
+    return {
+        "label": LABEL,
+        "target": TARGET,
+        "shapes": shapes,
+        "parameters": {n: sum(p.numel() for p in m.parameters()) for n, m in models.items()},
+        "dtype": dtype,
+        "reads": READS,
+        "max_tokens": tokens,
+        "rounds": rounds,
+        "threads": llm.runner.threads or torch.get_num_threads(),
+        "machine": clock.machine(),
+        "processor": clock.processor(),
+        "load_before": load,
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "pass_seconds": {
+            name: {str(n): s for n, s in took.items()} for name, took in passes.items()
+        },
+        "rows": [row | predicted(row, passes) for row in rows],
+    }
+
+
+def mender(quick: bool, told: Any) -> dict[str, Any]:
+    """`draftproof bench bundled-mender` over held-out damage, transformers beside it."""
+    options = suite.Options(
+        model=MENDER,
+        draft=MENDER,
+        methods=("none", "ngram", "draft", "auto"),
+        against=("transformers",),
+        prompts=("damaged",),
+        num_prompts=2 if quick else 24,
+        max_tokens=16 if quick else 96,
+        batches=(1, 2) if quick else (1, 8),
+        rounds=1 if quick else 5,
+        assistant_lengths=(5,) if quick else (3, 5, 8),
+    )
+    return suite.run(options, told).as_dict()
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print("written:", path)
+
+
+if __name__ == "__main__":
+    typer.run(main)

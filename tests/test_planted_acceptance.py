@@ -1,0 +1,96 @@
+"""benchmarks/encoder_decoder.py: what is planted is accepted, ours and transformers' alike."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftproof import analysis
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def loaded(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(Path(path).stem + "_benchmark", ROOT / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    return loaded("benchmarks/encoder_decoder.py")
+
+
+@pytest.mark.parametrize(("alpha", "gamma"), [(0.75, 7), (0.53, 5), (1.0, 3), (0.0, 3)])
+def test_planted_tokens_a_step_are_those_of_the_formula(
+    benchmark: Any, alpha: float, gamma: int
+) -> None:
+    texts = {(n, n): [5] * 64 for n in range(2)}
+    plant = benchmark.Plant(texts, alpha, gamma)
+    steps = sum(benchmark.steps_of(keeps, gamma) for keeps in plant.keeps.values())
+    promised = analysis.expected_tokens(alpha, gamma)
+    assert 128 / steps == pytest.approx(promised, rel=0.02)
+    assert plant.token((0, 0), 64) == 0
+    right = [plant.token((1, 1), at) == 5 for at in range(64)]
+    assert right == plant.keeps[1, 1]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_measured_steps_are_the_planted_ones(benchmark: Any, batch: int, monkeypatch: Any) -> None:
+    """Of every row of a case, in float64, and transformers' assistant drafts the same tokens."""
+    import draftproof as dp
+
+    shapes = {name: {**shape, "num_layers": 1} for name, shape in benchmark.TINY.items()}
+    models = {name: benchmark.made(shape, torch.float64) for name, shape in shapes.items()}
+    llm = dp.LLM(models["large"], speculate=None, max_batch=batch)
+    passes: list[int] = []
+    handle = models["large"].register_forward_hook(lambda *_: passes.append(1))
+    monkeypatch.setitem(benchmark.READS, "EnDe", 6)
+    case = benchmark.Case("EnDe", 0.0, batch)
+    rows = benchmark.timed(case, llm, models, 24, 1, lambda text, share: None)
+    handle.remove()
+    assert [row["draft"] for row in rows] == ["small", "base", "large"] and passes
+    for row in rows:
+        assert row["differing"] == 0 and len(row["measured"]) == 1
+        promised = analysis.expected_tokens(row["alpha"], row["gamma"])
+        assert row["tokens_per_step"] == pytest.approx(promised, rel=0.1)
+        assert (row["transformers_assisted"] is not None) == (batch == 1)
+    if batch > 1:
+        return
+    prompt = [3, 4, 5]
+    how = benchmark.How(0.0, 24, 0, ignore_eos=True)
+    plain = benchmark.sides.transformers("", models["large"], [])
+    (want,) = plain.write([prompt], how)
+    plant = benchmark.Plant({(3, 4, 5): want.token_ids}, 0.8, 5)
+    side = benchmark.assisted(models["large"], models["small"], 5, plant)
+    handle = models["large"].register_forward_hook(lambda *_: passes.append(1))
+    passes.clear()
+    (written,) = side.write([prompt], how)
+    handle.remove()
+    assert written.token_ids == want.token_ids
+    # transformers drafts as far as the length allows, which its last steps may do otherwise.
+    assert abs(len(passes) - benchmark.steps_of(plant.keeps[3, 4, 5], 5)) <= 1
+
+
+def test_figures_of_the_runs(benchmark: Any) -> None:
+    """A table of every row, whose columns are predicted, measured and published."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        encoded = loaded("scripts/encoded.py")
+    finally:
+        sys.path.pop(0)
+    found = benchmark.table(
+        {name: {**each, "num_layers": 1} for name, each in benchmark.TINY.items()},
+        "float32", 4, 1, [1], lambda text, share: None,
+    )  # fmt: skip
+    text = encoded.planted(found)
+    assert text.count("cost measured, acceptance planted") == 12
+    assert "3.4x" in text and "predicted (Thm 3.8)" in text

@@ -133,9 +133,8 @@ def test_errors(
 
 def test_what_is_not_there_yet(client: openai.OpenAI) -> None:
     """Each as the package sends it; the error names the parameter."""
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     for name, value in {
-        "tools": [tool],
+        "functions": [{"name": "f", "parameters": {}}],
         "prediction": {"type": "content", "content": "a"},
     }.items():
         asked: Any = {"model": NAME, "messages": MESSAGES, name: value}

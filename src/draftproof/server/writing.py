@@ -18,9 +18,10 @@ from draftproof.server.bodies import Body, ChatBody, TextBody, Written, read
 from draftproof.server.events import Events
 from draftproof.server.front import Front
 from draftproof.server.guards import body_of
-from draftproof.server.prompts import conversation, echo, prompts_of
+from draftproof.server.prompts import echo, prompts_of
 from draftproof.server.refusals import Refused, bad, unknown_model
 from draftproof.server.stream import Stream, finished
+from draftproof.server.tools.chat import Chat
 
 RESUME = "x-draftproof-resume"  # the header by which chunks tell what resumption needs
 GONE = 499  # whom nobody reads: the client left
@@ -34,9 +35,9 @@ def routes(front: Front) -> APIRouter:
     async def chat_completions(call: Call) -> Response:
         """The answer to a conversation, under the model's own template."""
         body = await taken(front, call, ChatBody)
-        params = sampled.of_chat(body, front.defaults, front.settings.limits)
-        prompts = [await front.ids(conversation(body))]
-        return await answer(front, call, body, prompts, params, chat=True)
+        chat = Chat(body, front.known, front.defaults, front.settings.limits)
+        prompt = await front.ids(chat.messages, chat.template)
+        return await answer(front, call, body, [prompt], chat.params, chat=chat)
 
     @router.post("/v1/completions", openapi_extra=described(TextBody))
     async def completions(call: Call) -> Response:
@@ -53,7 +54,7 @@ def routes(front: Front) -> APIRouter:
         prompts = [await front.ids(prompt) for prompt in given]
         tokenizer = front.llm.tokenizer
         echoes = [echo(tokenizer, *each) for each in zip(given, prompts, strict=True) if body.echo]
-        return await answer(front, call, body, prompts, params, chat=False, echoes=echoes)
+        return await answer(front, call, body, prompts, params, echoes=echoes)
 
     return router
 
@@ -82,14 +83,14 @@ async def answer(
     prompts: Sequence[list[int]],
     params: Any,
     *,
-    chat: bool,
+    chat: Chat | None = None,
     echoes: Sequence[str] = (),
 ) -> Response:
     """Let the texts of a call be written, and answer as its client wants it."""
     about = call.scope["draftproof"]
     told = body.speculative_details or call.headers.get(RESUME, "") == "1"
     salt = front.salt(about["key"], body.cache_salt)
-    await front.compile(params.grammar, grammars.field(body))
+    await front.compile(params.grammar, grammars.field(body) or "tools")
     start = await front.start(getattr(body, "decoder_prompt", None))
     fingerprint = ""
     if told or body.resume is not None:  # which takes as long as the prompts are
@@ -98,9 +99,11 @@ async def answer(
     check_resume(body, fingerprint, len(prompts))
     asked: dict[str, Any] = {"asked": body.length, "rule": body.rule, "salt": salt, "start": start}
     requests = front.requests(prompts, params, **asked)
+    for request in requests:
+        request.warnings += chat.warnings if chat is not None else ()
     wanted = Wanted(
         body=body,
-        chat=chat,
+        chat=chat is not None,
         model=front.settings.names[0],
         pieces=front.pieces,
         drafter=front.drafter,
@@ -108,8 +111,9 @@ async def answer(
         silent=body.max_tokens == 0,
         by_token=front.settings.chunk == "token",
         fingerprint=fingerprint if told else "",
+        reading=chat.reading(prompts[0]) if chat is not None else None,
     )
-    job = front.begin(requests, chat, {"id": about["id"], "path": call.url.path})
+    job = front.begin(requests, chat is not None, {"id": about["id"], "path": call.url.path})
     about["logged"] = True  # when it ends, with what it took
     if body.stream:
         settings = front.settings

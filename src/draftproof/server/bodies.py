@@ -179,6 +179,8 @@ INSTEAD = {  # what to write, or why there is nothing to write
     "tools": "tools are for chats: use /v1/chat/completions",
     "tool_choice": "tools are for chats: use /v1/chat/completions",
     "functions": "write tools",
+    "messages": "messages are for chats: use /v1/chat/completions, or here input or prompt",
+    "max_tokens": "write max_output_tokens",
     "function_call": "write tool_choice",
     "guided_decoding_backend": "there is one: drop it",
     "guided_whitespace_pattern": "white space is bounded by itself: drop it",

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from draftproof.server.chunks import ALIVE
 from draftproof.server.events import Events
 from draftproof.server.job import Job
+from draftproof.server.responses.output import Answer
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -33,7 +34,7 @@ class Stream(Response):
     is sent.
     """
 
-    def __init__(self, events: Events, stall: float, keep_alive: float) -> None:
+    def __init__(self, events: Events | Answer, stall: float, keep_alive: float) -> None:
         super().__init__()
         self.job, self.events = events.job, events
         self.stall, self.keep_alive = stall, keep_alive

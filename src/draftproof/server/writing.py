@@ -1,4 +1,4 @@
-"""The two endpoints that write: `/v1/chat/completions` and `/v1/completions`."""
+"""The endpoints that write: `/v1/chat/completions`, `/v1/responses` and `/v1/completions`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from draftproof.server.front import Front
 from draftproof.server.guards import body_of
 from draftproof.server.prompts import echo, prompts_of
 from draftproof.server.refusals import Refused, bad, unknown_model
+from draftproof.server.responses.body import ResponsesBody, chat_of, renamed
+from draftproof.server.responses.output import Answer
 from draftproof.server.stream import Stream, finished
 from draftproof.server.tools.chat import Chat
 
@@ -28,7 +30,7 @@ GONE = 499  # whom nobody reads: the client left
 
 
 def routes(front: Front) -> APIRouter:
-    """Both, in front of one model."""
+    """All of them, in front of one model."""
     router = APIRouter(tags=["OpenAI"])
 
     @router.post("/v1/chat/completions", openapi_extra=described(ChatBody))
@@ -38,6 +40,18 @@ def routes(front: Front) -> APIRouter:
         chat = Chat(body, front.known, front.defaults, front.settings.limits)
         prompt = await front.ids(chat.messages, chat.template)
         return await answer(front, call, body, [prompt], chat.params, chat=chat)
+
+    @router.post("/v1/responses", openapi_extra=described(ResponsesBody))
+    async def responses(call: Call) -> Response:
+        """A chat in the shape of OpenAI's newer endpoint; nothing is remembered."""
+        given = await taken(front, call, ResponsesBody)
+        body = chat_of(given)
+        try:
+            chat = Chat(body, front.known, front.defaults, front.settings.limits)
+            prompt = await front.ids(chat.messages, chat.template)
+            return await answer(front, call, body, [prompt], chat.params, chat=chat, asked_as=given)
+        except Refused as error:
+            raise renamed(error) from error
 
     @router.post("/v1/completions", openapi_extra=described(TextBody))
     async def completions(call: Call) -> Response:
@@ -85,8 +99,12 @@ async def answer(
     *,
     chat: Chat | None = None,
     echoes: Sequence[str] = (),
+    asked_as: ResponsesBody | None = None,
 ) -> Response:
-    """Let the texts of a call be written, and answer as its client wants it."""
+    """Let the texts of a call be written, and answer as its client wants it.
+
+    asked_as: the body that a chat's was made of, in whose shape the answer comes.
+    """
     about = call.scope["draftproof"]
     told = body.speculative_details or call.headers.get(RESUME, "") == "1"
     salt = front.salt(about["key"], body.cache_salt)
@@ -111,17 +129,22 @@ async def answer(
         silent=body.max_tokens == 0,
         by_token=front.settings.chunk == "token",
         fingerprint=fingerprint if told else "",
-        reading=chat.reading(prompts[0]) if chat is not None else None,
+        reading=None if chat is None else chat.reading(prompts[0], asked_as is not None),
     )
     job = front.begin(requests, chat is not None, {"id": about["id"], "path": call.url.path})
     about["logged"] = True  # when it ends, with what it took
     if body.stream:
         settings = front.settings
-        return Stream(Events(job, wanted), settings.limits.stall, settings.keep_alive)
+        events = Events(job, wanted) if asked_as is None else Answer(job, wanted, asked_as)
+        return Stream(events, settings.limits.stall, settings.keep_alive)
     if not await finished(job, call):
         return Response(status_code=GONE)
     failed(requests)
-    return Response(msgspec.json.encode(answers.whole(job, wanted)), media_type="application/json")
+    if asked_as is None:
+        whole = answers.whole(job, wanted)
+    else:
+        whole = Answer(job, wanted, asked_as).whole()
+    return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
 def check_resume(body: Written, fingerprint: str, prompts: int) -> None:

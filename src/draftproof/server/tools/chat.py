@@ -38,10 +38,11 @@ class Chat:
         """What whoever reads an answer should know."""
         return [*self._offered.warnings]
 
-    def reading(self, prompt: Sequence[int]) -> Reading | None:
-        """How answers to the prompt are read; None: as they stand."""
+    def reading(self, prompt: Sequence[int], always: bool = False) -> Reading | None:
+        """How answers to the prompt are read; None, unless `always`: all of them is content."""
         given, bound = self._offered, self.params.grammar is not None
-        return reading(self._known, given.form, frozenset(given.schemas), prompt, bound)
+        made = reading(self._known, given.form, frozenset(given.schemas), prompt, bound)
+        return None if made.plain and not always else made
 
 
 def _options(body: ChatBody, known: Known) -> dict[str, Any]:

@@ -28,6 +28,11 @@ class Reading:
     thinks: bool
     inside: bool
 
+    @property
+    def plain(self) -> bool:
+        """Whether all of a text is content."""
+        return self.form is None and not self.thinks
+
     def reader(self) -> Reader:
         return Reader(
             Thinking(self.inside) if self.thinks else None,
@@ -42,7 +47,7 @@ class Reading:
             return {"reasoning_content": part.text}
         call: dict[str, Any] = {"index": part.call}
         if part.kind == "name":
-            call |= {"id": self._id(key, part.call), "type": "function"}
+            call |= {"id": self.call_id(key, part.call), "type": "function"}
             call["function"] = {"name": part.text, "arguments": ""}
         else:
             call["function"] = {"arguments": part.text}
@@ -56,7 +61,7 @@ class Reading:
 
         calls = [
             {
-                "id": self._id(key, part.call),
+                "id": self.call_id(key, part.call),
                 "type": "function",
                 "function": {"name": part.text, "arguments": arguments(parts, part.call)},
             }
@@ -73,7 +78,7 @@ class Reading:
             message["content"] = content
         return message
 
-    def _id(self, key: str, call: int) -> str:
+    def call_id(self, key: str, call: int) -> str:
         """The same for the same answer, so that a batch that is run again writes the same."""
         digest = hashlib.sha256(f"{key} {call}".encode()).hexdigest()
         short = self.form is not None and self.form.short_ids
@@ -109,14 +114,12 @@ def arguments(parts: Sequence[Part], call: int) -> str:
 
 def reading(
     known: Known, form: Form | None, names: Collection[str], prompt: Sequence[int], bound: bool
-) -> Reading | None:
-    """How answers to a prompt are read; None: as they stand.
+) -> Reading:
+    """How answers to a prompt are read.
 
     bound: the answer follows a grammar, and so does not think first.
     """
     thinks = known.thinks and not bound
-    if form is None and not thinks:
-        return None
     markers = [*(form.markers if form is not None else ()), *(THINK if thinks else ())]
     inside = False
     if thinks:

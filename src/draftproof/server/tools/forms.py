@@ -51,7 +51,8 @@ class Form:
 HERMES = Form("hermes", "<tool_call>", "</tool_call>")
 LLAMA = Form("llama-3", "<|python_tag|>", bare=True, separator=";", key="parameters")
 MISTRAL = Form("mistral", "[TOOL_CALLS]", lists=True, named=True, short_ids=True)
-PLAIN = Form("plain", bare=True, lists=True)  # where a template has none that is known
+# Where a template has none that is known: its model would write one call after another for ever.
+PLAIN = Form("plain", bare=True, lists=True, several=False)
 
 NAME = "look_up"
 CALL = {

@@ -133,8 +133,7 @@ def test_errors(
 
 def test_what_is_not_there_yet(client: openai.OpenAI) -> None:
     """Each as the package sends it; the error names the parameter."""
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    for name, value in {"tools": [tool]}.items():
+    for name, value in {"functions": [{"name": "f", "parameters": {}}]}.items():
         asked: Any = {"model": NAME, "messages": MESSAGES, name: value}
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(**asked)

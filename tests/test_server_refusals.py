@@ -73,6 +73,7 @@ BAD: list[tuple[dict[str, Any], int, tuple[str, ...]]] = [
     ({"prompt": "a", "logit_bias": [1]}, 400, ("logit_bias",)),
     ({"prompt": "a", "seed": 2**64}, 400, ("seed",)),
     ({"prompt": "a", "best_of": 2}, 400, ("best_of",)),
+    ({"prompt": "a", "tools": [{}]}, 400, ("tools", "/v1/chat/completions")),
     ({"prompt": "a", "suffix": "b"}, 400, ("suffix",)),
     ({"prompt": "a", "frobnicate": 1}, 400, ("frobnicate",)),
     ({"prompt": "a", "stream_options": {"include_usage": True}}, 400, ("stream",)),

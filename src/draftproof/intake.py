@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from draftproof.asked import integers, is_conversation, messages_of, text_or_ids
@@ -143,9 +143,12 @@ class Intake:
         self.check("the prompt", ids, self.readable)
         return ids
 
-    def chat_ids(self, conversation: Any) -> list[int]:
-        """Token ids of a conversation: messages, or text, which is a user's message."""
-        return chat_ids(self.tokenizer, messages_of(conversation))
+    def chat_ids(self, conversation: Any, template: Mapping[str, Any] | None = None) -> list[int]:
+        """Token ids of a conversation: messages, or text, which is a user's message.
+
+        template: what it is told besides, as tools.
+        """
+        return chat_ids(self.tokenizer, messages_of(conversation), template)
 
     def check(self, what: str, ids: Iterable[int], vocabulary: int) -> None:
         """Raises `ValueError` for an id that the model has no row for."""

@@ -47,14 +47,9 @@ def _foreign(
     branch: int = 2,
 ) -> ForeignDraft:
     model, tokenizer, target_tokenizer = given
-    return ForeignDraft(
-        model,
-        tokenizer=tokenizer,
-        target_tokenizer=target_tokenizer,
-        num_draft_tokens=num_draft_tokens,
-        min_confidence=min_confidence,
-        branch=branch,
-    )
+    texts = {"tokenizer": tokenizer, "target_tokenizer": target_tokenizer}
+    options = {"min_confidence": min_confidence, "branch": branch}
+    return ForeignDraft(model, num_draft_tokens=num_draft_tokens, **texts, **options)
 
 
 def _auto(
@@ -66,8 +61,8 @@ def _auto(
     corpus: int | None = None,
 ) -> Auto:
     """Over what costs no pass, and over whatever is given."""
-    lengths = {"num_draft_tokens": num_draft_tokens, "min_confidence": min_confidence}
-    options = lengths | {"branch": branch, "corpus": corpus}
+    options = {"num_draft_tokens": num_draft_tokens, "min_confidence": min_confidence}
+    options |= {"branch": branch, "corpus": corpus}
     given = {name: value for name, value in options.items() if value is not None}
     parts = [*(_made(name, {}, {"num_draft_tokens": LOOK_UP} | given) for name in LOOK_UPS)]
     parts += [_made(name, sources, given) for name in _of_sources(sources).values()]

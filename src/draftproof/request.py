@@ -137,7 +137,9 @@ class Request(Writing):
         before = self.ends
 
         def ends() -> bool:
-            return guide.complete(self.output) or (before is not None and before())
+            written = len(self.prompt) + self.history.length  # and behind it what is no history yet
+            complete = guide.complete(self.history.output, self.tokens[written:])
+            return complete or (before is not None and before())
 
         self.ends = ends
 
@@ -163,14 +165,13 @@ class Request(Writing):
                 by = "min_tokens" if early else "bad_token_ids"
                 raise ValueError(f"{where}, which {by} keeps from being written there")
             self.tokens.append(token)
+            self.history.append([token])
             self.from_draft.append(False)
             self.decisions.by_token.append("")
             if self.params.logprobs is not None:
                 self.logprobs.append({})
             self._stops(token)
         self.resumed = len(written)
-        if not self.finished:
-            self.history.append(written)
         if self.text is not None:
             self.shown = len(self.text.take())
 

@@ -10,7 +10,7 @@ Does not know requests, or what a model computes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,16 +145,23 @@ class TextStream:
             raise fault
 
 
-def chat_ids(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
+def chat_ids(
+    tokenizer: Any, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None
+) -> list[int]:
     """Token ids of a conversation under the model's own template.
 
-    Raises `ValueError` when the tokenizer has no template, or one that cannot take the messages.
+    template: what it is told besides. Raises `ValueError` when the tokenizer has no template, or
+    one that cannot take the messages.
     """
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
         raise ValueError("this model has no chat template: use generate with a plain prompt")
     try:
         ids = tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=True, return_dict=False
+            list(messages),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **(template or {}),
         )
     except ImportError:  # of the library that templates need
         raise

@@ -242,7 +242,7 @@ class Writing:
             self._cuts.append((self.rewinds, same))
         self.tokens += other.tokens[same:]
         self.history.append(other.tokens[same:])
-        self.history.process, self.history.guide = other.history.process, other.history.guide
+        self.history.ruled_as(other.history)
 
     def shortest(self, since: int) -> int:
         """The least length, in tokens, that the text had since roll-back number `since`."""

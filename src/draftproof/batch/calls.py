@@ -14,7 +14,6 @@ import msgspec
 from draftproof.batch.lines import CHAT, Line
 from draftproof.llm import LLM
 from draftproof.request import Request
-from draftproof.sampling import SamplingParams
 from draftproof.server import answers, sampled
 from draftproof.server.answers import Wanted
 from draftproof.server.bodies import ChatBody, TextBody, checked
@@ -23,7 +22,6 @@ from draftproof.server.pieces import Pieces
 from draftproof.server.prompts import (
     begun,
     check_room,
-    conversation,
     echo,
     encoded,
     prepared,
@@ -31,6 +29,8 @@ from draftproof.server.prompts import (
 )
 from draftproof.server.refusals import Refused, bad
 from draftproof.server.settings import Limits
+from draftproof.server.tools.chat import Chat
+from draftproof.server.tools.forms import Known
 
 TOLD = ("metrics", "timings", "timings_per_token", "speculative_details")  # of how it was written
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -61,17 +61,23 @@ class Calls:
     def __init__(self, llm: LLM, name: str, defaults: Mapping[str, Any]) -> None:
         self.llm, self.name, self.defaults = llm, name, defaults
         self._limits, self._pieces = Limits(), Pieces(llm.tokenizer)
+        self._known = Known(llm.tokenizer)
 
     def begin(self, line: Line) -> Call:
         """Its requests, which do not run yet. Raises `Refused` for a body that is not followed."""
         chat = line.url == CHAT
         body: Any = checked(ChatBody if chat else TextBody, line.body)
         self._check(body)
-        make: Any = sampled.of_chat if chat else sampled.of_text
         defaults = {"seed": line.seed, **self.defaults}
-        params: SamplingParams = make(body, defaults, self._limits)
-        given = [conversation(body)] if chat else prompts_of(body)
-        prompts = [encoded(self.llm, prompt) for prompt in given]
+        talk: Chat | None = None
+        if chat:
+            talk = Chat(body, self._known, defaults, self._limits)
+            given, params = [talk.messages], talk.params
+            prompts = [encoded(self.llm, talk.messages, talk.template)]
+        else:
+            params = sampled.of_text(body, defaults, self._limits)
+            given = prompts_of(body)
+            prompts = [encoded(self.llm, prompt) for prompt in given]
         start = begun(self.llm, getattr(body, "decoder_prompt", None))
         check_room(self.llm, prompts, start, body.length)
         requests = prepared(self.llm, prompts, params, rule=SAME_RULE, decoder_prompt=start)
@@ -87,6 +93,7 @@ class Calls:
             drafter="",
             echoes=echoes,
             silent=body.max_tokens == 0,
+            reading=None if talk is None else talk.reading(prompts[0]),
         )
         kind = "chatcmpl-" if chat else "cmpl-"
         return Call(line, Job(line.id.replace("batch_req_", kind), requests, _nobody), wanted)

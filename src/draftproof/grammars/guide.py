@@ -6,6 +6,7 @@ only drafted until another path is asked about. An interrupt between any two lin
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,15 +21,28 @@ class Guide:
     """start: a matcher at the beginning, which stays there. ends: ids that end a text; marks: what
     the matcher takes for ends.
 
-    Every question is about what follows `output` and then `path`. An end may follow wherever the
-    grammar is fulfilled. A matcher that fails, as one that grows too large, raises `NoCandidate`.
+    Every question is about what follows `output` and then `path`. Between two of them `output` only
+    grows, unless `rewind` is told: so a question costs by what is new, not by the text's length. An
+    end may follow wherever the grammar is fulfilled. A matcher that fails, as one that grows too
+    large, raises `NoCandidate`.
     """
 
     def __init__(self, start: LLMatcher, ends: Sequence[int], marks: Sequence[int]) -> None:
         self.ends, self._marks = ends, [mark for mark in marks if mark not in ends]
         self._start, self._matcher = start, start.deep_copy()
         self._at: list[int] = []  # what the matcher stands behind
+        self._sure = 0  # of these, how many are the output's for good
         self._whole = True  # no interrupt came between the matcher and `_at`
+
+    def fork(self) -> Guide:
+        """One for a text that may go on otherwise."""
+        made = copy.copy(self)
+        made._matcher, made._at, made._sure = self._matcher.deep_copy(), [*self._at], 0
+        return made
+
+    def rewind(self, length: int) -> None:
+        """The output is cut behind its first `length` tokens."""
+        self._sure = min(self._sure, length)
 
     def allows(self, output: Sequence[int], path: Sequence[int], token: int) -> bool:
         """Whether `token` may follow."""
@@ -56,9 +70,9 @@ class Guide:
             "model"
         )
 
-    def complete(self, output: Sequence[int]) -> bool:
+    def complete(self, output: Sequence[int], path: Sequence[int] = ()) -> bool:
         """Whether nothing can follow but an end."""
-        there = self._go(output, ())
+        there = self._go(output, path)
         return there and self._matcher.is_stopped() and self._matcher.is_accepting()
 
     def forced(self, output: Sequence[int]) -> list[int]:
@@ -86,23 +100,21 @@ class Guide:
     def _go(self, output: Sequence[int], path: Sequence[int]) -> bool:
         """Move behind these tokens; False: not all of them may be written."""
         if not self._whole:
-            self._matcher, self._at = self._start.deep_copy(), []
-        at, wanted = self._at, [*output, *path]
-        same = len(at)
-        if wanted[:same] != at:
-            same = next(
-                (i for i, (a, b) in enumerate(zip(at, wanted, strict=False)) if a != b),
-                min(len(at), len(wanted)),
-            )
+            self._matcher, self._at, self._sure = self._start.deep_copy(), [], 0
+        at, sure = self._at, min(self._sure, len(output))
+        wanted = [*output[sure:], *path]  # behind what is sure
+        pairs = enumerate(zip(at[sure:], wanted, strict=False))
+        same = next((i for i, (a, b) in pairs if a != b), min(len(at) - sure, len(wanted)))
         self._whole = False
-        if same < len(at):
-            self._matcher.rollback(len(at) - same)
-            del at[same:]
+        if sure + same < len(at):
+            self._matcher.rollback(len(at) - sure - same)
+            del at[sure + same :]
         if fresh := wanted[same:]:
             at += fresh[: self._matcher.try_consume_tokens(fresh)]
+        self._sure = min(len(output), len(at))
         self._whole = True
         self._check()
-        return len(at) == len(wanted)
+        return len(at) == sure + len(wanted)
 
     def _check(self) -> None:
         if self._matcher.is_error():

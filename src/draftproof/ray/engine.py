@@ -213,7 +213,7 @@ class Engine:
                 salt=front.salt(key, body.cache_salt),
                 start=asked.start,
             )
-        asked.watch(requests)
+        asked.prepare(requests)
         return requests
 
 

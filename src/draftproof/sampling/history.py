@@ -19,7 +19,18 @@ from draftproof.sampling.params import SamplingParams
 
 
 class Guide(Protocol):
-    """A grammar that the output follows; asked about what comes behind `output` and `path`."""
+    """A grammar that one output follows; asked about what comes behind `output` and `path`.
+
+    The output only grows from one question to the next, unless `rewind` is told.
+    """
+
+    def fork(self) -> Guide:
+        """One for a text that may go on otherwise."""
+        ...
+
+    def rewind(self, length: int) -> None:
+        """The output is cut behind its first `length` tokens."""
+        ...
 
     def allows(self, output: Sequence[int], path: Sequence[int], token: int) -> bool: ...
     def valid(self, output: Sequence[int], path: Sequence[int]) -> int:
@@ -30,7 +41,7 @@ class Guide(Protocol):
         """The row (V,) with -inf for what may not follow. Raises where that leaves nothing."""
         ...
 
-    def complete(self, output: Sequence[int]) -> bool:
+    def complete(self, output: Sequence[int], path: Sequence[int] = ()) -> bool:
         """Whether nothing can follow but an end."""
         ...
 
@@ -53,6 +64,7 @@ class History:
         self.end_ids = tuple(end_ids)
         self.process: Callable[[Tensor, Tensor], Tensor] | None = None
         self.guide: Guide | None = None
+        self._origin: Guide | None = None  # of which the guide is a fork
         self._given: Sequence[int] = prompt
         self._output: list[int] = []
         self._prompt: Tensor | None = None  # its ids, once each
@@ -82,6 +94,8 @@ class History:
 
     def rewind(self, length: int) -> None:
         """Take back the output behind its first `length` tokens."""
+        if self.guide is not None:
+            self.guide.rewind(length)
         whole, self._whole = self._whole, False
         for token in self._output[length : self._counted] if whole else ():
             self._counts.array[self._distinct[token]] -= 1
@@ -90,9 +104,16 @@ class History:
         self._text.size = min(self._text.size, len(self._given) + length)
         del self._output[length:]
 
+    def ruled_as(self, other: History) -> None:
+        """Take over the rules of another text, with a guide that stays where this one is."""
+        self.process = other.process
+        if self._origin is not other.guide:
+            self.guide = None if other.guide is None else other.guide.fork()
+            self._origin = other.guide
+
     def forget(self) -> None:
         """Let go of everything: no row will be asked about any more."""
-        self.process, self.guide, self._prompt = None, None, None
+        self.process, self.guide, self._prompt, self._origin = None, None, None, None
         self._text, self._ids, self._counts = Growing(), Growing(), Growing()
         self._distinct.clear()
         self._counted = 0

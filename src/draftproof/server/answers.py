@@ -15,8 +15,10 @@ from draftproof.server import counted, pieces
 from draftproof.server.bodies import Written
 from draftproof.server.job import Job
 from draftproof.server.pieces import Pieces
-from draftproof.server.progress import Fresh
+from draftproof.server.progress import Fresh, Progress
 from draftproof.server.refusals import of_failure
+from draftproof.server.tools.parser import Part
+from draftproof.server.tools.reading import Reader, Reading
 from draftproof.server.trees import Trees
 
 
@@ -29,6 +31,7 @@ class Wanted:
     fingerprint: what has to agree for a text to go on elsewhere, told with each piece; "": nothing.
     exact: text comes with its own tokens, and whoever goes on knows of each choice whether its end
     was told.
+    reading: how a chat's texts are taken apart; None: they are content as they stand.
     """
 
     body: Written
@@ -41,6 +44,18 @@ class Wanted:
     by_token: bool = False
     fingerprint: str = ""
     exact: bool = False
+    reading: Reading | None = None
+
+    def progress(self, request: Request) -> tuple[Progress, Reader | None]:
+        """Of a text: how much of it was sent, and who takes it apart."""
+        tokenizer = self.pieces.tokenizer if self.reading is None else self.reading.tokenizer
+        exact = self.exact or bool(self.fingerprint) or self.reading is not None
+        progress = Progress(request, tokenizer, self.by_token, exact, unended=self.exact)
+        if self.reading is None:
+            return progress, None
+        reader = self.reading.reader()
+        reader.feed(progress.before)
+        return progress, reader
 
     @property
     def scored(self) -> bool:
@@ -134,6 +149,10 @@ def whole(job: Job, wanted: Wanted) -> dict[str, Any]:
         text = request.text.text[request.shown :] if request.text is not None else ""
         fresh = Fresh("" if wanted.silent else text, request.resumed, count)
         shown: dict[str, Any] = {"message": {"role": "assistant", "content": fresh.text}}
+        reason = request.finish_reason
+        if wanted.reading is not None:
+            parts, reason = taken_apart(wanted, request)
+            shown = {"message": wanted.reading.message(parts, key(job, index))}
         if not wanted.chat:
             shown = {"text": echoed(wanted, job, index) + fresh.text}
         choices.append(
@@ -141,7 +160,7 @@ def whole(job: Job, wanted: Wanted) -> dict[str, Any]:
             | shown
             | {
                 "logprobs": wanted.logprobs(request, fresh, wanted.begin(request), job.head(index)),
-                "finish_reason": request.finish_reason,
+                "finish_reason": reason,
             }
             | wanted.choice(request, job.head(index))
             | wanted.resume(request, fresh, job.head(index))
@@ -155,6 +174,26 @@ def whole(job: Job, wanted: Wanted) -> dict[str, Any]:
         "usage": wanted.usage(job),
         **wanted.extra(job.requests),
     }
+
+
+def taken_apart(wanted: Wanted, request: Request) -> tuple[list[Part], str | None]:
+    """The parts of a text that has ended, and why it has."""
+    progress, reader = wanted.progress(request)
+    assert reader is not None
+    text = "".join(fresh.text for fresh in progress.take(ended=True))
+    parts = reader.feed("" if wanted.silent else text, last=True)
+    return parts, reason_of(request, reader)
+
+
+def reason_of(request: Request, reader: Reader | None) -> str | None:
+    """Why a text has ended, in OpenAI's words."""
+    called = reader is not None and reader.called and request.finish_reason == "stop"
+    return "tool_calls" if called else request.finish_reason
+
+
+def key(job: Job, index: int) -> str:
+    """Of a choice of an answer; ids of its calls are made of it."""
+    return f"{job.id} {index}"
 
 
 def echoed(wanted: Wanted, job: Job, index: int) -> str:

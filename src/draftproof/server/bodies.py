@@ -118,6 +118,10 @@ class ChatBody(Written):
     max_completion_tokens: int | None = None  # the newer name of max_tokens
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     @property
     def length(self) -> int | None:
@@ -190,9 +194,12 @@ IDLE: dict[str, tuple[Any, ...]] = {  # values that ask for nothing; null always
 }
 INSTEAD = {  # what to write, or why there is nothing to write
     "best_of": "ask for several with n, and choose among them",
-    "tools": "tools are not supported yet: drop it",
-    "functions": "tools are not supported yet: drop it",
-    "tool_choice": "tools are not supported yet: drop it",
+    "tools": "tools are for chats: use /v1/chat/completions",
+    "tool_choice": "tools are for chats: use /v1/chat/completions",
+    "functions": "write tools",
+    "messages": "messages are for chats: use /v1/chat/completions, or here input or prompt",
+    "max_tokens": "write max_output_tokens",
+    "function_call": "write tool_choice",
     "guided_decoding_backend": "there is one: drop it",
     "guided_whitespace_pattern": "white space is bounded by itself: drop it",
     "suffix": "text between a prompt and a suffix cannot be written: drop it",
@@ -210,6 +217,7 @@ EITHER = {  # of several kinds
     "json_schema": "a schema",
     "speculative_details": 'true, false or "trees"',
     "prediction": '{"type": "content", "content": text, or a list of parts of type text}',
+    "tool_choice": "auto, none, required, or an object that names a function",
     "speculative": 'false, a method\'s name or {"max_nodes": n}',
 }
 

@@ -5,7 +5,7 @@ with. Nothing is let in yet.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftproof import fingerprints
 from draftproof.request import Request
@@ -14,8 +14,10 @@ from draftproof.server import grammars, sampled
 from draftproof.server.answers import Wanted
 from draftproof.server.bodies import ChatBody, TextBody, Written
 from draftproof.server.front import Front
-from draftproof.server.prompts import conversation, echo, prompts_of
+from draftproof.server.prompts import echo, prompts_of
 from draftproof.server.refusals import bad
+from draftproof.server.tools.chat import Chat
+from draftproof.server.tools.reading import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class Asked:
     """What a call asks for.
 
     prompts: token ids of each. start: what an encoder-decoder's texts go on from. echoes: what
-    each prompt's choices begin with; () for nothing.
+    each prompt's choices begin with; () for nothing. reading: see `Wanted`. warnings: what whoever
+    reads an answer should know.
     """
 
     body: Written
@@ -32,16 +35,19 @@ class Asked:
     params: SamplingParams
     start: list[int] | None
     echoes: Sequence[str] = ()
+    reading: Reading | None = None
+    warnings: Sequence[str] = ()
 
     @property
     def watched(self) -> bool:
         """Whether the tree of every step is told."""
         return self.body.speculative_details == "trees"
 
-    def watch(self, requests: Sequence[Request]) -> None:
-        """Let them keep the tree of every step, where it is told."""
-        for request in requests if self.watched else ():
-            request.watched = []
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Give them what the answer tells besides: warnings, and the tree of every step."""
+        for request in requests:
+            request.warnings += self.warnings
+            request.watched = [] if self.watched else None
 
     def fingerprint(self, front: Front) -> str:
         """What has to agree for a text to go on elsewhere; takes as long as the prompts are."""
@@ -61,14 +67,16 @@ class Asked:
             by_token=self.watched or front.settings.chunk == "token",
             fingerprint=fingerprint,
             exact=exact,
+            reading=self.reading,
         )
 
 
-async def of_chat(front: Front, body: ChatBody) -> Asked:
-    """Raises `Refused`."""
-    params = sampled.of_chat(body, front.defaults, front.settings.limits)
-    prompts = [await front.ids(conversation(body))]
-    return await _asked(front, body, prompts, params)
+async def of_chat(front: Front, body: ChatBody, apart: bool = False) -> Asked:
+    """apart: the answer is taken apart even where all of it is content. Raises `Refused`."""
+    chat = Chat(body, front.known, front.defaults, front.settings.limits)
+    prompt = await front.ids(chat.messages, chat.template)
+    asked = await _asked(front, body, [prompt], chat.params)
+    return replace(asked, reading=chat.reading(prompt, apart), warnings=chat.warnings)
 
 
 async def of_text(front: Front, body: TextBody) -> Asked:
@@ -94,7 +102,7 @@ async def _asked(
     params: SamplingParams,
     echoes: Sequence[str] = (),
 ) -> Asked:
-    await front.compile(params.grammar, grammars.field(body))
+    await front.compile(params.grammar, grammars.field(body) or "tools")
     params = await front.predicted(params)
     start = await front.start(getattr(body, "decoder_prompt", None))
     return Asked(body, isinstance(body, ChatBody), prompts, params, start, echoes)

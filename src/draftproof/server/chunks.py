@@ -46,14 +46,20 @@ class Chunks:
         choice: dict[str, Any] | None = None,
         usage: dict[str, Any] | None = None,
         more: dict[str, Any] | None = None,
+        delta: dict[str, Any] | None = None,
     ) -> bytes:
-        """New text of a choice. choice, more: further fields of the choice, and of the chunk."""
+        """New text of a choice. choice, more: further fields of the choice, and of the chunk.
+
+        delta: of a chat, instead of text.
+        """
         inner, outer = self._between
+        if delta is not None:
+            inner, outer = b'"delta":', outer[1:]
         parts = [
             self._head,
             b'{"index":%d,' % index,
             inner,
-            encode(text),
+            encode(text if delta is None else delta),
             outer,
             b"null" if logprobs is None else encode(logprobs),
             b',"finish_reason":',

@@ -8,11 +8,12 @@ from typing import Any
 
 from draftproof.request import Request
 from draftproof.server import counted
-from draftproof.server.answers import Wanted, echoed
+from draftproof.server.answers import Wanted, echoed, key, reason_of
 from draftproof.server.chunks import DONE, Chunks
 from draftproof.server.job import Job
-from draftproof.server.progress import Fresh, Progress
+from draftproof.server.progress import Fresh
 from draftproof.server.refusals import of_failure
+from draftproof.server.tools.reading import Reader
 from draftproof.server.trees import Trees
 
 
@@ -23,10 +24,8 @@ class Choice:
         self.index, self.wanted, self.chunks = index, wanted, chunks
         self.request, self.head = job.requests[index], job.head(index)
         self.echo, self.done = echoed(wanted, job, index), False  # what it begins with
-        tokenizer, exact = wanted.pieces.tokenizer, wanted.exact or bool(wanted.fingerprint)
-        self._progress = Progress(
-            self.request, tokenizer, wanted.by_token, exact, unended=wanted.exact
-        )
+        self._progress, self._reader = wanted.progress(self.request)
+        self._key = key(job, index)
         named = self.request, wanted.pieces, wanted.drafter
         self._trees = Trees(*named) if self.request.watched is not None else None
         self._offset = wanted.begin(self.request)  # characters of the tokens before
@@ -48,10 +47,37 @@ class Choice:
         """The chunks of what is new. ended: all is known that becomes of it."""
         fresh = list(self._progress.take(ended))
         for piece in fresh:
-            yield self._chunk(piece, ended and piece is fresh[-1], usage)
+            last = ended and piece is fresh[-1]
+            if self._reader is None:
+                yield self._chunk(piece, last, usage)
+            else:
+                yield from self._apart(self._reader, piece, last, usage)
         self.done = ended
 
-    def _chunk(self, fresh: Fresh, last: bool, usage: dict[str, Any] | None) -> bytes:
+    def _apart(
+        self, reader: Reader, fresh: Fresh, last: bool, usage: dict[str, Any] | None
+    ) -> Iterator[bytes]:
+        """A chunk for each part of what is new; what is told besides comes with the last of them.
+
+        Nothing, where nothing is certain yet and nothing else is told.
+        """
+        assert self.wanted.reading is not None
+        parts = reader.feed("" if self.wanted.silent else fresh.text, last)
+        deltas = [self.wanted.reading.fields(part, self._key) for part in parts]
+        for delta in deltas[:-1]:
+            yield self.chunks.piece(self.index, "", delta=delta, usage=usage)
+        told = self.request.params.logprobs is not None or bool(self.wanted.fingerprint)
+        told = told or self._trees is not None
+        if deltas or last or told or self.wanted.body.timings_per_token:
+            yield self._chunk(fresh, last, usage, deltas[-1] if deltas else {})
+
+    def _chunk(
+        self,
+        fresh: Fresh,
+        last: bool,
+        usage: dict[str, Any] | None,
+        delta: dict[str, Any] | None = None,
+    ) -> bytes:
         request, wanted = self.request, self.wanted
         logprobs = wanted.logprobs(request, fresh, self._offset, self.head)
         if logprobs is not None and not wanted.chat:
@@ -71,10 +97,11 @@ class Choice:
             self.index,
             text,
             logprobs=logprobs,
-            reason=request.finish_reason if last else None,
+            reason=reason_of(request, self._reader) if last else None,
             choice=choice | wanted.resume(request, fresh, self.head),
             usage=usage,
             more=more,
+            delta=delta,
         )
 
 

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from draftproof.server.pieces import Pieces
 from draftproof.server.prompts import begun, check_room, encoded, prepared
 from draftproof.server.refusals import bad, of_value
 from draftproof.server.settings import DEAD, DRAINING, LOADING, READY, Settings
+from draftproof.server.tools.forms import Known
 from draftproof.server.writer import Moved, Writer
 
 LAST = 5.0  # seconds for what was aborted to end
@@ -93,10 +94,10 @@ class Front:
         text = repr(parts).encode("utf-8", "replace")
         return hashlib.sha256(text).hexdigest() if any(parts) else ""
 
-    async def ids(self, prompt: str | Sequence[int]) -> list[int]:
-        """Token ids of a prompt that fits. Raises `Refused`."""
-        size = len(repr(prompt) if is_conversation(prompt) else prompt)
-        return await beside(size, lambda: encoded(self.llm, prompt))
+    async def ids(self, prompt: Any, template: Mapping[str, Any] | None = None) -> list[int]:
+        """Token ids of a prompt that fits. template: see `chat_ids`. Raises `Refused`."""
+        size = len(repr((prompt, template)) if is_conversation(prompt) else prompt)
+        return await beside(size, lambda: encoded(self.llm, prompt, template))
 
     async def start(self, given: str | Sequence[int] | None) -> list[int] | None:
         """See `begun`. Raises `Refused`."""
@@ -181,7 +182,7 @@ class Front:
 
     def _loaded(self, llm: LLM) -> None:
         self._llm = llm
-        self.pieces = Pieces(llm.tokenizer)
+        self.pieces, self.known = Pieces(llm.tokenizer), Known(llm.tokenizer)
         self.admission.places = llm.engine.scheduler.max_batch
         self.metrics.of(llm)
         if self.settings.as_model:

@@ -35,15 +35,15 @@ class Progress:
     ) -> None:
         self.request, self.sent = request, request.resumed
         self._singly: TextStream | None = None
+        self.before = ""  # text that was sent elsewhere, where this one is exact
         self.by_token, self._exact = by_token, exact
         if (by_token or exact) and tokenizer is not None:
             # The request's own stream tells only what all its tokens together make.
             stops = request.params.stop or ()
             self._singly = TextStream(tokenizer, request.prompt, tuple(stops))
-            for at in range(request.resumed):  # they were sent elsewhere
-                self._text(at)
+            self.before = "".join(map(self._text, range(request.resumed)))
             if request.resumed and request.finished and not unended:
-                self._rest()
+                self.before += self._rest()
 
     def take(self, ended: bool) -> Iterator[Fresh]:
         """What is new; the last piece of all where it has `ended`, which may be empty."""

@@ -5,8 +5,10 @@ Knows neither HTTP nor who is let in: the server's calls and the lines of a batc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic_core import from_json
 
 from draftproof.asked import integers
 from draftproof.llm import LLM
@@ -14,6 +16,8 @@ from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 from draftproof.server.bodies import ChatBody, TextBody
 from draftproof.server.refusals import bad, of_value
+
+CALL = '{"id": ..., "type": "function", "function": {"name": ..., "arguments": "{...}"}}'
 
 
 def conversation(body: ChatBody) -> Any:
@@ -29,10 +33,37 @@ def conversation(body: ChatBody) -> Any:
                     'a part is {"type": "text", "text": "..."}',
                     "messages",
                 )
-        if (message.model_extra or {}).get("tool_calls"):
-            raise bad("tools are not supported here yet: drop tool_calls", "messages")
     named = [message.model_dump(exclude_none=True) for message in body.messages]
-    return [{"content": ""} | message for message in named]
+    names: dict[str, str] = {}  # of the calls so far, by their ids
+    return [{"content": ""} | _called(message, names) for message in named]
+
+
+def _called(message: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """A message as templates take it: a call's arguments are an object, an answer has its name."""
+    calls = message.pop("tool_calls", None)
+    if message["role"] == "tool" and (name := names.get(str(message.get("tool_call_id")))):
+        return {"name": name} | message
+    if not calls:
+        return message
+    if not isinstance(calls, list):
+        raise bad(f"tool_calls must be a list of calls: {CALL}", "messages")
+    return message | {"tool_calls": [_call(call, names) for call in calls]}
+
+
+def _call(call: Any, names: dict[str, str]) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or not isinstance(function, dict):
+        raise bad(f"a call in tool_calls must be {CALL}", "messages")
+    given = function.get("arguments") or {}
+    try:
+        given = from_json(given) if isinstance(given, str) else given
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise bad(f"the arguments of the call of {name[:80]!r} are no JSON object", "messages")
+    names[str(call.get("id"))] = name
+    return {**call, "type": "function", "function": {"name": name, "arguments": given}}
 
 
 def prompts_of(body: TextBody) -> list[str | list[int]]:
@@ -54,9 +85,11 @@ def echo(tokenizer: Any, given: str | list[int], ids: Sequence[int]) -> str:
     return str(tokenizer.decode(integers(ids))) if tokenizer is not None else ""
 
 
-def encoded(llm: LLM, prompt: Any) -> list[int]:
-    """Token ids of a prompt that fits. Raises `Refused`."""
+def encoded(llm: LLM, prompt: Any, template: Mapping[str, Any] | None = None) -> list[int]:
+    """Token ids of a prompt that fits. template: see `chat_ids`. Raises `Refused`."""
     try:
+        if template:
+            prompt = llm.intake.chat_ids(prompt, template)
         return llm.intake.ids(prompt)
     except ValueError as error:
         raise bad(str(error), "prompt") from error

@@ -1,4 +1,4 @@
-"""The two endpoints that write: `/v1/chat/completions` and `/v1/completions`."""
+"""The endpoints that write: `/v1/chat/completions`, `/v1/responses` and `/v1/completions`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from draftproof.server.events import Events
 from draftproof.server.front import Front
 from draftproof.server.guards import body_of
 from draftproof.server.refusals import Refused, bad, unknown_model
+from draftproof.server.responses.body import ResponsesBody, chat_of, renamed
+from draftproof.server.responses.output import Answer
 from draftproof.server.stream import Stream, finished
 
 RESUME = "x-draftproof-resume"  # the header by which chunks tell what resumption needs
@@ -25,7 +27,7 @@ GONE = 499  # whom nobody reads: the client left
 
 
 def routes(front: Front) -> APIRouter:
-    """Both, in front of one model."""
+    """All of them, in front of one model."""
     router = APIRouter(tags=["OpenAI"])
 
     @router.post("/v1/chat/completions", openapi_extra=described(ChatBody))
@@ -33,6 +35,16 @@ def routes(front: Front) -> APIRouter:
         """The answer to a conversation, under the model's own template."""
         body = await taken(front, call, ChatBody)
         return await answer(front, call, await calls.of_chat(front, body))
+
+    @router.post("/v1/responses", openapi_extra=described(ResponsesBody))
+    async def responses(call: Call) -> Response:
+        """A chat in the shape of OpenAI's newer endpoint; nothing is remembered."""
+        given = await taken(front, call, ResponsesBody)
+        try:
+            asked = await calls.of_chat(front, chat_of(given), apart=True)
+            return await answer(front, call, asked, given)
+        except Refused as error:
+            raise renamed(error) from error
 
     @router.post("/v1/completions", openapi_extra=described(TextBody))
     async def completions(call: Call) -> Response:
@@ -60,8 +72,13 @@ async def taken(front: Front, call: Call, kind: Any) -> Any:
     return body
 
 
-async def answer(front: Front, call: Call, asked: Asked) -> Response:
-    """Let the texts of a call be written, and answer as its client wants it."""
+async def answer(
+    front: Front, call: Call, asked: Asked, asked_as: ResponsesBody | None = None
+) -> Response:
+    """Let the texts of a call be written, and answer as its client wants it.
+
+    asked_as: the body that a chat's was made of, in whose shape the answer comes.
+    """
     about, body = call.scope["draftproof"], asked.body
     told = bool(body.speculative_details) or call.headers.get(RESUME, "") == "1"
     salt = front.salt(about["key"], body.cache_salt)
@@ -75,17 +92,22 @@ async def answer(front: Front, call: Call, asked: Asked) -> Response:
         salt=salt,
         start=asked.start,
     )
-    asked.watch(requests)
+    asked.prepare(requests)
     wanted = asked.wanted(front, fingerprint if told else "")
     job = front.begin(requests, asked.chat, {"id": about["id"], "path": call.url.path})
     about["logged"] = True  # when it ends, with what it took
     if body.stream:
         settings = front.settings
-        return Stream(Events(job, wanted), settings.limits.stall, settings.keep_alive)
+        events = Events(job, wanted) if asked_as is None else Answer(job, wanted, asked_as)
+        return Stream(events, settings.limits.stall, settings.keep_alive)
     if not await finished(job, call):
         return Response(status_code=GONE)
     failed(requests)
-    return Response(msgspec.json.encode(answers.whole(job, wanted)), media_type="application/json")
+    if asked_as is None:
+        whole = answers.whole(job, wanted)
+    else:
+        whole = Answer(job, wanted, asked_as).whole()
+    return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
 def check_resume(body: Written, fingerprint: str, prompts: int) -> None:

@@ -1,0 +1,58 @@
+"""A chat's body: its messages, what the template is told, parameters, and how answers are read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from draftproof.server import sampled
+from draftproof.server.bodies import ChatBody
+from draftproof.server.prompts import conversation
+from draftproof.server.refusals import bad
+from draftproof.server.settings import Limits
+from draftproof.server.tools import offered
+from draftproof.server.tools.forms import Known
+from draftproof.server.tools.reading import Reading, reading
+
+
+class Chat:
+    """Raises `Refused`. known: of the model; defaults: parameters that the body does not say."""
+
+    def __init__(
+        self, body: ChatBody, known: Known, defaults: Mapping[str, Any], limits: Limits
+    ) -> None:
+        self._known = known
+        self.params = sampled.of_chat(body, defaults, limits)
+        self._offered = offered.of_body(body, known)
+        if self._offered.grammar is not None:
+            self.params = replace(self.params, grammar=self._offered.grammar)
+        self.messages = conversation(body)
+        self.template = _options(body, known) | (
+            {"tools": self._offered.shown} if self._offered.shown else {}
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        """What whoever reads an answer should know."""
+        return [*self._offered.warnings]
+
+    def reading(self, prompt: Sequence[int], always: bool = False) -> Reading | None:
+        """How answers to the prompt are read; None, unless `always`: all of them is content."""
+        given, bound = self._offered, self.params.grammar is not None
+        made = reading(self._known, given.form, frozenset(given.schemas), prompt, bound)
+        return None if made.plain and not always else made
+
+
+def _options(body: ChatBody, known: Known) -> dict[str, Any]:
+    """What a client tells the template, as `enable_thinking`."""
+    given = body.chat_template_kwargs or {}
+    takes = getattr(known.tokenizer, "apply_chat_template", None)
+    ours = inspect.signature(takes).parameters if given and takes is not None else {}
+    if taken := next((name for name in given if name in ours), None):
+        raise bad(
+            f"chat_template_kwargs may not hold {taken!r}, which the server decides: drop it",
+            "chat_template_kwargs",
+        )
+    return dict(given)

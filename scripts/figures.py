@@ -30,6 +30,7 @@ from measured import (
     speed,
     spread,
 )
+from scaled import SCALED
 
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PAIRS = {
@@ -181,6 +182,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "gguf-files": gguf_files,
     "servers": servers,
     **CONTROLLED,
+    **SCALED,
 }
 
 

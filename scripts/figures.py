@@ -31,6 +31,7 @@ from measured import (
     speed,
     spread,
 )
+from scaled import SCALED
 
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PAIRS = {
@@ -183,6 +184,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "servers": servers,
     **CONTROLLED,
     **ENCODED,
+    **SCALED,
 }
 
 

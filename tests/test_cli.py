@@ -42,7 +42,7 @@ def test_version_and_help(run: Any) -> None:
     code, out, err = run()
     assert (code, err) == (0, "") and "generate" in out and "demo" in out
     named = ["generate", "chat", "serve", "load", "batch", "bench", "tune", "certify", "quality"]
-    named += ["convert", "info", "demo", "train medusa", "train draft"]
+    named += ["convert", "export", "info", "demo", "train medusa", "train draft"]
     assert list(commands.every(cli.group())) == named
     code, out, _ = run("generate", "--help")
     assert code == 0 and "--repetition-penalty" in out and "MODEL" in out

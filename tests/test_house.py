@@ -26,6 +26,7 @@ KEPT = "runners.kept runners.measuring"
 OFFER = "drafting.base drafting.adopting drafting.lawful"
 SAMPLED = "counts text sampling sampling.*"
 SERVED = "!server !server.* !ray !ray.*"
+FOLDERS = "runners.* heads.files drafting.beside export.* | torch transformers"
 WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_core"
 TABLE = f"""
 tree                    <-  | torch
@@ -75,6 +76,7 @@ models                  <- hub native places bundled runners runners.* | torch
 generation              <-  | torch transformers
 encoder_intake          <- {ASKED} intake generation | torch
 convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
+export export.*         <- hub places bundled profiles methods convert gguf.* text {FOLDERS}
 chunks                  <- engine request text
 llm                     <- * {SERVED} !cli !bench !bench.* !training !training.*
 hf                      <- llm methods counts sampling hf_inputs hf_options hf_rows foreign_names

@@ -48,7 +48,7 @@ def _foreign(
 ) -> ForeignDraft:
     model, tokenizer, target_tokenizer = given
     texts = {"tokenizer": tokenizer, "target_tokenizer": target_tokenizer}
-    options = {"min_confidence": min_confidence, "branch": branch}
+    options: dict[str, Any] = {"min_confidence": min_confidence, "branch": branch}
     return ForeignDraft(model, num_draft_tokens=num_draft_tokens, **texts, **options)
 
 

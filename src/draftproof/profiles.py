@@ -181,13 +181,6 @@ def check(speculate: Any, runner: Target) -> None:
 
 def fingerprint(runner: Target) -> dict[str, Any]:
     """What tells a model: its configuration, and what it says behind a row of tokens."""
-    config: Any = getattr(runner, "config", None)
-    shape = {
-        name: value
-        for name, value in (config.to_dict() if config is not None else {}).items()
-        if not name.startswith("_") and name not in ("transformers_version", "dtype", "torch_dtype")
-    }
-    text = json.dumps(shape, sort_keys=True, default=str)
     ids = costs.context_ids(runner, min(ASKED, runner.max_length - 1))
     try:
         with torch.inference_mode():
@@ -195,7 +188,18 @@ def fingerprint(runner: Target) -> dict[str, Any]:
             said = output.logits.float().argmax(-1).tolist()
     finally:
         runner.free(KEY)
-    return {"shape": hashlib.sha256(text.encode()).hexdigest()[:32], "says": said}
+    return {"shape": shape_of(getattr(runner, "config", None)), "says": said}
+
+
+def shape_of(config: Any) -> str:
+    """What a configuration says of a model's shape, as a hash: the same in every precision."""
+    shape = {
+        name: value
+        for name, value in (config.to_dict() if config is not None else {}).items()
+        if not name.startswith("_") and name not in ("transformers_version", "dtype", "torch_dtype")
+    }
+    text = json.dumps(shape, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from draftproof.cli import (
     arguments,
     batch_arguments,
+    export_arguments,
     load_arguments,
     serving_arguments,
     training_arguments,
@@ -28,6 +29,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "certify": arguments.certify,
     "quality": arguments.quality,
     "convert": arguments.convert,
+    "export": export_arguments.export,
     "info": arguments.info,
     "demo": arguments.demo,
 }
@@ -134,6 +136,13 @@ OF_COMMANDS = {  # where an option means something else
             ("-m", "--model", "--model-name-or-path"),
             "the lines name the model, or write --target MODEL",
         ),
+    },
+    "export": {
+        **dict.fromkeys(
+            ("-m", "--model", "--target", "--model-name-or-path"),
+            "the model is the first argument: export MODEL --draft DRAFT --for ENGINE",
+        ),
+        **dict.fromkeys(("--engine", "--format", "--to"), "write --for ENGINE"),
     },
     "info": {
         **dict.fromkeys(

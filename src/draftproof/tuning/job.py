@@ -69,7 +69,9 @@ class Job:
         self.tick, self.load = tick, Loaded()
         self.untried: list[str] = []
         self.left_out: list[str] = []
-        self.name = Path(str(getattr(llm.runner.config, "_name_or_path", ""))).name or "a model"
+        named = str(getattr(llm.runner.config, "_name_or_path", ""))
+        self.name = Path(named).name or "a model"
+        self.place = _place(named) if named else None
 
     def fitting(
         self, prompts: Sequence[str | Sequence[int]], groups: Sequence[str]

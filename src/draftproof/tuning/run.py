@@ -147,7 +147,7 @@ def tune(
         rows=rows,
         choice=_fastest(first),
         machine=kept.description(llm.runner) | {"versions": clock.machine()},
-        model={"name": job.name, "fingerprint": fingerprint(llm.runner)},
+        model={"name": job.name, "place": job.place, "fingerprint": fingerprint(llm.runner)},
         costs=machine.passes.learnt(),
         sources=told,
         prompts={

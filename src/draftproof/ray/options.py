@@ -27,7 +27,7 @@ class Own:
 
     replicas: engines; None: between min_replicas and max_replicas, as `queued_tokens` say, which
     may wait for each more of them. Delays: seconds that more, or fewer, are wanted until it is
-    done. fronts: replicas of the front. affinity_header: the name by which clients tell what belongs
+    done. fronts: replicas of the front. affinity_header: by which clients tell what belongs
     together.
     """
 

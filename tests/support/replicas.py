@@ -121,10 +121,11 @@ async def ask(
 @asynccontextmanager
 async def engines(*opens: Callable[[], dp.LLM], **settings: Any) -> AsyncIterator[list[Engine]]:
     """One for each, loaded."""
-    made = [Engine(Settings(names=(serving.NAME,), **settings), open) for open in opens]
+    made = list[Engine]()
     try:
-        for each in made:
-            await each.loaded()
+        for open in opens:  # one by one: they share a model, which loading tries
+            made.append(Engine(Settings(names=(serving.NAME,), **settings), open))
+            await made[-1].loaded()
         yield made
     finally:
         for each in made:

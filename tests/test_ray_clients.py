@@ -54,15 +54,3 @@ def test_a_whole_answer_is_asked_for_again() -> None:
         assert broken.json()["choices"] == whole.json()["choices"]
 
     run(main())
-
-
-def test_pauses_are_counted() -> None:
-    async def main() -> None:
-        async with engines(*PAIR) as pair:
-            made = front(Lossy(pair, [4, 2]))
-            await ask(made.app(), TEXT, {**USUAL, "prompt": "the quick"})
-            told = (await ask(made.app(), "/metrics")).text
-        assert "draftproof:streams_continued_total 2.0" in told
-        assert "draftproof:stream_pause_seconds_count 2.0" in told
-
-    run(main())

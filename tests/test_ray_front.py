@@ -161,3 +161,15 @@ def test_without_a_tokenizer_calls_go_anywhere() -> None:
             assert lossy.keys == [""]
 
     run(main())
+
+
+def test_pauses_are_counted() -> None:
+    async def main() -> None:
+        async with engines(*PAIR) as pair:
+            made = replicas.front(Lossy(pair, [2, 1]))
+            await ask(made.app(), TEXT, {**BODY, "max_tokens": 200, "stream": True})
+            told = (await ask(made.app(), "/metrics")).text
+        assert "draftproof:streams_continued_total 2.0" in told
+        assert "draftproof:stream_pause_seconds_count 2.0" in told
+
+    run(main())

@@ -26,7 +26,7 @@ def test_options_are_those_of_serve() -> None:
             "api_key": "k",
             "seed": None,
             "replicas": "2",
-            "session_header": "x-chat",
+            "affinity_header": "x-chat",
         }
     )
     assert (chosen.model, chosen.draft, chosen.threads, chosen.max_batch) == (
@@ -37,7 +37,7 @@ def test_options_are_those_of_serve() -> None:
     )
     assert chosen.ignore_eos is True and chosen.share is False and list(chosen.stop) == ["a", "b"]
     assert list(chosen.keys) == ["k"] and chosen.seed is None and chosen.max_queue == 256
-    assert (own.replicas, own.most, own.session_header) == (2, 2, "x-chat")
+    assert (own.replicas, own.most, own.affinity_header) == (2, 2, "x-chat")
 
 
 @pytest.mark.parametrize(

@@ -68,13 +68,13 @@ async def each_cut(kind: str, **settings: Any) -> int:
         assert answer.status == 200, answer.text
         expected = told(answer.text)
         assert all(one["text"] and one["reason"] for one in expected["choices"].values())
-        parts = 2 + answer.body.count(b"data: ")
+        parts = whole.came
         cuts = 0
         for cut in range(0, parts, 1 + parts // 14):
             lossy = Lossy(pair, [cut, 1 + cut % 3])
             broken = await ask(front(lossy, **settings).app(), path, body)
             assert told(broken.text) == expected, cut
-            cuts += len(lossy.calls) == 3
+            cuts += len(lossy.calls) > 1
         return cuts
 
 

@@ -36,6 +36,7 @@ class Lossy:
         self.engines, self.parts = engines, list(parts)
         self.calls: list[Mapping[str, Any]] = []
         self.keys: list[str] = []
+        self.came = 0  # parts, of all streams
 
     async def stream(self, call: Mapping[str, Any], key: str) -> AsyncIterator[Any]:
         engine = self.engines[len(self.calls) % len(self.engines)]
@@ -48,6 +49,7 @@ class Lossy:
                 raise Lost("killed")
             async for part in stream:
                 yield part
+                self.came += 1
                 if left is not None:
                     left -= 1
                     if not left:

@@ -128,7 +128,7 @@ class FrontReplica:
         _logged()
         chosen, own = options.read(given)
         tokenizer = tokenizer_of(chosen)
-        self._front = front.Front(settings, Replicas(engines), tokenizer, own.session_header)
+        self._front = front.Front(settings, Replicas(engines), tokenizer, own.affinity_header)
 
     def __serve_build_asgi_app__(self) -> Any:
         return once_named(self._front.app())

@@ -27,7 +27,7 @@ class Own:
 
     replicas: engines; None: between min_replicas and max_replicas, as `queued_tokens` say, which
     may wait for each more of them. Delays: seconds that more, or fewer, are wanted until it is
-    done. fronts: replicas of the front. session_header: the name by which clients tell what belongs
+    done. fronts: replicas of the front. affinity_header: by which clients tell what belongs
     together.
     """
 
@@ -38,7 +38,7 @@ class Own:
     upscale_delay: float = 10.0
     downscale_delay: float = 120.0
     fronts: int = 1
-    session_header: str = "x-session-id"
+    affinity_header: str = "x-session-id"
 
     @property
     def most(self) -> int:
@@ -76,7 +76,7 @@ def read(given: Mapping[str, Any]) -> tuple[SimpleNamespace, Own]:
 def _own(given: Mapping[str, Any]) -> Own:
     made: dict[str, Any] = {}
     for name, value in given.items():
-        if name == "session_header":
+        if name == "affinity_header":
             made[name] = str(value)
             continue
         kind = float if name.endswith("delay") else int

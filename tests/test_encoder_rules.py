@@ -207,6 +207,6 @@ def test_by_path_and_in_a_shell(run: Any, tmp_path: Path) -> None:
         "generate", str(tmp_path), "c b d c b", "--max-tokens", "9", "--decoder-prompt", "b"
     )
     assert code == 0 and more != out
-    for command in ("tune", "chat", "quality"):
+    for command in ("chat", "convert"):
         code, _, err = run(command, str(tmp_path))
         assert code == 2 and "encoder-decoder" in err and "Traceback" not in err, (command, err)

@@ -44,7 +44,7 @@ def test_refusals_are_those_of_the_server() -> None:
     """By the front where it can know, by an engine where it has to."""
     bodies: list[tuple[int, dict[str, Any], str]] = [
         (404, BODY | {"model": "other"}, "does not exist here"),
-        (400, BODY | {"tools": [1]}, "tools are not supported"),
+        (400, BODY | {"tools": [1]}, "tools are for chats"),
         (400, BODY | {"top_p": 7}, "top_p is 7"),
         (400, BODY | {"max_tokens": 4000}, "the context ends"),
         (400, BODY | {"prompt": ""}, "the prompt is empty"),

@@ -201,6 +201,7 @@ REFUSED = {
     "n": [0, -1, 1.0, True],
     "resume": [5, "text", [1.0], ["a"], [[1], [2]]],
     "grammar": ["a+", {"type": "object"}, True],
+    "prediction": [5, [1.0], [-1], ["a"]],
 }
 
 

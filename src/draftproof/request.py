@@ -109,9 +109,8 @@ class Request(Writing):
         self.aborted = False  # somebody wants it to end; the engine ends it
         self.listener: Callable[[Request], object] | None = None  # called when it wrote or ended
         self.ends: Callable[[], bool] | None = None  # a further stop rule, asked after each token
-        self.kept_logits: list[Tensor] | None = (
-            None  # a list here is given the row (V,) of each token
-        )
+        # A list here is given the row (V,) of each token.
+        self.kept_logits: list[Tensor] | None = None
         self.logprobs: list[dict[int, float]] = []
         self.prompt_logprobs: list[dict[int, float] | None] = [None] if self.scores else []
         self.from_draft: list[bool] = []

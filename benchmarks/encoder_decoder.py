@@ -15,7 +15,6 @@ The mender: every side of `draftproof bench` on held-out damage, nothing planted
 
 from __future__ import annotations
 
-import copy
 import json
 import statistics
 import time
@@ -27,20 +26,17 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from torch import Tensor
 from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 import draftproof as dp
 from draftproof import analysis, clock
 from draftproof.bench import sides, suite
-from draftproof.bench.sides import How, Side, Written
+from draftproof.bench.sides import How, Written
 from draftproof.bundled import MENDER
 from draftproof.cli.progress import Running
-from draftproof.drafting.growth import Growth
 from draftproof.runners import costs
-from draftproof.writing import Children
+from planted_pairs import VOCABULARY, Plant, Planted, assisted
 
-DRAWS = 300  # of planted places, of which one is taken
 LABEL = "cost measured, acceptance planted"
 TARGET = "large"
 SHAPES: dict[str, dict[str, int]] = {  # of T5 v1.0, from their published configurations
@@ -53,7 +49,6 @@ TINY: dict[str, dict[str, int]] = {
     "base": {"d_model": 48, "d_ff": 96, "num_layers": 2, "num_heads": 3, "d_kv": 16},
     "large": {"d_model": 64, "d_ff": 128, "num_layers": 3, "num_heads": 4, "d_kv": 16},
 }
-VOCABULARY = 32_128
 READS = {"EnDe": 32, "CNN/DM": 256}  # tokens that the encoder reads
 Published = tuple[str, str, float, int, float, float]
 TABLE_2: list[Published] = [  # task, draft, T, gamma, alpha, speed-up: T5-XXL on a TPU-v4
@@ -83,98 +78,6 @@ class Case:
     @property
     def published(self) -> list[Published]:
         return [row for row in TABLE_2 if (row[0], row[2]) == (self.task, self.temperature)]
-
-
-class Plant:
-    """What a draft says: at a place of a text the right token with chance `alpha`, else another.
-
-    texts: of each prompt, by its ids, what the target writes. A few short texts would be luckier or
-    unluckier than that by much, so of many draws the one is taken whose tokens a step come nearest
-    to what alpha and gamma promise; it is the same in every run.
-    """
-
-    def __init__(self, texts: dict[tuple[int, ...], list[int]], alpha: float, gamma: int) -> None:
-        self.texts, promised = texts, analysis.expected_tokens(alpha, gamma)
-
-        def drawn(salt: int) -> dict[tuple[int, ...], list[bool]]:
-            draw = Random(salt)
-            return {r: [draw.random() < alpha for _ in text] for r, text in texts.items()}
-
-        def off(salt: int) -> float:
-            keeps = drawn(salt)
-            tokens = sum(map(len, keeps.values()))
-            return abs(tokens / sum(steps_of(each, gamma) for each in keeps.values()) - promised)
-
-        self.keeps = drawn(min(range(DRAWS), key=off))
-
-    def token(self, read: Sequence[int], at: int) -> int:
-        """At a place of the text that is written for what was read."""
-        text = self.texts[tuple(read)]
-        if at >= len(text):
-            return 0
-        # Two ids further: one more might be the end of a text, where transformers stops a draft.
-        return text[at] if self.keeps[tuple(read)][at] else (text[at] + 2) % VOCABULARY
-
-
-def steps_of(keeps: Sequence[bool], gamma: int) -> int:
-    """Steps that a text takes: the bonus needs a place, and what is behind the end is no draft."""
-    at = steps = 0
-    while at < len(keeps):
-        room = min(gamma, len(keeps) - at - 1)
-        run = next((n for n in range(room) if not keeps[at + n]), room)
-        at, steps = at + run + 1, steps + 1
-    return steps
-
-
-class Planted(dp.DraftModel):
-    """A draft model with all its passes, whose tokens are planted."""
-
-    def __init__(self, model: Any, gamma: int, plant: Plant) -> None:
-        super().__init__(model, gamma, min_confidence=0.0, branch=1)
-        self.plant = plant
-
-    def draw(self, growth: Growth, path: Sequence[int], row: Tensor, count: int) -> Children:
-        _, shares, laws = super().draw(growth, path, row, count)
-        request = growth.request
-        assert request.encoder_input is not None
-        at = len(request.output) + len(path)
-        return [self.plant.token(request.encoder_input.tokens, at)], shares, laws
-
-
-def assisted(model: Any, assistant: Any, gamma: int, plant: Plant) -> Side:
-    """transformers' assistant, of one text at a time, whose logits are planted for each call."""
-    # A model of its own over the same weights: the target itself may be the draft.
-    assistant = copy.deepcopy(assistant, {id(each): each for each in assistant.parameters()})
-    side = sides.assisted(model, assistant, [], gamma)
-    inner = side.write
-
-    drafting = assistant.generate
-
-    def write(prompts: Sequence[list[int]], how: How) -> list[Written]:
-        (read,), at = prompts, 0
-
-        def generate(*args: Any, **options: Any) -> Any:
-            """A draft behind the whole text, whatever the assistant's cache holds of it."""
-            nonlocal at
-            at = options["decoder_input_ids"].shape[1] - 1
-            return drafting(*args, **options)
-
-        def planted(module: Any, args: Any, output: Any) -> Any:
-            nonlocal at
-            output.logits[0, -1] = -1e4
-            output.logits[0, -1, plant.token(read, at)] = 1e4
-            at += 1
-            return output
-
-        handle = assistant.register_forward_hook(planted)
-        try:
-            assistant.generate = generate
-            return inner(prompts, how)
-        finally:
-            handle.remove()
-            del assistant.generate
-
-    return Side(side.name, write, peer=True, batches=False)
 
 
 def made(shape: dict[str, int], dtype: torch.dtype) -> PreTrainedModel:

@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import json
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ import psutil
 import draftproof as dp
 from draftproof import prompts
 from ray_serving import Replicas, free_port
+from server import ready
 
 TEXT = "/v1/completions"
 
@@ -120,15 +120,6 @@ def by_hand(given: argparse.Namespace) -> Iterator[int]:
     finally:
         process.terminate()
         process.wait()
-
-
-def ready(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            return client.recv(1 << 12).startswith(b"HTTP/1.1 200")
-    except OSError:
-        return False
 
 
 def options(given: argparse.Namespace, replicas: int) -> dict[str, Any]:

@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import draftproof as dp
+import tiny
 from compiled import SHAPE, Raw
 from cyclic import V, cycle
-from distilling import Watch, cyclic, options, tokenizer
+from distilling import Watch, cyclic, language, options
 from draftproof import native
 from draftproof.runners import reduced
 from draftproof.training.data.rows import Document
@@ -31,29 +31,18 @@ SIZE, KEPT = 500, 70
 
 def sparse(sign: float = 1.0) -> Any:
     """A random model whose head has `KEPT` rows that are not zeros. sign: -1 makes logits low."""
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=SIZE,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-    )
-    model: Any = LlamaForCausalLM(config).to(torch.bfloat16)
+    shape = {"vocab_size": SIZE, "hidden_size": 64, "head_dim": 16, "initializer_range": 0.02}
+    model: Any = tiny.model("llama", dtype=torch.bfloat16, tie_word_embeddings=False, **shape)
     with torch.no_grad():
         zeros = torch.ones(SIZE, dtype=torch.bool)
-        zeros[torch.randperm(SIZE)[:KEPT]] = False
+        zeros[torch.randperm(SIZE, generator=torch.Generator().manual_seed(1))[:KEPT]] = False
         model.lm_head.weight *= 20
         model.lm_head.weight[zeros] = 0
         if sign < 0:  # every row points away from the norm's weight, so all logits are below 0
             model.model.norm.weight.fill_(0.0)
             model.model.norm.weight[0] = 1.0
             model.lm_head.weight[~zeros, 0] = 0.0
-    return model.eval()
+    return model
 
 
 def told(model: Any) -> Any:
@@ -149,12 +138,7 @@ def test_one_class_stands_for_all_other_tokens() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    there = tmp_path_factory.mktemp("few")
-    cyclic().save_pretrained(there / "target")
-    tokenizer().save_pretrained(there / "target")
-    texts = [" ".join(f"t{i}" for i in cycle(begin, 40)) for begin in range(V)]
-    (there / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    return there
+    return language(tmp_path_factory.mktemp("few"))
 
 
 @pytest.mark.parametrize("loss", ["forward-kl", "text"])

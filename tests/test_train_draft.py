@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 import draftproof as dp
 import tiny
 from cyclic import V, batch_of, cycle
-from distilling import Watch, cyclic, options, random, tokenizer
+from distilling import Watch, cyclic, language, options, random, tokenizer
 from draftproof.cli.training_arguments import draft as command
 from draftproof.heads.files import load as load_heads
 from draftproof.heads.module import Heads
@@ -29,13 +29,7 @@ from draftproof.training.recipes.exit import Exit
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With `target`, and `text.jsonl` of its language."""
-    there = tmp_path_factory.mktemp("draft")
-    cyclic().save_pretrained(there / "target")
-    tokenizer().save_pretrained(there / "target")
-    texts = [" ".join(f"t{i}" for i in cycle(begin, 40)) for begin in range(V)]
-    lines = [json.dumps({"text": text}) for text in texts]
-    (there / "text.jsonl").write_text("\n".join(lines))
-    return there
+    return language(tmp_path_factory.mktemp("draft"))
 
 
 @pytest.fixture(scope="module")

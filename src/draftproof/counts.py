@@ -76,6 +76,14 @@ class Watched:
     written: int
     why: str
 
+    def source(self, node: int, drafter: str) -> str:
+        """Who drafted a node; `drafter` where nothing chose among several."""
+        return self.sources[node - 1] if self.sources else drafter
+
+    def writer(self, at: int, drafter: str) -> str:
+        """Who drafted token number `at` of those that the step wrote; "": the model wrote it."""
+        return self.source(self.path[at + 1], drafter) if at + 1 < len(self.path) else ""
+
 
 @dataclass(slots=True)
 class Stats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 import tiny
-from cyclic import V, learnt
+from cyclic import V, cycle, learnt
 from draftproof.training.jobs.draft import Options
 from draftproof.training.trainer import Plan
 
@@ -52,6 +53,15 @@ def tokenizer(size: int = 53) -> Any:
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="t0"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+def language(there: Path) -> Path:
+    """The folder, with `target`, and `text.jsonl` of its language."""
+    cyclic().save_pretrained(there / "target")
+    tokenizer().save_pretrained(there / "target")
+    texts = [" ".join(f"t{i}" for i in cycle(begin, 40)) for begin in range(V)]
+    (there / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    return there
 
 
 def options(folder: Path, **more: Any) -> Options:

@@ -39,11 +39,7 @@ class Coloured:
         for step in request.watched[self._steps :]:
             self._steps += 1
             for at in range(step.written):
-                drafted = at + 1 < len(step.path)
-                source = ""
-                if drafted:
-                    source = step.sources[step.path[at + 1] - 1] if step.sources else self.drafter
-                yield self._next(), self._begin(source)
+                yield self._next(), self._begin(step.writer(at, self.drafter))
         if ended:
             while self._shown < len(request.output):  # an interrupt came before their step was told
                 yield self._next(), ""

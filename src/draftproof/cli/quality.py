@@ -23,7 +23,6 @@ from draftproof.quality import report
 from draftproof.runners import choice, loading
 from draftproof.runners.base import EncoderInput
 from draftproof.runners.choice import INT8, QUANTISED
-from draftproof.runners.encoders import configuration as encoder_config
 
 INTERRUPTED = 130  # the exit code of what an interrupt has ended
 
@@ -130,7 +129,7 @@ def _configuration(given: SimpleNamespace, target: str, encodes: bool) -> Any:
             f"{given.model} is an encoder-decoder, and what it writes hangs on what it read: give "
             "pairs by --prompts instead of --text"
         )
-    return encoder_config(target, **opening.hub_options(given))
+    return loading.described(target, **opening.hub_options(given))
 
 
 def _pairs(given: SimpleNamespace, tokenizer: Any) -> tuple[str, list[tuple[list[int], list[int]]]]:

@@ -85,12 +85,11 @@ def planned(text: Text, sources: Sequence[Source]) -> TokenTree:
     offer = step.offer
     for number, tree in step.offered:
         decisions.share(sources[number].name).offered += len(tree.tokens) - 1
-    text.request.planned = (), step.why
     if offer is None or len(step.kept) == 1:
+        text.request.planned = (), step.why
         return TokenTree.chain(text.request.tokens[-1:])
     names = [sources[offer.owners[node]].name for node in step.kept[1:]]
     for name in names:
         decisions.share(name).used += 1
-    watched = text.request.watched is not None
     text.request.planned = names, ""
-    return offer.tree(step.kept, scored=watched)
+    return offer.tree(step.kept, scored=text.request.watched is not None)

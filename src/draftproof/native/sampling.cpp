@@ -45,6 +45,13 @@ double exponential(uint32_t word) {
   return -(e * 0.6931471805599453 + (s + s) * series);
 }
 
+// E of one token.
+double exponential(uint64_t seed, uint32_t stream, uint32_t position, uint32_t id) {
+  uint32_t words[4];
+  words_of(seed, stream, position, id >> 2, words);
+  return exponential(words[id & 3]);
+}
+
 struct Scored {
   double score;
   int32_t id;
@@ -96,9 +103,7 @@ class Survivors {
       return cut_whole();
     }
     if (cut_.top_p == 1) return 0;
-    double total = 0;
-    for (const Scored &each : kept) total += std::exp(each.score);
-    return shorten(total, kExact);
+    return shorten(mass(), kExact);
   }
 
   double mass() const {
@@ -190,11 +195,7 @@ DP_API void dp_gumbel(uint64_t seed, uint32_t stream, uint32_t position, int32_t
 
 DP_API void dp_exponential(uint64_t seed, uint32_t stream, uint32_t position, const int64_t *ids,
                            int32_t count, double *out) {
-  for (int i = 0; i < count; ++i) {
-    uint32_t words[4];
-    words_of(seed, stream, position, uint32_t(ids[i] >> 2), words);
-    out[i] = exponential(words[ids[i] & 3]);
-  }
+  for (int i = 0; i < count; ++i) out[i] = exponential(seed, stream, position, uint32_t(ids[i]));
 }
 
 DP_API int32_t dp_race(const float *logits, const float *gumbel, int32_t n, double temperature,
@@ -219,9 +220,7 @@ DP_API int32_t dp_race(const float *logits, const float *gumbel, int32_t n, doub
   }
   const auto scale = [&](int32_t id) { return (double(logits[id]) - double(top)) / temperature; };
   const auto exact = [&](int32_t id) {
-    uint32_t words[4];
-    words_of(seed, stream, position, uint32_t(id) >> 2, words);
-    return Scored{scale(id) - std::log(exponential(words[id & 3])), id};
+    return Scored{scale(id) - std::log(exponential(seed, stream, position, uint32_t(id))), id};
   };
   // As sampling._winners: whoever can still win has a bound near the k-th best exact score.
   auto found = best_of(kernels, bound.data(), n, k);
@@ -276,9 +275,7 @@ DP_API int32_t dp_race_cut(const float *logits, int32_t n, const dp_cut *cut, ui
   std::vector<std::pair<Scored, double>> raced;
   raced.reserve(survivors.kept.size());
   for (const Scored &each : survivors.kept) {
-    uint32_t words[4];
-    words_of(seed, stream, position, uint32_t(each.id) >> 2, words);
-    const double late = std::log(exponential(words[each.id & 3]));
+    const double late = std::log(exponential(seed, stream, position, uint32_t(each.id)));
     raced.push_back({{each.score - late, each.id}, each.score});
   }
   const auto count = std::min<size_t>(raced.size(), k);

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 try:
-    import ray
     from ray import serve
     from ray.exceptions import RayActorError, RaySystemError, RayTaskError, WorkerCrashedError
     from ray.serve.exceptions import (
@@ -210,6 +209,3 @@ def _logged() -> None:
     ours = logging.getLogger("draftproof.server")
     ours.setLevel(logging.INFO)
     ours.parent = logging.getLogger("ray.serve")
-
-
-__all__ = ["app", "ray"]

@@ -195,7 +195,7 @@ class Engine:
 
     def _requests(self, asked: Asked, key: str, goes_on: Any) -> list[Request]:
         """Those of the first prompt first, each behind what was written of it elsewhere."""
-        front, params, body = self.front, asked.params, asked.body
+        front, params = self.front, asked.params
         front.admission.check(
             len(asked.prompts) * params.n, sum(map(len, asked.prompts))
         )  # of all, before any is made
@@ -205,15 +205,7 @@ class Engine:
             if goes_on:
                 mine = goes_on["written"][at * params.n : (at + 1) * params.n]
                 given = replace(params, seed=goes_on["head"]["seeds"][at], resume=mine)
-            requests += front.requests(
-                [ids],
-                given,
-                asked=body.length,
-                rule=body.rule,
-                salt=front.salt(key, body.cache_salt),
-                start=asked.start,
-            )
-        asked.prepare(requests)
+            requests += asked.requests(front, key, [ids], given)
         return requests
 
 

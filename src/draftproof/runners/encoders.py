@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
-from draftproof import hub
 from draftproof.gguf.reader import located
 from draftproof.runners import loading
 from draftproof.runners.crossing import Roles
@@ -29,15 +28,10 @@ def is_one(model: Any, **options: Any) -> bool:
         return False
     else:
         try:
-            config = configuration(str(model), **options)
-        except Exception:  # whoever loads it says why
+            config = loading.described(str(model), **options)
+        except ValueError:  # whoever loads it says why
             return False
     return bool(getattr(config, "is_encoder_decoder", False))
-
-
-def configuration(name: str, **options: Any) -> Any:
-    """What describes a model by name or folder; whatever transformers raises."""
-    return AutoConfig.from_pretrained(name, **options, **hub.options(name))
 
 
 def check_kind(draft: Any, encodes: bool, **options: Any) -> None:

@@ -86,7 +86,7 @@ def load(
     if kind is AutoModelForCausalLM:
         config = configuration(name, **options)
     else:
-        config = _read(name, **options)
+        config = described(name, **options)
     if device.type == "cpu":
         _refuse_what_does_not_fit(Path(name), config, dtype)
     try:
@@ -119,12 +119,13 @@ def configuration(
     name: str, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> Any:
     """What lies beside the weights and describes them. Raises `ValueError`, as `load`."""
-    config = _read(name, revision=revision, trust_remote_code=trust_remote_code)
+    config = described(name, revision=revision, trust_remote_code=trust_remote_code)
     refuse_config(config)
     return config
 
 
-def _read(name: str, **options: Any) -> Any:
+def described(name: str, **options: Any) -> Any:
+    """A model's configuration, of whatever kind. Raises `ValueError`, as `load`."""
     try:
         return AutoConfig.from_pretrained(name, **options, **hub.options(name))
     except Exception as error:  # whatever a folder or the hub comes up with

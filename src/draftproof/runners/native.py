@@ -127,8 +127,7 @@ class NativeRunner(Committed):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of post-norm hidden states (N, hidden size)."""
-        outputs = self.packed.shape.outputs or self.vocabulary
-        logits = product(self.packed, self.team, hidden, outputs)
+        logits = product(self.packed, self.team, hidden, self.packed.outputs)
         return logits if self._reduced is None else self._reduced.widened(logits).clone()
 
     def linear(self, weight: Tensor) -> Linear:
@@ -212,7 +211,7 @@ class NativeRunner(Committed):
                 row, begin, len(tokens), cached, fresh, item.first, nodes, at
             )
         if len(self._logits) < full:
-            self._logits = floats(full, self.packed.shape.outputs or self.vocabulary)
+            self._logits = floats(full, self.packed.outputs)
         logits, best = self._logits, array("i", wanted)
         # Without taps nothing is made: an empty tensor, and walking over it, take microseconds.
         hidden = floats(len(taps), len(tapped), self.packed.shape.hidden) if taps else None

@@ -127,12 +127,17 @@ class Packed:
 
     def _kept(self, weights: Weights) -> Tensor | None:
         """The tokens whose rows of the head are packed; None: all."""
-        lies, config = f"{HEAD}.weight", weights.config
-        if not getattr(config, reduced.FIELD, None) or weights.tied or f"{HEAD}.bias" in weights:
+        lies = f"{HEAD}.weight"
+        if not getattr(weights.config, reduced.FIELD, None) or weights.tied:
             return None
-        if weights.format(lies) is not None:
+        if f"{HEAD}.bias" in weights or weights.format(lies) is not None:
             return None
-        return reduced.kept(config, weights[lies])
+        return reduced.kept(weights[lies])
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the head."""
+        return int(self.shape.outputs or self.shape.vocabulary)
 
     def keep(self) -> bool:
         """Write the weights into the cache folder, where that was asked for and they are not."""
@@ -197,7 +202,8 @@ class Packed:
         if not self.mapped:
             weight = weights.blocks(lies) if in_blocks else weights[lies]
             if which == native.HEAD and self.kept is not None:
-                weight = weights[lies][self.kept]
+                assert isinstance(weight, Tensor)
+                weight = weight[self.kept]
             _check(pack(self.handle, which, layer, weight), name)
         if f"{path}.bias" in weights:
             bias = _floats(weights[f"{path}.bias"])

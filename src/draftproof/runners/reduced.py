@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,13 +17,9 @@ from draftproof.runners.matrix import floats
 FIELD = "draft_vocab_size"  # of a configuration: rows of the head that are not zeros
 
 
-def kept(config: Any, head: Tensor) -> Tensor | None:
-    """The ids (R,), ascending, whose rows of the head (V, hidden) are not zeros.
-
-    None where the configuration does not say that there are such rows, or none are.
-    """
-    if not getattr(config, FIELD, None):
-        return None
+def kept(head: Tensor) -> Tensor | None:
+    """The ids (R,), ascending, whose rows of the head (V, hidden) are not zeros; None: all, or
+    none, are."""
     ids = head.ne(0).any(1).nonzero()[:, 0]
     return ids if 0 < len(ids) < len(head) else None
 

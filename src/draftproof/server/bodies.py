@@ -57,11 +57,10 @@ class Prediction(Body):
         return parts if isinstance(parts, str) else "".join(part.text for part in parts)
 
 
-class Written(Body):
-    """What both endpoints take; what is not given is the server's default."""
+class Drawn(Body):
+    """How any endpoint writes; what is not given is the server's default."""
 
     model: str | None = None
-    max_tokens: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -76,13 +75,19 @@ class Written(Body):
     stop_token_ids: Ids | None = None
     ignore_eos: bool | None = None
     seed: int | None = None
-    n: int | None = None
     stream: bool = False
-    stream_options: StreamOptions | None = None
     speculative: bool | str | MaxNodes | None = None
-    speculative_details: bool | Literal["trees"] = False
     rule: str | None = None
     cache_salt: str | None = None
+
+
+class Written(Drawn):
+    """What chats and completions take."""
+
+    max_tokens: int | None = None
+    n: int | None = None
+    stream_options: StreamOptions | None = None
+    speculative_details: bool | Literal["trees"] = False
     metrics: bool = False
     timings: bool = False
     timings_per_token: bool = False

@@ -43,11 +43,24 @@ class Asked:
         """Whether the tree of every step is told."""
         return self.body.speculative_details == "trees"
 
-    def prepare(self, requests: Sequence[Request]) -> None:
-        """Give them what the answer tells besides: warnings, and the tree of every step."""
-        for request in requests:
+    def requests(
+        self, front: Front, key: str, ids: Sequence[list[int]], params: SamplingParams
+    ) -> list[Request]:
+        """Of some of its prompts, with what the answer tells besides: warnings, and the tree of
+        every step. key: of the client. Raises `Refused`.
+        """
+        made = front.requests(
+            ids,
+            params,
+            asked=self.body.length,
+            rule=self.body.rule,
+            salt=front.salt(key, self.body.cache_salt),
+            start=self.start,
+        )
+        for request in made:
             request.warnings += self.warnings
             request.watched = [] if self.watched else None
+        return made
 
     def fingerprint(self, front: Front) -> str:
         """What has to agree for a text to go on elsewhere; takes as long as the prompts are."""

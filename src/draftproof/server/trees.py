@@ -22,9 +22,10 @@ class Trees:
         if self._step >= len(steps):  # an interrupt came between the token and its step
             return {"token": {"source": "target", "depth": 0}}
         step, at = steps[self._step], self._at
-        drafted = at + 1 < len(step.path)
-        source = self._source(step, step.path[at + 1]) if drafted else "target"
-        told: dict[str, Any] = {"token": {"source": source, "depth": at + 1 if drafted else 0}}
+        source = step.writer(at, self.drafter)
+        told: dict[str, Any] = {
+            "token": {"source": source or "target", "depth": at + 1 if source else 0}
+        }
         if not at:
             told["step"] = self._of(step)
         self._at += 1
@@ -43,12 +44,9 @@ class Trees:
                 "text": self.pieces.of(tree.tokens[node])[0],
                 "parent": tree.parents[node] - 1,  # -1: the text's last token
                 "score": None if tree.scores is None else tree.scores[node],
-                "source": self._source(step, node),
+                "source": step.source(node, self.drafter),
                 "accepted": node in right,
             }
             for node in range(1, len(tree))
         ]
         return {"nodes": nodes, "written": step.written, "why": step.why}
-
-    def _source(self, step: Watched, node: int) -> str:
-        return step.sources[node - 1] if step.sources else self.drafter

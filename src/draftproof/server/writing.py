@@ -81,18 +81,9 @@ async def answer(
     """
     about, body = call.scope["draftproof"], asked.body
     told = bool(body.speculative_details) or call.headers.get(RESUME, "") == "1"
-    salt = front.salt(about["key"], body.cache_salt)
     fingerprint = asked.fingerprint(front) if told or body.resume is not None else ""
     check_resume(body, fingerprint, len(asked.prompts))
-    requests = front.requests(
-        asked.prompts,
-        asked.params,
-        asked=body.length,
-        rule=body.rule,
-        salt=salt,
-        start=asked.start,
-    )
-    asked.prepare(requests)
+    requests = asked.requests(front, about["key"], asked.prompts, asked.params)
     wanted = asked.wanted(front, fingerprint if told else "")
     job = front.begin(requests, asked.chat, {"id": about["id"], "path": call.url.path})
     about["logged"] = True  # when it ends, with what it took

@@ -10,15 +10,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from draftproof.server.bodies import Body, ChatBody, Ids, MaxNodes, checked
+from draftproof.server.bodies import ChatBody, Drawn, MaxNodes, checked
 from draftproof.server.refusals import Refused, bad
 
-PASSED = (  # as a chat has them
-    *("model", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty", "logit_bias", "bad_token_ids", "min_tokens", "stop", "stop_token_ids"),
-    *("ignore_eos", "seed", "stream", "speculative", "rule", "cache_salt", "chat_template_kwargs"),
-    "parallel_tool_calls",
-)
+PASSED = (*Drawn.model_fields, "chat_template_kwargs", "parallel_tool_calls")  # to the chat
 NAMES = {  # of a chat's fields here
     "messages": "input",
     "response_format": "text",
@@ -47,10 +42,9 @@ WHY = {
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
-class ResponsesBody(Body):
+class ResponsesBody(Drawn):
     """What is not given is the server's default."""
 
-    model: str | None = None
     input: str | list[Any] | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
@@ -58,25 +52,7 @@ class ResponsesBody(Body):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = None
-    stream: bool = False
     metadata: dict[str, Any] | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    bad_token_ids: Ids | None = None
-    min_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: Ids | None = None
-    ignore_eos: bool | None = None
-    seed: int | None = None
-    speculative: bool | str | MaxNodes | None = None
-    rule: str | None = None
-    cache_salt: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     previous_response_id: str | None = None
     conversation: Any = None

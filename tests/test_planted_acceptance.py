@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from draftproof import analysis
+from planted_pairs import Plant, assisted, steps_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,12 +31,10 @@ def benchmark() -> Any:
 
 
 @pytest.mark.parametrize(("alpha", "gamma"), [(0.75, 7), (0.53, 5), (1.0, 3), (0.0, 3)])
-def test_planted_tokens_a_step_are_those_of_the_formula(
-    benchmark: Any, alpha: float, gamma: int
-) -> None:
+def test_planted_tokens_a_step_are_those_of_the_formula(alpha: float, gamma: int) -> None:
     texts = {(n, n): [5] * 64 for n in range(2)}
-    plant = benchmark.Plant(texts, alpha, gamma)
-    steps = sum(benchmark.steps_of(keeps, gamma) for keeps in plant.keeps.values())
+    plant = Plant(texts, alpha, gamma)
+    steps = sum(steps_of(keeps, gamma) for keeps in plant.keeps.values())
     promised = analysis.expected_tokens(alpha, gamma)
     assert 128 / steps == pytest.approx(promised, rel=0.02)
     assert plant.token((0, 0), 64) == 0
@@ -69,15 +68,15 @@ def test_measured_steps_are_the_planted_ones(benchmark: Any, batch: int, monkeyp
     how = benchmark.How(0.0, 24, 0, ignore_eos=True)
     plain = benchmark.sides.transformers("", models["large"], [])
     (want,) = plain.write([prompt], how)
-    plant = benchmark.Plant({(3, 4, 5): want.token_ids}, 0.8, 5)
-    side = benchmark.assisted(models["large"], models["small"], 5, plant)
+    plant = Plant({(3, 4, 5): want.token_ids}, 0.8, 5)
+    side = assisted(models["large"], models["small"], 5, plant)
     handle = models["large"].register_forward_hook(lambda *_: passes.append(1))
     passes.clear()
     (written,) = side.write([prompt], how)
     handle.remove()
     assert written.token_ids == want.token_ids
     # transformers drafts as far as the length allows, which its last steps may do otherwise.
-    assert abs(len(passes) - benchmark.steps_of(plant.keeps[3, 4, 5], 5)) <= 1
+    assert abs(len(passes) - steps_of(plant.keeps[3, 4, 5], 5)) <= 1
 
 
 def test_figures_of_the_runs(benchmark: Any) -> None:

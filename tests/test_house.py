@@ -19,7 +19,7 @@ from sources import MODULES, REPOSITORY, SOURCE, matches
 # Modules are named without the leading "draftproof."; the package itself is "draftproof".
 # Every module is ruled by the first row that names it; "!" excludes. After the bar: what may come
 # from outside besides the standard library (no bar: anything).
-RUN = "runners.base runners.costs"
+RUN = "runners.base runners.costs runners.curves"
 STEP = "scheduler drafts scoring turns"
 ASKED = "asked request sampling verify writing runners.base"
 KEPT = "runners.kept runners.measuring"
@@ -41,6 +41,7 @@ runners.four_bits       <- native runners.weights | torch
 runners.quantised_checkpoint <- hub runners.* | torch transformers
 runners.choice          <- native gguf.* runners runners.* | torch
 runners.slices          <-
+runners.curves          <-  | numpy
 runners.costs           <- tree clock runners.base runners.* | torch numpy
 runners.kept            <- clock | torch platformdirs
 runners.packed_files    <-  | numpy platformdirs

@@ -8,10 +8,12 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from draftproof.drafts import Drafts
-from draftproof.runners.costs import KNEES, MOST, ROWS, PassCosts, knee_of, shipped
+from draftproof.runners.costs import PassCosts, knee_of
+from draftproof.runners.curves import KNEES, MOST, ROWS, rising, shipped
 from simulated import FLAT, ONE, SIZES, STAIRS, STEEP, cost, taught
 
 
@@ -113,4 +115,45 @@ def test_what_a_pass_was_expected_to_take_is_told_by_what_was_known_before_it() 
         known = costs.seconds(4, 10)
         drafts.passed(turns, [4], 1.5 * before)
         assert drafts.foretold == known
-    assert costs.seconds(4, 10) > 1.1 * before
+    assert costs.seconds(4, 10) > 1.05 * before
+
+
+def test_a_pass_that_few_saw_says_nothing_of_those_that_many_saw() -> None:
+    """Three rows were held up once: four rows and more cost no more for it."""
+    costs = PassCosts(9.0)
+    for _ in range(64):
+        for rows in (1, 8, 12):
+            costs.observe(rows, 0, cost(FLAT, rows) * ONE)
+    before = costs.curve()[8]
+    for _ in range(2):
+        costs.observe(3, 0, 6 * ONE)
+    assert costs.curve()[3] <= costs.curve()[8] == pytest.approx(before, rel=0.1)
+
+
+def test_what_no_pass_confirms_fades_and_what_passes_confirm_does_not() -> None:
+    """A busy hour taught a steep curve, and since then passes have had one row or two."""
+    dear = [PassCosts(9.0) for _ in range(2)]
+    for costs in dear:
+        taught(costs, STEEP, 200)
+    learnt = dear[0].curve()[12]
+    for _ in range(160_000):
+        dear[0].observe(1, 0, ONE)
+    for _ in range(10_000):
+        for rows in (1, 1, 12, 12):
+            dear[1].observe(rows, 0, cost(STEEP, rows) * ONE)
+    assert dear[0].curve()[12] < (learnt + shipped(9.0)[ROWS.index(12)]) / 2 + 0.1
+    assert dear[0].one == pytest.approx(ONE, rel=0.02)
+    assert dear[1].curve()[12] == pytest.approx(cost(STEEP, 12), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "expected"),
+    [
+        ([1.0, 2.0, 3.0], [1, 1, 1], [1, 2, 3]),
+        ([1.0, 3.0, 2.0], [1, 1, 3], [1, 2.25, 2.25]),
+        ([3.0, 2.0, 1.0], [1, 1, 1], [2, 2, 2]),
+        ([0.0, 4.0, 1.0, 1.0], [1e9, 1, 1, 1], [0, 2, 2, 2]),
+    ],
+)
+def test_the_nearest_that_rises(values, weights, expected) -> None:
+    assert rising(np.array(values), np.array(weights)).tolist() == pytest.approx(expected)

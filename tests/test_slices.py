@@ -8,7 +8,8 @@ import pytest
 
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price, allot
-from draftproof.runners.costs import ROWS, PassCosts
+from draftproof.runners.costs import PassCosts
+from draftproof.runners.curves import ROWS
 from draftproof.runners.slices import LEAST
 from draftproof.tree import TokenTree
 

@@ -32,7 +32,8 @@ from draftproof.proposers.ngram import NGram
 from draftproof.proposers.suffix import SuffixAutomaton
 from draftproof.request import Request
 from draftproof.runners.base import Output, Work
-from draftproof.runners.costs import ROWS, PassCosts, shipped
+from draftproof.runners.costs import PassCosts
+from draftproof.runners.curves import ROWS, shipped
 from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree

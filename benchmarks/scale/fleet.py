@@ -17,7 +17,8 @@ from pathlib import Path
 
 from draftproof.drafting.control import Control
 from draftproof.proposers.auto import Auto
-from draftproof.runners.costs import ROWS, PassCosts
+from draftproof.runners.costs import PassCosts
+from draftproof.runners.curves import ROWS
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 

@@ -25,7 +25,8 @@ from typing import Annotated, Any
 
 import typer
 
-from draftproof.runners.costs import KNEES, PassCosts
+from draftproof.runners.costs import PassCosts
+from draftproof.runners.curves import KNEES
 from fleet import AUTO, Call, Fleet, Machine, Route, Served, anyone, least, prefix
 
 ROOT = Path(__file__).resolve().parents[2]

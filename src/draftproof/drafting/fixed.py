@@ -18,7 +18,7 @@ from draftproof.drafting.growth import levels
 from draftproof.drafting.sources import LARGEST, Source
 from draftproof.drafting.text import Text
 from draftproof.drafting.weights import reason
-from draftproof.runners.costs import ROWS, shipped
+from draftproof.runners.curves import ROWS, shipped
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 

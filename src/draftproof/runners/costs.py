@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,24 +21,20 @@ import torch
 from draftproof import clock
 from draftproof.runners import kept
 from draftproof.runners.base import KEY, Target, Work
+from draftproof.runners.curves import GRID, KNEES, MOST, ROWS, between, rising, shipped
 from draftproof.runners.slices import Slices
 from draftproof.runners.takeover import on_threads
 from draftproof.tree import TokenTree
 
 SMALL, GAIN = 0.03, 1.15  # seconds of a pass, and what more threads must bring to be worth it
 CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
-MOST = 96  # rows that drafts can make of a pass: beyond it only prompts are read
-# Rows at which arithmetic takes as long as reading the weights, by what computes. Measured on the
-# first two; the others by the rates that their makers state.
-KNEES = {"int8": 11.0, "avx512": 9.0, "amx": 24.0, "torch": 6.0, "cuda": 96.0}
 ATTENTION = 0.04  # passes over one row that a row takes which attends to 1,000 tokens
 NOISE = 0.06  # of one pass, a share of its seconds
-# How far apart this machine and the shipped curve may be, and how much may change from a pass to
-# the next: of all costs alike, and from an octave of rows to the next. Squares of shares.
-LEVEL, OCTAVE, LEVEL_DRIFT, OCTAVE_DRIFT = 25.0, 0.06, 9e-4, 3.6e-5
+# How far apart this machine and the shipped curve may be, of all costs alike and from an octave of
+# rows to the next, and how much all costs may change from a pass to the next. Squares of shares.
+LEVEL, OCTAVE, LEVEL_DRIFT = 25.0, 0.06, 9e-4
+FADES, FADES_BETWEEN = 1e-4, 0.3  # the share of the curve that is forgotten at a look, at a start
 TOGETHER, FIRST = 16, 16  # passes that are learnt from at once; the first ones each at once
-FORGOTTEN = 30.0  # part of what was unknown at first that is unknown again in another process
 OUTLIER = 3.0  # standard deviations beyond which a pass counts no more
 
 
@@ -49,7 +44,9 @@ class PassCosts:
     The logarithm of the cost at each number of rows is a hidden state that drifts, and every pass
     is a noisy look at it (an extended Kalman filter). It starts from a shipped curve. What changes
     all costs alike, a neighbour or a clock rate, is found within a few passes and moves no ratio
-    between them; what changes the curve is found within some dozens. Never falls with the rows.
+    between them; what changes the curve is found within some dozens. What no pass confirms fades
+    towards the shipped curve: a busy hour that made wide passes look dear would else turn drafts
+    off, and with them what could tell otherwise. Never falls with the rows.
 
     knee: rows at which arithmetic takes as long as reading the weights.
     """
@@ -62,11 +59,11 @@ class PassCosts:
         self._state = np.zeros(size + 1)  # last: the logarithm of attention's share
         self._state[:size] = math.log(0.01)
         self._state[size] = math.log(ATTENTION)
-        self._spread, self._drift = np.zeros((2, size + 1, size + 1))
-        self._spread[:size, :size] = LEVEL + OCTAVE * walk
-        self._drift[:size, :size] = LEVEL_DRIFT + OCTAVE_DRIFT * walk
-        self._spread[size, size], self._drift[size, size] = 4 * OCTAVE, OCTAVE_DRIFT
-        self._widest = self._spread[size - 1, size - 1]
+        self._unknown = np.zeros((size + 1, size + 1))  # of the curve and of attention, at first
+        self._unknown[:size, :size] = OCTAVE * walk
+        self._unknown[size, size] = 4 * OCTAVE
+        self._spread = self._unknown.copy()
+        self._spread[:size, :size] += LEVEL
         self.passes, self.keep = 0, False  # keep: for other processes, however few there are
         self.rows, self.attended, self.texts = 0, 0, 0  # see `plan`
         self.slices = Slices(self)
@@ -105,7 +102,8 @@ class PassCosts:
         sound = (np.abs(state) < 30).all() and (np.abs(spread) < 1000).all()
         if not (same and sound) or np.linalg.eigvalsh(spread).min() < -1e-9:
             raise ValueError("no costs of a pass")
-        self._state, self._spread = state, spread + self._spread / FORGOTTEN
+        self._state, self._spread = state, spread
+        self._fade(FADES_BETWEEN, 1.0)
         self.passes, self._table = 1, None
 
     def seconds(self, rows: int, attended: float = 0) -> float:
@@ -121,9 +119,9 @@ class PassCosts:
         curve, rows = self.curve(), min(rows, MOST)
         found = self._hopeful.get(rows)
         if found is None:
-            spread = _GRID @ self._spread[:-1, :-1]
+            spread = GRID @ self._spread[:-1, :-1]
             at = rows - 1
-            sure = (spread * _GRID).sum(1) + spread[at] @ _GRID[at] - 2 * _GRID @ spread[at]
+            sure = (spread * GRID).sum(1) + spread[at] @ GRID[at] - 2 * GRID @ spread[at]
             costs = np.array(curve[rows:]) * np.exp(-np.sqrt(np.maximum(sure[at:], 0)))
             rising = np.maximum.accumulate(np.maximum(costs, curve[rows]))
             found = self._hopeful[rows] = [*curve[:rows], *rising.tolist()]
@@ -131,7 +129,21 @@ class PassCosts:
 
     def _share(self, rows: int) -> float:
         curve = self.curve()
-        return curve[rows] if rows <= MOST else math.exp(self._at(rows) - self._at(1))
+        if rows <= MOST:
+            return curve[rows]
+        low, share = between(rows)
+        logs = self._ratios()[low : low + 2]
+        return math.exp(logs[0] * (1 - share) + logs[1] * share)
+
+    def _ratios(self) -> Any:
+        """At each of `ROWS`: the logarithm of the cost in passes over one row, never falling.
+
+        Where more rows seem cheaper than fewer, both are the mean of what is known of them, the
+        surer one counting more: one pass over three rows that was held up says nothing of eight.
+        """
+        logs, spread = self._shipped + self._state[:-1], self._spread[:-1, :-1]
+        unsure = np.diag(spread) + spread[0, 0] - 2 * spread[0]
+        return rising(logs - logs[0], 1 / np.maximum(unsure, 1e-9))
 
     @property
     def one(self) -> float:
@@ -148,9 +160,7 @@ class PassCosts:
     def curve(self) -> list[float]:
         """[n]: what a pass over n rows costs, in passes over one; 0 at 0. Up to `MOST` rows."""
         if self._table is None:
-            logs = _GRID @ (self._shipped + self._state[:-1])
-            curve = np.maximum.accumulate(np.exp(logs - logs[0]))
-            self._table = [0.0, *curve.tolist()]
+            self._table = [0.0, *np.exp(GRID @ self._ratios()).tolist()]
             self._one = math.exp(self._at(1))
             self._attention = math.exp(self._state[-1]) / 1000
             self._hopeful.clear()
@@ -162,7 +172,7 @@ class PassCosts:
         base = math.exp(self._at(rows))
         extra = math.exp(self._at(1) + self._state[-1]) * attended / 1000
         look = np.zeros(len(self._state))
-        low, share = _between(rows)
+        low, share = between(rows)
         look[low] = (1 - share) * base / (base + extra)
         look[low + 1] += share * base / (base + extra)
         look[0] += extra / (base + extra)
@@ -175,24 +185,22 @@ class PassCosts:
             surprise = min(most, max(-most, surprise))
         self._state += towards * (surprise / variance)
         self._spread -= np.outer(towards, towards) / variance
-        if self._spread[-2, -2] < self._widest:
-            self._spread += self._drift
+        self._fade(FADES, LEVEL_DRIFT if self._spread[0, 0] < LEVEL else 0.0)
+
+    def _fade(self, share: float, level: float) -> None:
+        """This share of what is known of the curve, not of its level, is what was shipped again."""
+        onwards = (1 - share) * np.eye(len(self._state))
+        onwards[:-1, 0] += share  # towards the level, which is the first
+        self._state = onwards @ self._state
+        self._state[-1] += share * math.log(ATTENTION)
+        self._spread = onwards @ self._spread @ onwards.T + share * (2 - share) * self._unknown
+        self._spread[:-1, :-1] += level
 
     def _at(self, rows: int) -> float:
         """Logarithm of the seconds over `rows` rows, attention left out."""
-        low, share = _between(rows)
+        low, share = between(rows)
         logs = self._shipped[low : low + 2] + self._state[low : low + 2]
         return float(logs[0] * (1 - share) + logs[1] * share)
-
-
-def shipped(knee: float) -> list[float]:
-    """Costs at `ROWS` before anything is known of a machine, in passes over one row.
-
-    A pass takes as long as the slower of reading the weights and computing with them, and where
-    both take as long they get into each other's way: a soft maximum of 1 and rows / knee.
-    """
-    costs = [(1 + (rows / knee) ** 3) ** (1 / 3) for rows in ROWS]
-    return [cost / costs[0] for cost in costs]
 
 
 def of(runner: Any) -> PassCosts:
@@ -216,23 +224,6 @@ def knee_of(runner: Any) -> float:
     if "int8" in name and "native" in name:
         return KNEES["int8"]
     return KNEES["avx512"] if "avx512" in name else KNEES["torch"]
-
-
-def _between(rows: int) -> tuple[int, float]:
-    """The place in `ROWS` at or below, and how far it is from there to the next, in octaves."""
-    low = min(bisect_right(ROWS, rows) - 1, len(ROWS) - 2)
-    return low, math.log2(rows / ROWS[low]) / math.log2(ROWS[low + 1] / ROWS[low])
-
-
-def _grid() -> Any:
-    grid = np.zeros((MOST, len(ROWS)))
-    for rows in range(1, MOST + 1):
-        low, share = _between(rows)
-        grid[rows - 1, low], grid[rows - 1, low + 1] = 1 - share, share
-    return grid
-
-
-_GRID = _grid()
 
 
 def context_ids(runner: Target, length: int) -> list[int]:

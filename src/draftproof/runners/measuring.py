@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from draftproof import clock
 from draftproof.runners.base import KEY, Target
-from draftproof.runners.costs import MOST, ROWS, PassCosts, of, pass_seconds, passes
+from draftproof.runners.costs import PassCosts, of, pass_seconds, passes
+from draftproof.runners.curves import MOST, ROWS
 
 LONGEST = 3.0  # seconds of measuring
 ROUNDS = 8  # of measuring what will be learnt from all passes to come

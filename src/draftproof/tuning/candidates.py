@@ -22,7 +22,7 @@ from draftproof.llm import LLM
 from draftproof.models import beside
 from draftproof.runners import costs
 from draftproof.runners.base import KEY, Target, Work
-from draftproof.runners.costs import MOST
+from draftproof.runners.curves import MOST
 from draftproof.runners.measuring import BEHIND, measure
 from draftproof.text import load_tokenizer
 from draftproof.tree import TokenTree

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.profiles import Choice, Part
-from draftproof.runners.costs import MOST, PassCosts
+from draftproof.runners.costs import PassCosts
+from draftproof.runners.curves import MOST
 from draftproof.shapes import choices_to_parents, parents_to_choices
 from draftproof.tuning.records import ACCEPTED, DEEP, DOUBTS, DRAFTED, LEVELS, NONE, WIDE, Text
 from draftproof.tuning.sources import Source

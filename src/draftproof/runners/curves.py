@@ -1,0 +1,55 @@
+"""What a pass costs by its rows: a shipped curve, and the tools that a learnt one needs."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
+MOST = 96  # rows that drafts can make of a pass: beyond it only prompts are read
+# Rows at which arithmetic takes as long as reading the weights, by what computes. Measured on the
+# first two; the others by the rates that their makers state.
+KNEES = {"int8": 11.0, "avx512": 9.0, "amx": 24.0, "torch": 6.0, "cuda": 96.0}
+
+
+def shipped(knee: float) -> list[float]:
+    """Costs at `ROWS` before anything is known of a machine, in passes over one row.
+
+    A pass takes as long as the slower of reading the weights and computing with them, and where
+    both take as long they get into each other's way: a soft maximum of 1 and rows / knee.
+    """
+    costs = [(1 + (rows / knee) ** 3) ** (1 / 3) for rows in ROWS]
+    return [cost / costs[0] for cost in costs]
+
+
+def rising(values: Any, weights: Any) -> Any:
+    """The numbers nearest to `values`, squares weighted, that never fall (isotonic regression)."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, how many
+    for mean, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        many = 1
+        while blocks and blocks[-1][0] > mean:
+            before, heavy, more = blocks.pop()
+            mean = (before * heavy + mean * weight) / (heavy + weight)
+            weight, many = heavy + weight, many + more
+        blocks.append((mean, weight, many))
+    return np.repeat([block[0] for block in blocks], [block[2] for block in blocks])
+
+
+def between(rows: int) -> tuple[int, float]:
+    """The place in `ROWS` at or below, and how far it is from there to the next, in octaves."""
+    low = min(bisect_right(ROWS, rows) - 1, len(ROWS) - 2)
+    return low, math.log2(rows / ROWS[low]) / math.log2(ROWS[low + 1] / ROWS[low])
+
+
+def _grid() -> Any:
+    grid = np.zeros((MOST, len(ROWS)))
+    for rows in range(1, MOST + 1):
+        low, share = between(rows)
+        grid[rows - 1, low], grid[rows - 1, low + 1] = 1 - share, share
+    return grid
+
+
+GRID = _grid()

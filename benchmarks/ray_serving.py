@@ -92,10 +92,11 @@ class Replicas:
         found = []
         for each in psutil.Process(self.process.pid).children(recursive=True):
             try:
-                if each.cmdline()[:1] == [ENGINE]:
-                    found.append(each)
+                title = (each.cmdline() or [""])[0]
             except psutil.Error:  # it has just ended
                 continue
+            if title.startswith(ENGINE):  # behind which Ray names the method that runs
+                found.append(each)
         return found
 
     def busiest(self) -> psutil.Process:

@@ -3,8 +3,9 @@
     python benchmarks/replicas.py bundled --streams 500
 
 `added`: one engine behind Ray's proxy and `Front`, and one behind `draftproof serve`, in turn:
-milliseconds to the first token, and from when the engine had written a token to the arrival of its
-chunk (by `timings_per_token`; the way of the call there counts too). `throughput`: tokens/s of two
+milliseconds to the first token, from when the engine had written a token to the arrival of its
+chunk (by `timings_per_token`; the way of the call there counts too, and is most of it), and from
+one chunk to the next. `throughput`: tokens/s of two
 replicas of one thread each, and of two servers of one thread started by hand, each asked alone, in
 turn. `survive`: streams of which an engine is killed every so many seconds; their texts are
 compared with plain `LLM.generate`. Needs `draftproof[ray]`.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import statistics
@@ -43,6 +45,7 @@ class Stream:
         self.text, self.reason, self.error = "", "", ""
         self.tokens, self.first_ms = 0, 0.0
         self.lags, self.pauses = list[float](), list[float]()
+        self.came = list[float]()  # when each chunk did
 
     async def read(self, client: httpx2.AsyncClient) -> Stream:
         began = last = time.perf_counter()
@@ -65,6 +68,7 @@ class Stream:
         return self
 
     def _take(self, part: dict[str, Any], ms: float) -> None:
+        self.came.append(ms)
         for choice in part["choices"]:
             self.first_ms = self.first_ms or ms
             self.text += choice["text"]
@@ -139,11 +143,13 @@ def added(given: argparse.Namespace) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for name, each in found.items():
         lags = [lag for one in each for lag in one.lags[1:]]
+        gaps = [then - now for one in each for now, then in itertools.pairwise(one.came)]
         told[name] = {
             "first_ms": statistics.median(one.first_ms for one in each),
             "chunk_ms": statistics.median(lags),
+            "between_ms": statistics.median(gaps),
         }
-    for what in ("first_ms", "chunk_ms"):
+    for what in ("first_ms", "chunk_ms", "between_ms"):
         told[f"{what}_more"] = told["ray"][what] - told["by hand"][what]
     return told
 

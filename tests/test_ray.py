@@ -25,9 +25,10 @@ LONG |= {"stream": True}
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Any]:
+    """Two engines; the last tests make them one that grows: Ray's start is most of the time."""
     from ray_serving import Replicas
 
-    with Replicas({**OPTIONS, "replicas": 2, "draft": "bundled"}) as made:
+    with Replicas({**OPTIONS, "replicas": 2}) as made:
         yield made
 
 
@@ -38,11 +39,11 @@ class Reading(threading.Thread):
         super().__init__()
         self.text, self.reason, self.error = "", None, None
         self.gap = 0.0  # the longest, in seconds
-        self._replicas, self._body = replicas, body
+        self._replicas, self.body = replicas, body
         self.start()
 
     def run(self) -> None:
-        with self._replicas.client.stream("POST", TEXT, json=self._body) as answer:
+        with self._replicas.client.stream("POST", TEXT, json=self.body) as answer:
             last = time.monotonic()
             for line in answer.iter_lines():
                 if not line.startswith("data: {"):
@@ -60,45 +61,18 @@ class Reading(threading.Thread):
             time.sleep(0.01)
 
 
-def written(seeds: list[int], tokens: int) -> list[str]:
-    """What `LLM.generate` writes for them, plainly."""
-    named = {name: LONG[name] for name in ("temperature", "ignore_eos")}
-    params = [dp.SamplingParams(seed=seed, max_tokens=tokens, **named) for seed in seeds]
-    with dp.LLM("bundled", speculate=None, threads=1) as llm:
-        return [each.text for each in llm.generate(["def quick"] * len(seeds), params)]
-
-
-def test_killed_in_mid_stream(two: Any) -> None:
-    """Twice: each kill takes whoever computes, so that nobody may be left until Ray has started
-    another one."""
-    seeds = [1, 2, 3]
-    streams = [Reading(two, {**LONG, "seed": seed}) for seed in seeds]
-    for characters in (300, 1200):
-        for stream in streams:
-            stream.until(characters)
-        assert any(stream.is_alive() for stream in streams)
-        two.kill(two.busiest())
+def check(streams: list[Reading]) -> None:
+    """Each ends, with what `LLM.generate` writes, plainly."""
     for stream in streams:
-        stream.join(300)
-    assert [stream.error for stream in streams] == [None] * 3
-    assert [stream.reason for stream in streams] == ["length"] * 3
-    assert [stream.text for stream in streams] == written(seeds, 1600)
-    told = two.client.get("/metrics").text
-    count = next(line for line in told.splitlines() if line.startswith("draftproof:streams_con"))
-    assert float(count.split()[-1]) >= 1
-
-
-def test_another_draft_is_another_text(two: Any) -> None:
-    """Under the rule of rejection: the stream says so in its last chunk."""
-    two.settled(2)
-    there = two.engines()
-    stream = Reading(two, {**LONG, "seed": 1, "rule": "rejection"})
-    stream.until(100)
-    for each in there:
-        two.kill(each)
-    stream.join(300)
-    assert stream.reason is None and stream.error is not None
-    assert "resume cannot go on exactly under the rule 'rejection'" in stream.error["message"]
+        stream.join(600)
+    assert [stream.error for stream in streams] == [None] * len(streams)
+    assert [stream.reason for stream in streams] == ["length"] * len(streams)
+    asked = [stream.body for stream in streams]
+    named = ("temperature", "ignore_eos", "seed", "max_tokens")
+    params = [dp.SamplingParams(**{name: body[name] for name in named}) for body in asked]
+    with dp.LLM("bundled", speculate=None, threads=1) as llm:
+        plain = [each.text for each in llm.generate([body["prompt"] for body in asked], params)]
+    assert [stream.text for stream in streams] == plain
 
 
 def test_sessions_stay_together(two: Any) -> None:
@@ -123,20 +97,77 @@ def test_sessions_stay_together(two: Any) -> None:
     assert sum(now > then for then, now in zip(after, readers(), strict=True)) == 2
 
 
-def test_it_grows_and_shrinks() -> None:
-    """One engine, two while much waits, one again; no call fails, and the texts are the same."""
-    from ray_serving import Replicas
-
-    growing = {"min_replicas": 1, "max_replicas": 2, "queued_tokens": 500}
-    growing |= {"upscale_delay": 1.0, "downscale_delay": 3.0}
-    with Replicas({**OPTIONS, **growing, "drain": 60}) as made:
-        made.settled(1)
-        seeds = list(range(24))
-        streams = [Reading(made, {**LONG, "max_tokens": 800, "seed": seed}) for seed in seeds]
-        made.settled(2)
+def test_killed_in_mid_stream(two: Any) -> None:
+    """Twice: each kill takes whoever computes, so that nobody may be left until Ray has started
+    another one."""
+    streams = [Reading(two, {**LONG, "seed": seed}) for seed in (1, 2, 3)]
+    for characters in (300, 1200):
         for stream in streams:
-            stream.join(600)
-        assert [stream.error for stream in streams] == [None] * len(seeds)
-        assert [stream.text for stream in streams] == written(seeds, 800)
-        made.settled(1)
-        assert made.client.get("/health").status_code == 200
+            stream.until(characters)
+        assert any(stream.is_alive() for stream in streams)
+        two.kill(two.busiest())
+    check(streams)
+    told = two.client.get("/metrics").text
+    count = next(line for line in told.splitlines() if line.startswith("draftproof:streams_con"))
+    assert float(count.split()[-1]) >= 1
+
+
+GROWING = {"min_replicas": 1, "max_replicas": 2, "queued_tokens": 500}
+GROWING |= {"upscale_delay": 1.0, "downscale_delay": 3.0}
+
+
+def test_an_update_under_load(two: Any) -> None:
+    """To another draft, on as many cores: one engine after the other ends, and no stream does."""
+    before = {each.pid for each in two.engines()}
+    seeds = list(range(2))  # few: the new engines need the cores to start
+    streams = [Reading(two, {**LONG, "prompt": f"x = {seed}", "seed": seed}) for seed in seeds]
+    two.update({**OPTIONS, **GROWING, "draft": "bundled", "drain": 1})
+    while any(each.pid in before for each in two.engines()):
+        for at, stream in enumerate(streams):
+            if not stream.is_alive():  # there is always something to be written
+                check([stream])
+                seed = seeds[at] = max(seeds) + 1
+                streams[at] = Reading(two, {**LONG, "prompt": f"x = {seed}", "seed": seed})
+        time.sleep(0.1)
+    two.wait()
+    check(streams)
+
+
+def test_it_grows_and_shrinks(two: Any) -> None:
+    """One engine, two while much waits, one again; no call fails, and the texts are the same."""
+    two.settled(1)
+    short = LONG | {"max_tokens": 200}
+    over = threading.Event()
+    read: list[Reading] = []
+
+    def keep_asking(first: int) -> None:
+        for seed in range(first, 10_000, 16):
+            if over.is_set():
+                return
+            read.append(Reading(two, {**short, "seed": seed}))
+            read[-1].join(600)
+
+    asking = [threading.Thread(target=keep_asking, args=(first,)) for first in range(16)]
+    for each in asking:
+        each.start()
+    try:
+        two.settled(2)
+    finally:
+        over.set()
+    for each in asking:
+        each.join()
+    check(read)
+    two.settled(1)
+    assert two.client.get("/health").status_code == 200
+
+
+def test_another_draft_is_another_text(two: Any) -> None:
+    """Under the rule of rejection: the stream says so in its last chunk."""
+    there = two.engines()
+    stream = Reading(two, {**LONG, "seed": 1, "rule": "rejection"})
+    stream.until(100)
+    for each in there:
+        two.kill(each)
+    stream.join(300)
+    assert stream.reason is None and stream.error is not None
+    assert "resume cannot go on exactly under the rule 'rejection'" in stream.error["message"]

@@ -40,6 +40,44 @@ def test_endpoints() -> None:
     run(main())
 
 
+def test_the_page_is_the_servers() -> None:
+    async def main() -> None:
+        async with engines(serving.llm) as one:
+            answer = await ask(replicas.front(Lossy(one), keys=(digest("k"),)).app(), "/")
+        assert answer.status == 200 and "<title>draftproof" in answer.text
+        assert "script-src" in answer.headers["content-security-policy"]
+
+    run(main())
+
+
+def test_the_newer_endpoint() -> None:
+    """Whole answers, written anew where an engine is lost; the same texts as of a chat."""
+
+    async def main() -> None:
+        said = {"max_output_tokens": 8, "temperature": 0}
+        async with engines(*PAIR) as pair:
+            lossy = Lossy(pair, [1])
+            app = replicas.front(lossy).app()
+            whole = await ask(app, "/v1/responses", {"input": "hello", **said})
+            assert len(lossy.calls) == 2 and lossy.keys[0]
+            messages = [{"role": "user", "content": "hello"}]
+            chat = await ask(app, CHAT, {"messages": messages, "max_tokens": 8, "temperature": 0})
+            assert lossy.keys[0] == lossy.keys[2]
+            for body, status, words in (
+                ({"input": "hello", "stream": True}, 400, "stream from /v1/chat/completions"),
+                ({"input": "hello", "model": "other"}, 404, "does not exist here"),
+                ({"input": [{"type": "odd"}]}, 400, "input"),
+            ):
+                refused = await ask(app, "/v1/responses", body)
+                assert refused.status == status, refused.text
+                assert words in refused.json()["error"]["message"]
+            assert len(lossy.calls) == 3
+        text = whole.json()["output"][0]["content"][0]["text"]
+        assert text == chat.json()["choices"][0]["message"]["content"]
+
+    run(main())
+
+
 def test_refusals_are_those_of_the_server() -> None:
     """By the front where it can know, by an engine where it has to."""
     bodies: list[tuple[int, dict[str, Any], str]] = [

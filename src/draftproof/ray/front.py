@@ -19,12 +19,13 @@ from draftproof.ray import affinity, gathered
 from draftproof.ray.engine import Answer
 from draftproof.ray.relay import Relay
 from draftproof.ray.surviving import Engines, Lost, Surviving, tried
-from draftproof.server import app
+from draftproof.server import app, page
 from draftproof.server.bodies import Body, ChatBody, DetokenizeBody, TextBody, TokenizeBody, read
 from draftproof.server.front import beside
 from draftproof.server.guards import body_of
 from draftproof.server.prompts import conversation, prompts_of
 from draftproof.server.refusals import Refused, bad, unknown_model
+from draftproof.server.responses.body import ResponsesBody, chat_of, renamed
 from draftproof.server.settings import READY, Settings
 from draftproof.server.stream import Stream, left
 from draftproof.server.telling import CONTENT, told
@@ -33,7 +34,7 @@ from draftproof.server.writing import GONE, RESUME, described
 HEALTH_SECONDS = 5.0  # that an engine has to say how it is
 HOP = frozenset({b"content-length", b"connection", b"x-request-id"})  # of one connection alone
 PAUSES = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-CHATS, TEXTS = "/v1/chat/completions", "/v1/completions"
+CHATS, TEXTS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 
 T = TypeVar("T")
 
@@ -63,7 +64,8 @@ class Front:
 
     def app(self) -> ASGIApp:
         """All of it."""
-        return app.around([self._writing(), self._asking(), self._telling()], self.settings)
+        each = self._writing(), self._asking(), self._telling(), page.routes()
+        return app.around(each, self.settings)
 
     async def answer(self, call: Call, kind: type[Body], chat: bool) -> Response:
         """A call that writes. Raises `Refused`, and `Left`."""
@@ -93,6 +95,23 @@ class Front:
         relay = Relay(stream.parts(), stream.close)
         return Stream(relay, self.settings.limits.stall, self.settings.keep_alive)
 
+    async def response(self, call: Call) -> Response:
+        """A whole answer in the newer shape. Raises `Refused`, and `Left`."""
+        raw = await body_of(call, self.settings.limits)
+        body = read(ResponsesBody, raw)
+        self._check_name(body)
+        if body.stream:
+            raise bad(
+                "stream cannot be followed here, where an engine may be lost: ask without stream, "
+                f"or stream from {CHATS}",
+                "stream",
+            )
+        try:
+            key = await self._key(call, chat_of(body), chat=True)
+        except Refused as error:
+            raise renamed(error) from error
+        return await self.whole(call, raw, key)
+
     async def whole(self, call: Call, raw: bytes, key: str) -> Response:
         """What an engine answers; another one where it is lost, from the beginning."""
         asked = {
@@ -119,6 +138,11 @@ class Front:
         async def chat_completions(call: Call) -> Response:
             """The answer to a conversation, under the model's own template."""
             return await unless_left(self.answer(call, ChatBody, chat=True))
+
+        @router.post(RESPONSES, openapi_extra=described(ResponsesBody))
+        async def responses(call: Call) -> Response:
+            """A chat in the shape of OpenAI's newer endpoint; nothing is remembered."""
+            return await unless_left(self.response(call))
 
         @router.post(TEXTS, openapi_extra=described(TextBody))
         async def completions(call: Call) -> Response:

@@ -127,6 +127,14 @@ def test_a_model_that_would_call_otherwise_cannot(
     assert again["message"]["content"] == "Fine."
 
 
+def test_responses_are_bound_alike(server: Server, script: Script, form: str) -> None:
+    script.text = spoken(form, ("weather", {"city": "Paris", "days": 1}))
+    for strict in (False, True):
+        tools = [{"type": "function", **one["function"], "strict": strict} for one in TOOLS]
+        answer = server.post("/v1/responses", input="Paris?", tools=tools, max_output_tokens=300)
+        assert ("Paris" in json.dumps(answer.json().get("output", []))) is not strict
+
+
 class Weather(BaseModel):
     city: str
     days: int

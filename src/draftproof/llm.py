@@ -213,13 +213,16 @@ class LLM(metaclass=Explained):
         self,
         messages: str | Message | Sequence[Message] | Sequence[Sequence[Message] | str],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Any] = (),
     ) -> list[Completion]:
         """Answers to one conversation or to several, under the model's chat template.
 
         messages: text (a user's message), a list of messages with `role` and `content`, or a list
-        of either.
+        of either. tools: what the template shows of functions; calls come as text, in its form.
         """
-        return self.generate([*map(self.intake.chat_ids, conversations_of(messages))], params)
+        ids = [self.intake.chat_ids_with(each, tools) for each in conversations_of(messages)]
+        return self.generate(ids, params)
 
     @explains("LLM.stream")
     def stream(

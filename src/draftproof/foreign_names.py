@@ -137,7 +137,7 @@ CALLS = {  # of `LLM.generate` and its like
     "sampling_params": "use params=, or the second argument",
     "return_dict_in_generate": "each completion has its .token_ids, .logprobs and .stats: drop it",
     "tokenizer": "it is given once: dp.LLM(model, tokenizer=...)",
-    "tools": "use llm.generate on what tokenizer.apply_chat_template(messages, tools=...) gives",
+    "tools": "use llm.chat(messages, tools=...)",
     "use_cache": "keys and values are always kept: drop it",
     "use_tqdm": "nothing is printed here: drop it",
 }

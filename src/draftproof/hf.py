@@ -29,6 +29,7 @@ from transformers.generation.utils import (
 
 from draftproof.counts import Stats
 from draftproof.foreign_names import DRAFTERS, explains, no_copy
+from draftproof.hf_bound import Bound
 from draftproof.hf_inputs import of_rows
 from draftproof.hf_options import of_generate, refuse, signature_with_tokenizer
 from draftproof.hf_rows import Row, padded, stacked
@@ -42,16 +43,25 @@ PAUSE = 0.02  # seconds between two looks whether another model's engine is free
 
 @explains("custom_generate", DRAFTERS)
 def custom_generate(
-    speculate: Any = "auto", *, rule: str = "coupled", seed: int | None = None, max_batch: int = 8
+    speculate: Any = "auto",
+    *,
+    rule: str = "coupled",
+    seed: int | None = None,
+    max_batch: int = 8,
+    grammar: Any = None,
+    prediction: Any = None,
 ) -> CustomGenerate:
     """What `model.generate(custom_generate=...)` takes; keep it, it holds the caches.
 
     speculate, rule: as in `LLM`. seed: of sampling; None takes one from torch's global generator,
     as transformers does, so that `torch.manual_seed` repeats an output. max_batch: rows that run at
-    once. Logits processors must be functions of their own row alone: ids, scores and its number.
-    Stopping criteria are asked row by row and must not count how often. Raises `ValueError`.
+    once. grammar: what the outputs have to match, a `Grammar` for all rows or a list of one for
+    each; `generate` then needs `tokenizer=`. prediction: what they are thought to be like, text or
+    token ids, or a list of one for each row. Logits processors must be functions of their own row
+    alone: ids, scores and its number. Stopping criteria are asked row by row and must not count
+    how often. Raises `ValueError`.
     """
-    return CustomGenerate(speculate, rule, seed, max_batch)
+    return CustomGenerate(speculate, rule, seed, max_batch, Bound(grammar, prediction))
 
 
 class CustomGenerate:
@@ -60,10 +70,12 @@ class CustomGenerate:
     stats: what each row of the last call took, as `Completion.stats` has it.
     """
 
-    def __init__(self, speculate: Any, rule: str, seed: int | None, max_batch: int) -> None:
+    def __init__(
+        self, speculate: Any, rule: str, seed: int | None, max_batch: int, bound: Bound
+    ) -> None:
         self._options: dict[str, Any] = {"rule": rule, "max_batch": max_batch}
         self._options["speculate"] = resolve(speculate)
-        self._seed = seed
+        self._seed, self._bound = seed, bound
         self._lock = threading.Lock()
         self._users: list[threading.Lock] = []  # each held for the length of a call
         self._llm: LLM | None = None
@@ -88,7 +100,8 @@ class CustomGenerate:
         streamer = model_kwargs.pop("streamer", handed.get("streamer"))
         encodes = bool(getattr(model.config, "is_encoder_decoder", False))
         refuse(generation_config, logits_processor, model_kwargs, handed, encodes)
-        rows = len(input_ids)
+        rows, grammars = len(input_ids), self._bound.grammars(len(input_ids))
+        tokenizer = model_kwargs.get("tokenizer")
         if streamer is not None and rows > 1:
             raise ValueError("a streamer follows one sequence: generate one at a time")
         ends = [c for c in stopping_criteria if not isinstance(c, MaxLengthCriteria)]
@@ -110,13 +123,16 @@ class CustomGenerate:
         with mine:
             llm = self._engine(model, mine)
             asked = of_rows(input_ids, inputs_tensor, model_kwargs, llm.runner)
+            intake = self._bound.intake(llm.intake, tokenizer, params["stop_token_ids"])
+            predicted = self._bound.predictions(rows, llm.intake, tokenizer)
             seeds = self._seeds(rows, bool(generation_config.do_sample))
-            for index, (seed, (padding, ids, read)) in enumerate(zip(seeds, asked, strict=True)):
-                one = SamplingParams(seed=seed, **params)
+            for index, (padding, ids, read) in enumerate(asked):
+                more = {"grammar": grammars[index], "prediction": predicted[index]}
+                one = SamplingParams(seed=seeds[index], **params, **more)
                 (request,) = (
-                    llm.prepare(ids, one)
+                    llm.prepare(ids, one, intake=intake)
                     if read is None
-                    else llm.prepare(read, one, decoder_prompt=ids)
+                    else llm.prepare(read, one, decoder_prompt=ids, intake=intake)
                 )
                 written.append(Row(request, padding, index, rows, logits_processor))
                 scored = (
@@ -145,7 +161,7 @@ class CustomGenerate:
     def __repr__(self) -> str:
         return (
             f"custom_generate({self._options['speculate']!r}, rule={self._options['rule']!r}, "
-            f"seed={self._seed}, max_batch={self._options['max_batch']})"
+            f"seed={self._seed}, max_batch={self._options['max_batch']}{self._bound!r})"
         )
 
     def __reduce__(self) -> NoReturn:

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
+from draftproof.hf_bound import Mask
 from draftproof.request import Request
 
 # transformers' processors that treat a row alike whatever rows stand beside it. Any other is given
 # the whole batch, because it may look up its row's number.
 ROW_WISE = (
-    "EpsilonLogitsWarper EtaLogitsWarper ExponentialDecayLengthPenalty LogitNormalization "
+    "EpsilonLogitsWarper EtaLogitsWarper ExponentialDecayLengthPenalty LogitNormalization Mask "
     "ForcedBOSTokenLogitsProcessor ForcedEOSTokenLogitsProcessor InfNanRemoveLogitsProcessor "
     "MinLengthLogitsProcessor MinNewTokensLengthLogitsProcessor MinPLogitsWarper "
     "NoBadWordsLogitsProcessor "
@@ -37,11 +38,16 @@ class Row:
     ) -> None:
         self.request, self.index, self.rows = request, index, rows
         self.padding = torch.tensor(padding, dtype=torch.long)
-        # Each with whether it is given this row alone.
-        row_wise = ROW_WISE.split()
-        self.processors = [(p, rows == 1 or type(p).__name__ in row_wise) for p in processors]
+        guide = request.history.guide
         if processors:
             request.history.process = self.process
+        rules: Sequence[Any] = processors
+        if guide is not None:
+            # With a place of its own: scores are asked for when the text has ended.
+            mask = Mask(guide.fork(), len(padding) + len(request.prompt))
+            rules = mask.among(processors)
+        # Each with whether it is given this row alone.
+        self.processors = [(p, rows == 1 or type(p).__name__ in ROW_WISE.split()) for p in rules]
 
     def process(self, tokens: Tensor, logits: Tensor) -> Tensor:
         """Scores (V,) of what follows `tokens` (n,), from the model's logits (V,); float32."""
@@ -58,7 +64,7 @@ class Row:
     def stop_at(self, criteria: StoppingCriteriaList, scored: bool) -> None:
         """Ask `criteria` after every token, with all scores up to it where those are kept."""
         if criteria:
-            request, shown = self.request, list[Tensor]()
+            request, shown, before = self.request, list[Tensor](), self.request.ends
 
             def ends() -> bool:
                 committed = len(request.prompt) + request.history.length
@@ -66,7 +72,8 @@ class Row:
                 ids = self._ids(tokens, torch.device("cpu")).repeat(self.rows, 1)
                 for at in range(len(shown), len(request.output) if scored else 0):
                     shown.append(self.scores(at).repeat(self.rows, 1))
-                return bool(criteria(ids, tuple(shown) if scored else None)[self.index])
+                met = bool(criteria(ids, tuple(shown) if scored else None)[self.index])
+                return met or (before is not None and before())
 
             request.ends = ends
 

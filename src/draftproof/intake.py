@@ -150,6 +150,25 @@ class Intake:
         """
         return chat_ids(self.tokenizer, messages_of(conversation), template)
 
+    def chat_ids_with(self, conversation: Any, tools: Any) -> list[int]:
+        """The same with functions as OpenAI's clients offer them, which the template has to show.
+
+        Raises `ValueError`.
+        """
+        plain = self.chat_ids(conversation)
+        if tools is None or (isinstance(tools, Sequence) and not tools):
+            return plain
+        if not isinstance(tools, list | tuple) or not all(isinstance(t, dict) for t in tools):
+            raise ValueError(
+                'tools must be a list of {"type": "function", "function": {"name": ...}}'
+            )
+        if (shown := self.chat_ids(conversation, {"tools": [*tools]})) == plain:
+            raise ValueError(
+                "the model's chat template shows no tools: describe them in a message, and bind "
+                "the answer with dp.SamplingParams(grammar=...)"
+            )
+        return shown
+
     def check(self, what: str, ids: Iterable[int], vocabulary: int) -> None:
         """Raises `ValueError` for an id that the model has no row for."""
         for token in ids:

@@ -117,13 +117,9 @@ class LLM(metaclass=Explained):
         if itl_target is not None:
             measuring.check_gap(self.runner, itl_target)
         self.intake = intake_of(self.runner, self.tokenizer, self.end_ids)
+        plan = Scheduler(max_batch, costs=costs.of(self.runner), gap=itl_target, memory=self.memory)
         self.engine = Engine(
-            self.runner,
-            rule=rule,
-            scheduler=Scheduler(
-                max_batch, costs=costs.of(self.runner), gap=itl_target, memory=self.memory
-            ),
-            vocabulary=self.runner.vocabulary,
+            self.runner, rule=rule, scheduler=plan, vocabulary=self.runner.vocabulary
         )
         profiles.check(speculate, self.runner)
         self._draft_with(proposer)
@@ -217,13 +213,16 @@ class LLM(metaclass=Explained):
         self,
         messages: str | Message | Sequence[Message] | Sequence[Sequence[Message] | str],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Any] = (),
     ) -> list[Completion]:
         """Answers to one conversation or to several, under the model's chat template.
 
         messages: text (a user's message), a list of messages with `role` and `content`, or a list
-        of either.
+        of either. tools: what the template shows of functions; calls come as text, in its form.
         """
-        return self.generate([*map(self.intake.chat_ids, conversations_of(messages))], params)
+        ids = [self.intake.chat_ids_with(each, tools) for each in conversations_of(messages)]
+        return self.generate(ids, params)
 
     @explains("LLM.stream")
     def stream(
@@ -262,16 +261,17 @@ class LLM(metaclass=Explained):
         rule: Any = None,
         salt: str = "",
         decoder_prompt: Any = None,
+        intake: Any = None,
     ) -> list[Request]:
         """Requests that do not run yet, one for each completion; `engine.run` takes them.
 
-        prompt: text, token ids, or a conversation's list of messages. rule: instead of this LLM's.
-        salt: nothing is reused of texts with another one.
+        prompt: text, token ids, or a conversation's list of messages. rule, intake: instead of this
+        LLM's. salt: nothing is reused of texts with another one.
         """
         self.engine.check_usable()
         self.engine.drafts.check(params)
-        rule = rule or self.engine.rule
-        requests = self.intake.requests(prompt, params, rule, salt, decoder_prompt)
+        given = (prompt, params, rule or self.engine.rule, salt, decoder_prompt)
+        requests: list[Request] = (intake or self.intake).requests(*given)
         self.memory.check(requests[0])
         return requests
 

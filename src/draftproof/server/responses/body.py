@@ -198,7 +198,7 @@ def _tool(number: int, tool: Any) -> Any:
             f"tools[{number}] is of type {str(kind)[:40]!r}, and only functions can be called",
             "tools",
         )
-    names = ("name", "description", "parameters")
+    names = ("name", "description", "parameters", "strict")
     return {"type": "function", "function": {name: tool.get(name) for name in names}}
 
 

@@ -40,7 +40,8 @@ class Chat:
 
     def reading(self, prompt: Sequence[int], always: bool = False) -> Reading | None:
         """How answers to the prompt are read; None, unless `always`: all of them is content."""
-        given, bound = self._offered, self.params.grammar is not None
+        given = self._offered
+        bound = self.params.grammar is not None and not given.free  # what is free may think
         made = reading(self._known, given.form, frozenset(given.schemas), prompt, bound)
         return None if made.plain and not always else made
 

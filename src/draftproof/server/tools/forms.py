@@ -117,6 +117,11 @@ class Known:
         vocabulary: Mapping[str, int] = getattr(self.tokenizer, "get_added_vocab", dict)()
         return vocabulary.get(marker)
 
+    def own(self, marker: str) -> int | None:
+        """The id of a marker that is a token which texts do not show, and so not of their text."""
+        id = self.token(marker)
+        return id if id in self._hidden else None
+
     def showing(self, markers: Sequence[str]) -> Any:
         """The tokenizer, with those of the markers shown in text that are not otherwise."""
         ids = {found for marker in markers if (found := self.token(marker)) is not None}
@@ -158,34 +163,69 @@ class Showing:
         )
 
 
-def written(known: Known, form: Form, tools: Mapping[str, Any], several: bool) -> str:
-    """The grammar, in Lark, of a text of calls. tools: schemas of arguments by name."""
-
-    def marker(text: str) -> str:  # llguidance takes no token of its own for its characters
-        id = known.token(text)
-        return json.dumps(text) if id is None else f"<[{id}]>"
-
-    rules = []
+def rules(known: Known, form: Form, tools: Mapping[str, Any]) -> list[str]:
+    """In Lark, what a call is. tools: schemas of arguments by name."""
+    made = []
     for number, (name, schema) in enumerate(tools.items()):
         inner = {"x-guidance": {"whitespace_pattern": SPACE}, **schema}
         begin = json.dumps(f'{{"name": "{name}", "{form.key}": ')
         if form.writes_name:
-            rules.append(f"c{number}: {json.dumps(name)} {marker(ARGUMENTS)} a{number}")
+            made.append(f"c{number}: {json.dumps(name)} {marker(known, ARGUMENTS)} a{number}")
         else:
-            rules.append(f'c{number}: {begin} a{number} "}}"')
-        rules.append(f"a{number}: %json {json.dumps(inner)}")
-    rules.append("call: " + " | ".join(f"c{number}" for number in range(len(tools))))
-    several = several and form.several
+            made.append(f'c{number}: {begin} a{number} "}}"')
+        made.append(f"a{number}: %json {json.dumps(inner)}")
+    return [*made, "call: " + " | ".join(f"c{number}" for number in range(len(tools)))]
+
+
+def marker(known: Known, text: str) -> str:
+    """As Lark: llguidance takes no token of its own for its characters."""
+    id = known.token(text)
+    return json.dumps(text) if id is None else f"<[{id}]>"
+
+
+def behind(known: Known, form: Form, several: bool) -> str:
+    """In Lark, what stands behind the marker that begins calls; several: in one list."""
     if form.writes_name:
-        one = f"{marker(form.begin)} call"
-        start = f"({one})+" if several else one
-    elif form.lists:
-        begin = f'{marker(form.begin)} " " ' if form.begin else ""
-        many, single = '"[" call (", " call)* "]"', '"[" call "]"' if form.begin else "call"
-        start = begin + (many if several else single)
-    elif form.bare:  # more than one would have to be cut apart by a separator
-        start = 'call ("; " call)*' if several else "call"
+        return "call"
+    if form.lists:
+        listed = '"[" call (", " call)* "]"' if several else '"[" call "]"'
+        return f'" " {listed}' if form.begin else listed
+    if form.bare:  # more than one would have to be cut apart by a separator
+        return 'call ("; " call)*' if several else "call"
+    return rf'"\n" call "\n" {marker(known, form.end)}'
+
+
+def written(known: Known, form: Form, tools: Mapping[str, Any], several: bool) -> str:
+    """The grammar, in Lark, of a text of calls. tools: schemas of arguments by name."""
+    several = several and form.several
+    start = behind(known, form, several)
+    if form.bare:
+        start = start if several or not form.lists else "call"
     else:
-        one = rf'{marker(form.begin)} "\n" call "\n" {marker(form.end)}'
-        start = rf'{one} ("\n" {one})*' if several else one
-    return "\n".join([f"start: {start}", *rules])
+        start = f"{marker(known, form.begin)} {start}"
+    if several and (form.writes_name or not (form.lists or form.bare)):
+        start = f"({start})+" if form.writes_name else rf'{start} ("\n" {start})*'
+    return "\n".join([f"start: {start}", *rules(known, form, tools)])
+
+
+def amid_text(known: Known, form: Form, tools: Mapping[str, Any], several: bool) -> str:
+    """The grammar, in Lark, of a text that may call tools: what begins like a call has to be one.
+
+    A marker that is a token of its own cannot be spelt out in text instead.
+    """
+    several, mark = several and form.several, re.escape(form.begin)
+    one, token = behind(known, form, several), known.token(form.begin)
+    again = several and not form.bare and (form.writes_name or not form.lists)
+    made = [*rules(known, form, tools), f"TEXT: /[\\s\\S]+/ & ~/[\\s\\S]*{mark}[\\s\\S]*/"]
+    thoughts = [id for tag in THINK if (id := known.own(tag)) is not None]
+    made.append("text: " + " | ".join(["TEXT", *(f"<[{id}]>" for id in thoughts)]))
+    free = "text*" if thoughts else "text?"
+    if form.bare:  # a brace at the beginning begins one too
+        made.append("SAID: /\\s*[^\\s{][\\s\\S]*/ & TEXT")
+        start = f"calls | SAID? | SAID? {marker(known, form.begin)} calls"
+        return "\n".join([f"start: {start}", f"calls: {one}", *made])
+    if token is None:
+        made.append(f"head[lazy]: /[\\s\\S]*{mark}/")
+    begins = "head" if token is None else f"{free} <[{token}]>"
+    start = f"({begins} {one}){'*' if again else '?'} {free}"
+    return "\n".join([f"start: {start}", *made])

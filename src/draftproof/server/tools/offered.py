@@ -17,11 +17,12 @@ from draftproof.sampling.grammars import MOST
 from draftproof.server import grammars
 from draftproof.server.bodies import ChatBody
 from draftproof.server.refusals import bad
-from draftproof.server.tools.forms import PLAIN, Form, Known, written
+from draftproof.server.tools.forms import PLAIN, Form, Known, amid_text, written
 
 logger = logging.getLogger("draftproof.server")
 
 TOOLS = 128
+ANY = {"type": "object"}  # of a tool that is not strict
 NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,64}")
 CHOICES = ("auto", "none", "required")
 AS_TEXT = (
@@ -33,12 +34,14 @@ AS_TEXT = (
 @dataclass(frozen=True)
 class Offered:
     """shown: what the template is told. schemas: of arguments, by name. form: in which calls are
-    read; None: they are not. grammar: that binds an answer to calls."""
+    read; None: they are not. grammar: that binds an answer to calls, or, where it is free, what in
+    it begins like one."""
 
     shown: list[dict[str, Any]] = field(default_factory=list)
     schemas: Mapping[str, Any] = field(default_factory=dict)
     form: Form | None = None
     grammar: Grammar | None = None
+    free: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -60,15 +63,44 @@ def of_body(body: ChatBody, known: Known) -> Offered:
         if known.form is None:
             logger.warning(AS_TEXT)
         warnings = () if known.form is not None else (AS_TEXT,)
-        return Offered(shown, schemas, known.form, warnings=warnings)
+        grammar = _amid_text(body, known, schemas)
+        return Offered(shown, schemas, known.form, grammar, free=True, warnings=warnings)
     form = known.form or PLAIN
     wanted = schemas if name is None else {name: schemas[name]}
     several = name is None and body.parallel_tool_calls is not False
+    return Offered(shown, schemas, form, _lark(written(known, form, wanted, several)))
+
+
+def _amid_text(body: ChatBody, known: Known, schemas: Mapping[str, Any]) -> Grammar | None:
+    """Where the model may call or not: one call at most, or what `strict` promises of arguments."""
+    strict = {tool["function"]["name"] for tool in body.tools or () if _strict(tool["function"])}
+    if known.form is None:
+        if strict:
+            raise bad(
+                f"the tool {min(strict)!r} is strict, and the model's chat template has no form of "
+                "calls that could be bound: drop strict, or send tool_choice: required",
+                "tools",
+            )
+        return None  # nothing is read as a call, and so there is one at most
+    several = body.parallel_tool_calls is not False
+    if several and not strict:
+        return None
+    wanted = {name: schemas[name] if name in strict else ANY for name in schemas}
+    return _lark(amid_text(known, known.form, wanted, several))
+
+
+def _strict(function: Mapping[str, Any]) -> bool:
+    strict = function.get("strict") or False
+    if not isinstance(strict, bool):
+        raise bad(f"strict of the tool {function['name']!r} must be true or false", "tools")
+    return strict
+
+
+def _lark(text: str) -> Grammar:
     try:
-        grammar = Grammar.lark(written(known, form, wanted, several))
+        return Grammar.lark(text)
     except ValueError as error:
         raise bad(f"tools: {error}", "tools") from error
-    return Offered(shown, schemas, form, grammar)
 
 
 def _functions(given: list[Any]) -> dict[str, dict[str, Any]]:

@@ -235,7 +235,7 @@ class EncoderDecoder(TorchRunner):
         size = int(getattr(config, "cross_attention_hidden_size", None) or config.hidden_size)
         # Cross-attention goes by what is kept; the model wants some states all the same.
         states = torch.zeros(1, 1, size, dtype=self.dtype, device=device)
-        nothing: Any = BaseModelOutput(last_hidden_state=states)  # type: ignore[arg-type]
+        nothing: Any = BaseModelOutput(last_hidden_state=states)
         for name in ("attention_mask", "router_logits"):  # which some models look for
             setattr(nothing, name, None)
         options: dict[str, Any] = {

@@ -29,6 +29,7 @@ METHODS: dict[str, Callable[[str], Any]] = {
     "early-exit": lambda family: dp.EarlyExit(1, 3, min_confidence=0.0),
     "auto": lambda family: dp.Auto("ngram", dp.DraftModel(model(family))),
 }
+IN_FLOAT32 = ("T5Gemma", "Switch", "NLLB-MoE")  # norms or routers, whatever the rest is in
 OFTEN_RIGHT = ("ngram", "suffix", "itself", "lookahead", "specinfer", "staged")
 
 
@@ -103,6 +104,10 @@ def test_an_exit_gives_what_a_model_of_the_first_layers_gives(family: str) -> No
     """The list of layers is as it was afterwards, whatever happens meanwhile."""
     whole, cut = model(family, 3), copy.deepcopy(model(family, 3))
     decoder: Any = cut.get_decoder()
+    # Its own pass turns rows away, which a text that is written token by token never sees.
+    for part in decoder.modules():
+        if hasattr(part, "expert_capacity"):
+            part.expert_capacity = 1000
     name = "block" if hasattr(decoder, "block") else "layers"
     setattr(decoder, name, getattr(decoder, name)[:2])
     runner, given = EncoderDecoder(whole), EncoderInput(prompts(1)[0])
@@ -121,7 +126,8 @@ def test_an_exit_gives_what_a_model_of_the_first_layers_gives(family: str) -> No
         path = torch.tensor([[3, 8, 6, 7, *tree.path_tokens(node)]])
         with torch.no_grad():
             alone = cut(input_ids=torch.tensor([given.tokens]), decoder_input_ids=path)
-        assert torch.allclose(early.logits[node], alone.logits[0, -1], atol=1e-9)
+        off = (early.logits[node] - alone.logits[0, -1]).abs().max()
+        assert off < (1e-5 if family in IN_FLOAT32 else 1e-9)
     layers = getattr(whole.get_decoder(), name)
     with pytest.raises(RuntimeError, match="stop here"):
         crossing.ending(whole.get_decoder(), 3, 1, stop)

@@ -23,6 +23,7 @@ RUN = "runners.base runners.costs runners.curves"
 STEP = "scheduler drafts scoring turns"
 ASKED = "asked request sampling verify writing runners.base"
 KEPT = "runners.kept runners.measuring"
+HEARD = "encoder_intake intake generation runners.hearing"
 OFFER = "drafting.base drafting.adopting drafting.lawful"
 SAMPLED = "counts text sampling sampling.*"
 SERVED = "!server !server.* !ray !ray.*"
@@ -76,6 +77,7 @@ tuning tuning.*         <- * {SERVED} !cli !cli.* !bench !bench.* !training.* !d
 models                  <- hub native places bundled runners runners.* | torch
 generation              <-  | torch transformers
 encoder_intake          <- {ASKED} intake generation | torch
+audio_intake            <- {ASKED} {HEARD} | torch transformers
 convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
 export export.*         <- hub places bundled profiles methods convert gguf.* text {FOLDERS}
 chunks                  <- engine request text

@@ -21,13 +21,6 @@ from draftproof.verify import Typical
 from draftproof.writing import Rule
 
 
-def intake_of(runner: Any, tokenizer: Any, end_ids: Sequence[int]) -> Intake:
-    """What makes requests for a runner's model. Raises `ValueError` for rules not followed."""
-    if not runner.encodes:
-        return Intake(tokenizer, runner.vocabulary, runner.max_length, end_ids)
-    return EncoderIntake(tokenizer, runner, end_ids, Generation(runner.model, end_ids))
-
-
 class EncoderIntake(Intake):
     """Makes the requests for one encoder-decoder. runner: with its numbers; it does not run."""
 
@@ -57,17 +50,21 @@ class EncoderIntake(Intake):
             return self.of_ids(
                 self.fitting(self._given(decoder_prompt)), params, rule, salt, prompt
             )
-        given = EncoderInput(self.ids(prompt), self.comparable)
+        given = self.read(prompt)
         ids = self.begins([*given.tokens], decoder_prompt)
         made = self.of_ids(ids, params, rule, salt, given)
         longest = None if params.max_tokens is None else len(ids) + params.max_tokens
         warnings = self.generation.warnings(params.repetition_penalty != 1)
-        rules = self.generation.rules(given.tokens, len(ids), longest, self.device)
+        rules = self.generation.rules(given.tokens, ids, longest, self.device)
         for request in made:
             request.warnings += warnings
             if not request.finished:
                 request.history.process = rules
         return made
+
+    def read(self, prompt: Any) -> EncoderInput:
+        """What the encoder reads of one prompt."""
+        return EncoderInput(self.ids(prompt), self.comparable)
 
     def ids(self, prompt: Any) -> list[int]:
         """Token ids of what the encoder reads, which it has and has positions for."""

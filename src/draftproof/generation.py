@@ -22,6 +22,7 @@ from transformers import (
     NoRepeatNGramLogitsProcessor,
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
+    WhisperTimeStampLogitsProcessor,
 )
 
 # What changes a greedy text, is no rule that is followed here, and the values that change nothing.
@@ -46,6 +47,8 @@ class Context:
     longest: int | None  # tokens in the end, if it is not cut before
     ends: list[int]
     device: str
+    config: Any = None
+    prompt: Sequence[int] = ()  # of the decoder
 
 
 def _least_length(least: int, text: Context) -> Any:
@@ -55,6 +58,13 @@ def _least_length(least: int, text: Context) -> Any:
 def _least_new(least: int, text: Context) -> Any:
     given = text.begin, least, text.ends
     return MinNewTokensLengthLogitsProcessor(*given, device=text.device) if text.ends else None
+
+
+def _timestamps(on: bool, text: Context) -> Any:
+    """Whisper's; a prompt that ends with its token for none of them wants none."""
+    if text.prompt and text.prompt[-1] == text.config.no_timestamps_token_id:
+        return None
+    return WhisperTimeStampLogitsProcessor(text.config, begin_index=text.begin)
 
 
 def _last(token: int | list[int], text: Context) -> Any:
@@ -78,8 +88,15 @@ RULES: dict[str, Callable[[Any, Context], Any]] = {
     "begin_suppress_tokens": lambda ids, text: SuppressTokensAtBeginLogitsProcessor(
         ids, text.free, device=text.device
     ),
+    "return_timestamps": _timestamps,
 }
-NUMBERS = ["encoder_no_repeat_ngram_size", "no_repeat_ngram_size", "min_length", "min_new_tokens"]
+OFF = [
+    "return_timestamps",
+    "encoder_no_repeat_ngram_size",
+    "no_repeat_ngram_size",
+    "min_length",
+    "min_new_tokens",
+]
 
 
 class Generation:
@@ -119,13 +136,18 @@ class Generation:
         return said
 
     def rules(
-        self, given: Sequence[int], begin: int, longest: int | None, device: torch.device
+        self,
+        given: Sequence[int],
+        prompt: Sequence[int],
+        longest: int | None,
+        device: torch.device,
     ) -> Rules | None:
         """For one text; None: there are none.
 
-        given: what the encoder read. begin: tokens of the decoder's prompt. longest: tokens that
+        given: what the encoder read. prompt: the decoder's. longest: tokens that
         the text has in the end, prompt included, where it is not cut before; None: open.
         """
+        begin = len(prompt)
         read = torch.tensor([list(given)], device=device)
         asked = {name: getattr(self.config, name, None) for name in RULES}
         forced = asked["forced_bos_token_id"] is not None
@@ -136,11 +158,13 @@ class Generation:
             longest,
             self.end_ids,
             str(device),
+            self.config,
+            prompt,
         )
         on = {
             name: value
             for name, value in asked.items()
-            if value is not None and (value or name not in NUMBERS)
+            if value is not None and (value or name not in OFF)
         }
         processors = [
             rule for name, value in on.items() if (rule := RULES[name](value, context)) is not None

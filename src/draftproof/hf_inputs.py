@@ -56,6 +56,8 @@ def _inputs(
 ) -> list[EncoderInput]:
     """One for each row; sequences of one input, which stand together, share theirs."""
     states: Tensor = given["encoder_outputs"][0]  # the last hidden ones, of a tuple as well
+    if runner.ear is not None:
+        return _heard(rows, read, given, runner)
     if read is None or read.is_floating_point() or bool((read < 0).any()):
         raise ValueError(
             "inputs_embeds, and encoder_outputs without input_ids, are not taken by draftproof, "
@@ -77,5 +79,30 @@ def _inputs(
         tokens = read[row // several, at.to(read.device)].tolist()
         kept = states[row, at.to(states.device)]
         brought = EncoderInput(tokens, runner.comparable, states=kept, made_by=runner.model)
+        inputs += [brought] * several
+    return inputs
+
+
+def _heard(
+    rows: int, read: Tensor | None, given: Mapping[str, Any], runner: Any
+) -> list[EncoderInput]:
+    """As `_inputs`, of a model that hears."""
+    made: Any = given["encoder_outputs"]
+    states: Tensor = made[0]
+    if read is None or not read.is_floating_point():
+        raise ValueError(
+            f"encoder_outputs without {runner.ear.name} are not taken by draftproof, whose drafts "
+            f"may hear for themselves: pass {runner.ear.name}"
+        )
+    mask, shrunk = getattr(made, "attention_mask", None), given.get("attention_mask")
+    if mask is None and shrunk is not None:
+        shrink = getattr(runner.model, "_get_feature_vector_attention_mask", None)
+        mask = None if shrink is None else shrink(states.shape[1], shrunk)
+    seen = torch.ones(states.shape[:2]) if mask is None else mask
+    several, inputs = rows // len(read), list[EncoderInput]()
+    for row in range(0, rows, several):
+        kept = states[row, seen[row].bool().to(states.device)]
+        features = read[row // several]
+        brought = EncoderInput((), False, kept, runner.model, features, len(kept))
         inputs += [brought] * several
     return inputs

@@ -31,7 +31,8 @@ INSTEAD = {
     "prompt_lookup_num_tokens": "use speculate=dp.NGram()",
 }
 # Processors whose state follows one sequence of calls, where a tree asks in another order.
-STATEFUL = "UnbatchedClassifierFreeGuidanceLogitsProcessor SynthIDTextWatermarkLogitsProcessor"
+STATEFUL = "UnbatchedClassifierFreeGuidanceLogitsProcessor SynthIDTextWatermarkLogitsProcessor "
+STATEFUL += "WhisperNoSpeechDetection"
 
 
 def of_generate(arguments: dict[str, Any]) -> dict[str, Any]:

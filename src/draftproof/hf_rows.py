@@ -26,7 +26,7 @@ ROW_WISE = (
     "NoBadWordsLogitsProcessor "
     "NoRepeatNGramLogitsProcessor SequenceBiasLogitsProcessor SuppressTokensLogitsProcessor "
     "SuppressTokensAtBeginLogitsProcessor TemperatureLogitsWarper TopKLogitsWarper "
-    "TopPLogitsWarper TypicalLogitsWarper"
+    "TopPLogitsWarper TypicalLogitsWarper WhisperTimeStampLogitsProcessor"
 )
 
 

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from draftproof.asked import integers, is_conversation, messages_of, text_or_ids
+from draftproof.asked import asked_of, integers, is_conversation, messages_of, text_or_ids
 from draftproof.grammars.store import Grammars
 from draftproof.request import Request
 from draftproof.resuming import go_on
@@ -36,6 +36,20 @@ class Intake:
         self.max_length, self.end_ids = max_length, end_ids
         self.grammars = Grammars(tokenizer, vocabulary, end_ids)
         self._keys = itertools.count()  # its next() is atomic
+
+    def asked(
+        self, prompts: Any, params: Any, decoder_prompt: Any, inputs: Any, rate: int | None
+    ) -> list[tuple[Any, SamplingParams, Any]]:
+        """Each prompt with its parameters, and with what the decoder starts from.
+
+        inputs, rate: audio, and its samples a second.
+        """
+        if inputs is not None or rate is not None:
+            raise ValueError("inputs and sampling_rate are for models that hear: give prompts")
+        if prompts is None:
+            raise ValueError("there are no prompts: give text or token ids")
+        pad = getattr(self.tokenizer, "pad_token_id", None)
+        return asked_of(prompts, params, decoder_prompt, pad)
 
     def requests(
         self,

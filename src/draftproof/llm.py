@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from draftproof import hub, models, places, profiles
-from draftproof.asked import Message, Prompt, asked_of, conversations_of
+from draftproof.asked import Message, Prompt, conversations_of
+from draftproof.audio_intake import intake_of
 from draftproof.bundled import located
 from draftproof.chunks import Chunk, chunks
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Proposer
-from draftproof.encoder_intake import intake_of
 from draftproof.engine import Engine
 from draftproof.foreign_names import Explained, explaining, explains, no_attribute, no_copy
 from draftproof.kinds import numbers_checked
@@ -157,9 +157,8 @@ class LLM(metaclass=Explained):
         stores: list[Any] = [self.runner]
 
         def load(target: Target, model: Any, quantize: str | None = None) -> Target:
-            made = models.beside(target, model, quantize)
-            stores.append(made)
-            return made
+            stores.append(models.beside(target, model, quantize))
+            return stores[-1]
 
         if proposer is not None:
             adopt(proposer).bind(self.runner, load)
@@ -187,22 +186,24 @@ class LLM(metaclass=Explained):
     @explains("LLM.generate")
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: Prompt | Sequence[Prompt] | None = None,
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         decoder_prompt: Any = None,
+        inputs: Any = None,
+        sampling_rate: int | None = None,
     ) -> list[Completion]:
         """Completions in the order of the prompts; those of one prompt (n > 1) in a row.
 
         prompts: text, token ids, a list of either, or what a tokenizer returned (its padding is
         dropped); of an encoder-decoder what its encoder reads. params: one for all, or one per
         prompt. decoder_prompt: what an encoder-decoder's output goes on from, behind its start
-        token: text or token ids, one for all, or a list of either, one per prompt.
+        token: text or token ids, one for all, or a list of either, one per prompt. inputs: of a
+        model that hears, instead of prompts: waves of so many samples a second, or features.
         Raises `ValueError` before anything runs if any prompt or parameter cannot run.
         """
-        pad = getattr(self.tokenizer, "pad_token_id", None)
-        requests = []
-        for prompt, one, start in asked_of(prompts, params, decoder_prompt, pad):
+        requests, given = [], (prompts, params, decoder_prompt, inputs, sampling_rate)
+        for prompt, one, start in self.intake.asked(*given):
             requests += self.prepare(prompt, one, decoder_prompt=start)
         for _ in self.engine.run(requests):
             pass
@@ -218,8 +219,8 @@ class LLM(metaclass=Explained):
     ) -> list[Completion]:
         """Answers to one conversation or to several, under the model's chat template.
 
-        messages: text (a user's message), a list of messages with `role` and `content`, or a list
-        of either. tools: what the template shows of functions; calls come as text, in its form.
+        messages: text (a user's), a list of messages with `role` and `content`, or a list of both.
+        tools: what the template shows of functions; calls come as text, in its form.
         """
         ids = [self.intake.chat_ids_with(each, tools) for each in conversations_of(messages)]
         return self.generate(ids, params)
@@ -238,8 +239,7 @@ class LLM(metaclass=Explained):
         """
         if params is not None and params.n != 1:
             raise ValueError(f"stream writes one completion, not n={params.n}: use generate")
-        params = params or SamplingParams()
-        (request,) = self.prepare(prompt, params, decoder_prompt=decoder_prompt)
+        (request,) = self.prepare(prompt, params or SamplingParams(), decoder_prompt=decoder_prompt)
         return chunks(self.engine, request)
 
     @explains("LLM.submit")

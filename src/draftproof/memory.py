@@ -160,7 +160,7 @@ class Memory:
 
     def _beside(self, given: EncoderInput | None) -> int:
         """Bytes that all models keep of what an encoder reads."""
-        return 0 if given is None else len(given.tokens) * sum(r.input_bytes for r in self._rows())
+        return 0 if given is None else given.size * sum(r.input_bytes for r in self._rows())
 
     def _longest(self, request: Request) -> int:
         more = OPEN if request.params.max_tokens is None else request.params.max_tokens

@@ -163,9 +163,9 @@ class Writing:
 
     @property
     def read(self) -> int:
-        """Tokens that are read for it: its prompt's, and those of what an encoder reads."""
+        """Tokens that are read for it: its prompt's, and the positions of what an encoder reads."""
         given = self.encoder_input
-        return len(self.prompt) + (0 if given is None else len(given.tokens))
+        return len(self.prompt) + (0 if given is None else given.size)
 
     @property
     def begun(self) -> bool:

@@ -50,12 +50,42 @@ def _bart(name: str, layers: int, **more: Any) -> PreTrainedModel:
     return _of(name, {**BART, "encoder_layers": layers, "decoder_layers": layers, **more})
 
 
+def _t5gemma(layers: int, **more: Any) -> PreTrainedModel:
+    """Scores and logits that are capped, a window, and an encoder of another width."""
+    one: dict[str, Any] = {
+        "vocab_size": V,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "query_pre_attn_scalar": 8,
+        "initializer_range": 0.6,
+        "max_position_embeddings": 96,
+        "sliding_window": 8,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 7.0,
+        "tie_word_embeddings": False,
+        **more,
+    }
+    both = {"encoder": {**one, "hidden_size": 48}, "decoder": one, "vocab_size": V}
+    made = _of("T5Gemma", {**both, "initializer_range": 0.6, "tie_word_embeddings": False})
+    made.generation_config.decoder_start_token_id = 2
+    return made
+
+
 def _of(name: str, options: dict[str, Any]) -> PreTrainedModel:
     config = getattr(transformers, f"{name}Config")(**options)
     kind = "MTModel" if name == "Marian" else "ForConditionalGeneration"
     made: PreTrainedModel = getattr(transformers, name + kind)(config)
     return made
 
+
+# Of every expert's rows all but two are turned away in one pass of the model's own.
+SWITCH: dict[str, Any] = {"num_experts": 3, "expert_capacity": 2, "tie_word_embeddings": False}
+SWITCH |= {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
+NLLB_MOE: dict[str, Any] = {"num_experts": 3, "encoder_sparse_step": 1, "decoder_sparse_step": 2}
 
 FAMILIES: dict[str, Callable[[int], PreTrainedModel]] = {
     "T5": partial(_t5, "T5"),
@@ -71,13 +101,22 @@ FAMILIES: dict[str, Callable[[int], PreTrainedModel]] = {
     "PLBart": partial(_bart, "PLBart", scale_embedding=False),
     "Blenderbot": partial(_bart, "Blenderbot"),
     "BlenderbotSmall": partial(_bart, "BlenderbotSmall"),
+    "PegasusX": partial(_bart, "PegasusX"),
+    "T5Gemma": _t5gemma,
+    "Switch": partial(_t5, "SwitchTransformers", **SWITCH),
+    "NLLB-MoE": partial(_bart, "NllbMoe", **NLLB_MOE),
 }
 REFUSED: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
-    "Switch": (lambda: _t5("SwitchTransformers", 2), "bounded number of rows"),
+    "NLLB-MoE of few rows": (
+        lambda: _bart("NllbMoe", 2, **{**NLLB_MOE, "moe_eval_capacity_token_fraction": 0.5}),
+        "take 0.5 of the rows of a pass",
+    ),
+    "NLLB-MoE at random": (
+        lambda: _bart("NllbMoe", 2, **{**NLLB_MOE, "second_expert_policy": "sampling"}),
+        "drawn at random",
+    ),
     "LED": (lambda: _bart("LED", 2), "attention interface"),
     "BigBird": (lambda: _bart("BigBirdPegasus", 2), "random parts"),
-    "PegasusX": (lambda: _bart("PegasusX", 2), "cannot be run packed"),
-    "Whisper": (lambda: _bart("Whisper", 2, num_mel_bins=8), "input_features"),
 }
 
 

@@ -20,17 +20,26 @@ KEY = -1  # of passes that are no request's: what is probed or timed
 
 @dataclass(frozen=True, eq=False)
 class EncoderInput:
-    """What a request brings besides tokens: ids that an encoder reads, once for all who have it.
+    """What a request brings besides tokens: what an encoder reads, once for all who have it.
 
-    The completions of one prompt have the same object, and share what is made of it. comparable:
-    whether these ids are the decoder's too. states: (tokens, hidden size), where the encoder of the
-    model `made_by` has run over them elsewhere; other models read the ids.
+    The completions of one prompt have the same object, and share what is made of it. tokens: ids;
+    none where it reads audio. comparable: whether these ids are the decoder's too. states:
+    (positions, hidden size), where the encoder of the model `made_by` has run elsewhere; other
+    models read the ids or the features. features: of audio, as the encoder takes them, without a
+    batch; the encoder makes `length` positions of them.
     """
 
     tokens: Sequence[int]
     comparable: bool = True
     states: Tensor | None = None
     made_by: Any = None
+    features: Tensor | None = None
+    length: int = 0
+
+    @property
+    def size(self) -> int:
+        """Positions that an encoder makes of it."""
+        return self.length if self.features is not None else len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)

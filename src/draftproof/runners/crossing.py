@@ -26,7 +26,7 @@ from draftproof.runners.segments import Part, Segment
 
 NAME = "draftproof-crossing"
 SELF = ("self_attn", "SelfAttention")
-CROSS = ("encoder_attn", "EncDecAttention", "cross_attn")
+CROSS = ("encoder_attn", "EncDecAttention", "cross_attn", "cross_attention")
 
 T = TypeVar("T")
 
@@ -102,6 +102,22 @@ def ending(decoder: nn.Module, depth: int, layers: int, call: Callable[[], T]) -
         setattr(decoder, name, whole)
 
 
+def unbounded(decoder: nn.Module, call: Callable[[], T]) -> T:
+    """`call` while the decoder's experts take as many rows as there are.
+
+    Written token by token none is ever turned away, so neighbours in a pass must not be either.
+    """
+    bounded: list[Any] = [part for part in decoder.modules() if hasattr(part, "expert_capacity")]
+    before = [part.expert_capacity for part in bounded]
+    try:
+        for part in bounded:
+            part.expert_capacity = 1 << 40
+        return call()
+    finally:
+        for part, old in zip(bounded, before, strict=True):
+            part.expert_capacity = old
+
+
 def headed(
     decoder: nn.Module, change: Callable[[Tensor], Tensor], call: Callable[[], T]
 ) -> tuple[T, Tensor]:
@@ -126,17 +142,23 @@ def headed(
 def placed(decoder: nn.Module, positions: Tensor, call: Callable[[], T]) -> T:
     """`call` with these positions (T) embedded where the decoder would count from 0.
 
-    A decoder with relative positions alone embeds none.
+    One that turns keys by positions takes them itself; one with relative ones alone takes none.
     """
-    where = getattr(decoder, "embed_positions", None)
-    if where is None:
-        return call()
-    if "position_ids" in inspect.signature(where.forward).parameters:
+    where = getattr(decoder, "embed_positions", decoder)
+    names = [*inspect.signature(where.forward).parameters]
+    if "position_ids" in names:
 
         def before(module: Any, args: Any, kwargs: Any) -> Any:
-            return args, {**kwargs, "position_ids": positions}
+            place = names.index("position_ids")
+            if place < len(args):
+                at = positions.view(args[place].shape)
+                return (*args[:place], at, *args[place + 1 :]), kwargs
+            at = positions[None] if module is decoder else positions
+            return args, {**kwargs, "position_ids": at}
 
         handle = where.register_forward_pre_hook(before, with_kwargs=True)
+    elif where is decoder:
+        return call()
     else:
 
         def behind(module: Any, args: Any, output: Tensor) -> Tensor:
@@ -171,7 +193,7 @@ def attend(
         if isinstance(step, Capture):
             step.pairs[layer] = key, value
             return torch.zeros_like(query).transpose(1, 2), None
-        return _across(step, layer, query, scaling), None
+        return _across(step, layer, query, scaling, others.get("softcap")), None
     if me not in step.roles.own:
         raise RuntimeError("an attention layer stands where none was found")
     if isinstance(step, Capture):
@@ -182,17 +204,33 @@ def attend(
     return _biased(step, step.roles.own[me], query, key, value, scaling), None
 
 
-def _across(step: CrossStep, layer: int, query: Tensor, scaling: float | None) -> Tensor:
+def _across(
+    step: CrossStep, layer: int, query: Tensor, scaling: float | None, cap: float | None
+) -> Tensor:
     """Every row sees all that the encoder made of its own request's input."""
     pieces = []
     for seg, pairs in zip(step.segments, step.across, strict=True):
         keys, values = pairs[layer]
         asked = query[:, :, seg.begin : seg.end]
+        if cap is not None:
+            pieces.append(_capped(asked, keys, values, scaling, cap).transpose(1, 2))
+            continue
         piece = F.scaled_dot_product_attention(
             asked, keys, values, scale=scaling, enable_gqa=asked.shape[1] > keys.shape[1]
         )
         pieces.append(piece.transpose(1, 2))
     return torch.cat(pieces, dim=1)
+
+
+def _capped(asked: Tensor, keys: Tensor, values: Tensor, scaling: float | None, cap: float) -> Any:
+    """(1, heads, rows, head size), with scores that no fused kernel caps."""
+    scaling = asked.shape[-1] ** -0.5 if scaling is None else scaling
+    keys, values = (
+        each.repeat_interleave(asked.shape[1] // each.shape[1], 1) for each in (keys, values)
+    )
+    scores = torch.tanh(asked @ keys.transpose(-1, -2) * scaling / cap) * cap
+    wide = torch.promote_types(asked.dtype, torch.float32)
+    return scores.softmax(-1, dtype=wide).to(asked.dtype) @ values
 
 
 def _biased(

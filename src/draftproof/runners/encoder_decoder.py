@@ -55,11 +55,18 @@ class EncoderDecoder(TorchRunner):
         self.input_vocabulary = encoders.input_vocabulary(self.model)
         self.longest_input = encoders.longest_input(self.config)
         self.comparable = encoders.one_vocabulary(self.model)
-        length = min(TIMED, self.longest_input)
-        self._timed = EncoderInput([i % self.input_vocabulary for i in range(1, length + 1)])
+        self.ear = encoders.hearing(self.model)
+        self._timed = self.example(TIMED)
         self._inputs: dict[int, EncoderInput] = {}  # key -> what it brought
         self._across: dict[EncoderInput, Across] = {}
         self._input_bytes = 0
+
+    def example(self, length: int, ids: Callable[[int], int] = lambda at: at + 1) -> EncoderInput:
+        """An input of no request: so many token ids, or as many positions of audio, if it can."""
+        if self.ear is not None:
+            return self.ear.example(length)
+        count = min(length, self.longest_input)
+        return EncoderInput([ids(at) % self.input_vocabulary for at in range(count)])
 
     @property
     def vocabulary(self) -> int:
@@ -128,45 +135,47 @@ class EncoderDecoder(TorchRunner):
                 if brought is None and item.key == KEY:
                     brought = self._timed
                 assert brought is not None, "a request of an encoder-decoder brings its input"
-                if len(brought.tokens) > self.longest_input:
+                if brought.features is None and brought.size > self.longest_input:
                     raise ValueError(f"the encoder reads at most {self.longest_input} tokens")
                 self._inputs[item.key] = brought
         self._encode([self._inputs[item.key] for item in work])
         return super().forward(work, *given, **options)
 
     def _encode(self, inputs: Sequence[EncoderInput]) -> None:
-        """Those that are new, in batches of one length: nothing is padded."""
-        fresh: dict[tuple[int, bool], list[EncoderInput]] = {}
+        """Those that are new, in batches of one shape: nothing is padded."""
+        fresh: dict[tuple[Any, bool], list[EncoderInput]] = {}
         for given in dict.fromkeys(inputs):
             if given not in self._across:
                 made = given.states is not None and given.made_by is self.model
-                fresh.setdefault((len(given.tokens), made), []).append(given)
-        for (length, made), alike in fresh.items():
-            most = max(1, AT_ONCE // length)
+                seen = given.states if made else given.features
+                shape = given.size if seen is None else seen.shape
+                fresh.setdefault((shape, made), []).append(given)
+        for (_, made), alike in fresh.items():
+            most = max(1, AT_ONCE // alike[0].size)
             for at in range(0, len(alike), most):
                 batch = alike[at : at + most]
                 for given, across in zip(batch, self._crossed(batch, made), strict=True):
                     self._across[given] = across
 
     def _crossed(self, batch: Sequence[EncoderInput], made: bool) -> list[Across]:
-        """Keys and values of inputs of one length: a pass of the encoder, then of the decoder.
+        """Keys and values of inputs of one shape: a pass of the encoder, then of the decoder.
 
         The latter over one token for each, only to see what its cross-attention is given. made:
         the encoder's pass was made elsewhere.
         """
-        ids = torch.tensor([list(given.tokens) for given in batch], device=self.device)
         step = Capture(self._roles)
         encoder: Any = self.model.get_encoder()
 
         def encoded() -> Tensor:
             if made:
                 return torch.stack([given.states for given in batch if given.states is not None])
-            out = self.takeover.look(lambda: encoder(input_ids=ids))
+            given = encoders.given(batch, self.model)
+            out = self.takeover.look(lambda: encoder(**given))
             return out.last_hidden_state  # type: ignore[no-any-return]
 
         def read() -> None:
             options = {"encoder_hidden_states": encoded(), "use_cache": False}
-            start = torch.zeros_like(ids[:, :1])
+            start = torch.zeros(len(batch), 1, dtype=torch.long, device=self.device)
             self.takeover.run(
                 crossing.NAME,
                 lambda: crossing.during(step, lambda: self.decoder(input_ids=start, **options)),
@@ -184,7 +193,7 @@ class EncoderDecoder(TorchRunner):
         ]
         if not self._input_bytes:
             parts = [part for pair in found[0].values() for part in pair]
-            self.learn_input(sum(part.nbytes for part in parts) // ids.shape[1])
+            self.learn_input(sum(part.nbytes for part in parts) // batch[0].size)
         return found
 
     def _step(self, work: Sequence[Work], segments: Sequence[Segment]) -> Step:
@@ -222,11 +231,15 @@ class EncoderDecoder(TorchRunner):
         taps: tuple[int, ...] = (),
     ) -> tuple[Tensor, Mapping[int, Tensor]]:
         """Logits of what `asked` takes of the states behind so many layers, and tapped ones."""
-        device, size = self.device, int(self.config.hidden_size)
+        device, config = self.device, self.config
+        size = int(getattr(config, "cross_attention_hidden_size", None) or config.hidden_size)
         # Cross-attention goes by what is kept; the model wants some states all the same.
         states = torch.zeros(1, 1, size, dtype=self.dtype, device=device)
+        nothing: Any = BaseModelOutput(last_hidden_state=states)
+        for name in ("attention_mask", "router_logits"):  # which some models look for
+            setattr(nothing, name, None)
         options: dict[str, Any] = {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=states),
+            "encoder_outputs": nothing,
             "decoder_input_ids": torch.tensor([tokens], device=device),
             "use_cache": False,
         }
@@ -243,8 +256,11 @@ class EncoderDecoder(TorchRunner):
         def ended() -> Any:
             return crossing.ending(self.decoder, self._depth, layers, packed)
 
+        def whole() -> Any:
+            return crossing.unbounded(self.decoder, ended)
+
         def taken() -> Any:
-            return self.takeover.run(crossing.NAME, lambda: crossing.during(step, ended))
+            return self.takeover.run(crossing.NAME, lambda: crossing.during(step, whole))
 
         out, last = on_threads(self.threads, taken)
         hidden = {tap: (last if tap == -1 else out.decoder_hidden_states[tap])[0] for tap in taps}

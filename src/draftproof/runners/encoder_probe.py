@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftproof.runners import probe
+from draftproof.runners import crossing, encoders, probe
 from draftproof.runners.base import EncoderInput, Work
 from draftproof.runners.encoder_decoder import EncoderDecoder
 from draftproof.runners.encoders import INSTEAD
@@ -56,7 +56,7 @@ def _keyed(asked: list[Any]) -> list[Any]:
 
 def _request(runner: EncoderDecoder, number: int) -> tuple[EncoderInput, list[int], TokenTree]:
     length, before, parents = REQUESTS[number]
-    span = min(runner.input_vocabulary, runner.vocabulary, 1 << 15)
+    span = min(runner.input_vocabulary or runner.vocabulary, runner.vocabulary, 1 << 15)
 
     # Some models count positions without padding, which no text holds.
     padding = getattr(runner.config, "pad_token_id", None)
@@ -65,7 +65,8 @@ def _request(runner: EncoderDecoder, number: int) -> tuple[EncoderInput, list[in
         found = [(11 + 7919 * (i + 17 * number + salt)) % span for i in range(count)]
         return [(token + 1) % span if token == padding else token for token in found]
 
-    given = EncoderInput(ids(min(length, runner.longest_input), 0))
+    read = ids(length, 0)
+    given = runner.example(length, lambda at: read[at])
     return given, ids(before, 31), TokenTree(ids(len(parents), 53), list(parents))
 
 
@@ -73,14 +74,17 @@ def _own(runner: EncoderDecoder, given: EncoderInput, new: list[int], tree: Toke
     """The model's own logits (N, V) behind every node of a tree, a pass for each leaf."""
     rows: dict[int, Tensor] = {}
     inner = set(tree.parents)
-    ids = torch.tensor([list(given.tokens)], device=runner.device)
+    read = encoders.given([given], runner.model)
     for leaf in [node for node in range(len(tree)) if node not in inner]:
         path = tree.path(leaf)
         text = torch.tensor([[*new, *(tree.tokens[node] for node in path)]], device=runner.device)
 
         def whole(text: Tensor = text) -> Any:
-            return runner.model(input_ids=ids, decoder_input_ids=text, use_cache=False)
+            return runner.model(**read, decoder_input_ids=text, use_cache=False)
 
-        logits = runner.takeover.look(whole).logits[0, len(new) :]
+        def written() -> Any:
+            return crossing.unbounded(runner.decoder, whole)
+
+        logits = runner.takeover.look(written).logits[0, len(new) :]
         rows |= dict(zip(path, logits, strict=True))
     return torch.stack([rows[node] for node in range(len(tree))])

@@ -5,18 +5,24 @@ What no configuration tells is found out by `encoder_probe`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
 from draftproof.gguf.reader import located
 from draftproof.runners import loading
+from draftproof.runners.base import EncoderInput
 from draftproof.runners.crossing import Roles
+from draftproof.runners.hearing import Ear
 from draftproof.runners.loading import Refused
 
-INSTEAD = "use a T5, BART, mBART, Pegasus, Marian or M2M100 model, or a causal language model"
+INSTEAD = (
+    "use a T5, BART, mBART, Pegasus, Marian, M2M100 or Whisper model, or a causal language model"
+)
 WITHOUT_LIMIT = 1 << 20
 
 
@@ -48,7 +54,10 @@ def load(
     """In memory, by transformers; a loaded one is returned as it is."""
     if isinstance(model, torch.nn.Module):
         return model  # type: ignore[return-value]
-    return loading.load(model, dtype=dtype, device=device, kind=AutoModelForSeq2SeqLM, **options)
+    known = loading.described(str(model), **options).model_type
+    speech = known in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+    kind: Any = AutoModelForSpeechSeq2Seq if speech else AutoModelForSeq2SeqLM
+    return loading.load(model, dtype=dtype, device=device, kind=kind, **options)
 
 
 def refuse_unsupported(model: PreTrainedModel) -> None:
@@ -60,14 +69,13 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
             f"{name} does not use transformers' attention interface in its encoder and decoder: "
             f"{INSTEAD}"
         )
-    reads = getattr(model, "main_input_name", "input_ids")
-    if reads != "input_ids":
-        raise Refused(f"{name} reads {reads}, and only token ids can be read yet: {INSTEAD}")
-    if getattr(config, "expert_capacity", None) is not None:
-        raise Refused(
-            f"the experts of {name} take a bounded number of rows, so that requests in one pass "
-            f"would change one another: {INSTEAD}"
-        )
+    if reads_otherwise(model):
+        try:
+            Ear(model)
+        except ValueError as error:
+            raise Refused(f"{name} {error}: {INSTEAD}") from error
+    if (reason := _experts(config)) is not None:
+        raise Refused(f"the experts of {name} {reason}: {INSTEAD}")
     if getattr(config, "attention_type", None) == "block_sparse":
         raise Refused(f"the encoder of {name} reads random parts of a long input: {INSTEAD}")
     try:
@@ -78,8 +86,45 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
         ) from error
 
 
+def _experts(config: Any) -> str | None:
+    """Why what an expert does with a row depends on more than its text; None: it does not.
+
+    A bound on a decoder's rows is lifted in a pass; an encoder's is counted input by input.
+    """
+    policy = getattr(config, "second_expert_policy", "all")
+    if policy != "all":
+        return f"are drawn at random (second_expert_policy {policy!r})"
+    share = getattr(config, "moe_eval_capacity_token_fraction", 1.0)
+    if share < 1:
+        return (
+            f"take {share:g} of the rows of a pass (moe_eval_capacity_token_fraction), so that "
+            "requests in one pass would change one another"
+        )
+    return None
+
+
+def reads_otherwise(model: PreTrainedModel) -> bool:
+    """Whether its encoder reads something else than token ids."""
+    return bool(getattr(model, "main_input_name", "input_ids") != "input_ids")
+
+
+def hearing(model: PreTrainedModel) -> Ear | None:
+    """What it reads of audio; None: it reads token ids."""
+    return Ear(model) if reads_otherwise(model) else None
+
+
+def given(inputs: Sequence[EncoderInput], model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """What its encoder is called with for inputs of one shape."""
+    if inputs[0].features is None:
+        return {"input_ids": torch.tensor([[*one.tokens] for one in inputs], device=model.device)}
+    stacked = torch.stack([one.features for one in inputs if one.features is not None])
+    return {model.main_input_name: stacked.to(model.device, model.dtype)}
+
+
 def input_vocabulary(model: PreTrainedModel) -> int:
-    """Ids that the encoder has rows for."""
+    """Ids that the encoder has rows for; 0: it reads none."""
+    if reads_otherwise(model):
+        return 0
     embeddings: Any = model.get_encoder().get_input_embeddings()
     return int(embeddings.weight.shape[0])
 

@@ -26,6 +26,7 @@ ENCODERS_IN = (
     "of the commands generate, batch, serve, bench, certify, quality, tune and info alone take "
     "those yet: use a causal language model here"
 )
+LENGTHS = "position_embeddings", "target_positions"  # of texts, in a configuration
 OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 OTHER_NAMES |= {"float": "float32", "fp64": "float64", "double": "float64"}
 
@@ -247,7 +248,8 @@ def check_length(asked: int | None) -> None:
 
 def length_limit(config: Any, asked: int | None) -> int:
     """The longest sequence (prompt and output) that is run."""
-    limit = int(getattr(config, "max_position_embeddings", None) or 1 << 20)
+    known = (getattr(config, f"max_{name}", None) for name in LENGTHS)
+    limit = int(next((each for each in known if each), 1 << 20))
     rope = getattr(config, "rope_parameters", None) or {}
     scalings = [rope, *(value for value in rope.values() if isinstance(value, dict))]
     for scaling in scalings:

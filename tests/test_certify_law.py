@@ -151,7 +151,7 @@ def test_rounding_is_no_false_law() -> None:
         model = tiny.model("llama", seed, torch.bfloat16, vocab_size=1000, initializer_range=0.1)
         llm = dp.LLM(model, speculate=None)
         made = plain.references(llm, [IDS], [SamplingParams(max_tokens=20)], lambda: None)
-        bound = plain.calibrate(llm, made, certificates._wider(llm))
+        bound = plain.calibrate(llm, made, certificates._twin(llm))
         near = tiny.relative(model, 0.1)
         test = tried(dp.DraftModel(near, 3), 150, model=model, off=bound.value)
         assert not test.fails(TESTS) and test.drafted

@@ -141,7 +141,7 @@ def _compare(
         }
         for setting, refs in _plain(plain, prompts, max_tokens, certificate.seed, parts):
             if not certificate.settings:
-                certificate.bound = calibrate(plain, refs, _wider(llm))
+                certificate.bound = calibrate(plain, refs, _twin(llm))
             if setting in SAID:
                 listed += candidates(refs, llm.max_length, plain=not listed)
             certificate.settings[setting] = [ref.params for ref in refs]
@@ -240,17 +240,21 @@ def _ending(params: SamplingParams, ref: Reference) -> SamplingParams:
     return replace(params, stop_token_ids=ref.tokens[at : at + 1])
 
 
-def _wider(llm: LLM) -> Any:
-    """The model in a wider precision; None where nothing may differ, or where it has no room."""
+def _twin(llm: LLM) -> Any:
+    """The model in a wider precision, or float64 in a narrower one.
+
+    None where nothing may differ, or where it has no room.
+    """
     if llm.runner.batch_invariant:
         return None
     model = llm.runner.model
-    wide = torch.float32 if model.dtype.itemsize < 4 else torch.float64
-    needed = sum(parameter.numel() for parameter in model.parameters()) * wide.itemsize
+    size = model.dtype.itemsize
+    other = torch.float64 if size == torch.float32.itemsize else torch.float32
+    needed = sum(parameter.numel() for parameter in model.parameters()) * other.itemsize
     free = available_bytes(model.device)
     if free is not None and needed > free:
         return None
     try:
-        return copy.deepcopy(model).to(wide)  # type: ignore[arg-type]  # of a decorator
+        return copy.deepcopy(model).to(other)  # type: ignore[arg-type]  # of a decorator
     except (RuntimeError, MemoryError):  # no room, or quantised: blocks alone calibrate
         return None

@@ -21,7 +21,7 @@ from draftproof.tree import TokenTree
 Rule = Callable[[Tensor, Tensor], Tensor]
 BLOCK = 8  # tokens of a block in the calibration, about a verification pass
 SLACK = 4  # a block and a plain pass may each be off by twice what was seen in a sample
-CAP = 16  # times eps(dtype) max |logit|: more than that is no rounding
+CAP = 16  # times eps(dtype) max |logit|: more is no rounding, unless the model itself has more
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Bound:
     blocks: float  # largest difference of passes over blocks from passes over single tokens
     rounding: float | None  # largest difference of the plain rows from a wider precision's
     cap: float
+    own: float | None = None  # as `rounding`, of the model's own pass, without the engine
 
 
 def references(
@@ -93,14 +94,17 @@ def references(
     return refs
 
 
-def calibrate(llm: LLM, refs: Sequence[Reference], wider: Any = None) -> Bound:
+def calibrate(llm: LLM, refs: Sequence[Reference], twin: Any = None) -> Bound:
     """The bound for this model on this machine.
 
-    Plain rows against passes over blocks with a fresh cache, and against `wider`, a transformers
-    model with the same weights in a wider precision, if there is one.
+    Plain rows against passes over blocks with a fresh cache, and against `twin`, a transformers
+    model with the same weights in another precision, if there is one. What the model itself makes
+    of the two precisions, with nothing of the engine in it, is rounding however large it is; of all
+    else no more counts than `CAP` allows, so that a defect in plain rows bounds nothing.
     """
-    runner, blocks, rounding = llm.runner, 0.0, None
+    runner, blocks, rounding, own = llm.runner, 0.0, None, None
     largest = max(float(row[row.isfinite()].abs().max()) for ref in refs for row in ref.rows)
+    eps = torch.finfo(refs[0].rows[0].dtype).eps
     for ref in refs:
         ids = [*ref.begin, *ref.tokens[:-1]]
         at = len(ref.begin) - 1
@@ -114,20 +118,35 @@ def calibrate(llm: LLM, refs: Sequence[Reference], wider: Any = None) -> Bound:
                 blocks = max(blocks, difference(row, ref.rows[begin - at + i]))
             runner.keep(KEY, range(len(block)))
         runner.free(KEY)
-        if wider is not None:
-            text = torch.tensor([ids], device=wider.device)
-            given = {"input_ids": text}
-            if ref.read is not None:
-                read = torch.tensor([[*ref.read.tokens]], device=wider.device)
-                given = {"input_ids": read, "decoder_input_ids": text}
-            with torch.inference_mode():
-                exact = wider(**given).logits[0, at:]
-            off = [difference(row, wide) for row, wide in zip(ref.rows, exact, strict=True)]
-            rounding = max(rounding or 0.0, *off)
+        if twin is not None:
+            exact, itself = (_rows(model, ref, ids, at) for model in (twin, runner.model))
+            narrower = max(1.0, torch.finfo(twin.dtype).eps / eps)  # a twin's errors in ours
+            apart = _apart(itself, exact) / narrower
+            own = max(own or 0.0, apart)
+            off = apart if narrower > 1 else _apart(ref.rows, exact)
+            rounding = max(rounding or 0.0, off)
     if runner.batch_invariant:
         return Bound(0.0, blocks, rounding, 0.0)
-    cap = CAP * torch.finfo(refs[0].rows[0].dtype).eps * largest
-    return Bound(min(cap, SLACK * max(blocks, rounding or 0.0)), blocks, rounding, cap)
+    cap, slack = CAP * eps * largest, SLACK
+    if own is not None and SLACK * own > cap:  # wild weights: how much they make of it varies
+        cap, slack = CAP * own, CAP
+    return Bound(min(cap, slack * max(blocks, rounding or 0.0)), blocks, rounding, cap, own)
+
+
+def _rows(model: Any, ref: Reference, ids: list[int], at: int) -> Tensor:
+    """Logits (N, V) of a transformers model's own pass over a text, from place `at` on."""
+    text = torch.tensor([ids], device=model.device)
+    given = {"input_ids": text}
+    if ref.read is not None:
+        read = torch.tensor([[*ref.read.tokens]], device=model.device)
+        given = {"input_ids": read, "decoder_input_ids": text}
+    with torch.inference_mode():
+        rows: Tensor = model(**given, use_cache=False).logits[0, at:]
+    return rows
+
+
+def _apart(rows: Sequence[Tensor] | Tensor, others: Tensor) -> float:
+    return max(difference(row, other) for row, other in zip(rows, others, strict=True))
 
 
 def difference(row: Tensor, other: Tensor) -> float:

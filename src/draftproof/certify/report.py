@@ -76,7 +76,7 @@ def bound(certificate: Certificate) -> str:
     head = f"{certificate.runner} runner in {certificate.precision}: "
     if of.value == 0 and of.cap == 0:
         return head + "a row's bits do not depend on the pass, so no logit may differ at all"
-    wider = "" if of.rounding is None else f", a wider precision by {of.rounding:.2g}"
+    wider = "" if of.rounding is None else f", another precision by {of.rounding:.2g}"
     return (
         f"{head}logits may differ by {of.value:.2g} (blocks of tokens differ from single ones by "
         f"{of.blocks:.2g}{wider}; never more than {of.cap:.2g})"

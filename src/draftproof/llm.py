@@ -6,7 +6,6 @@ Loads a model, resolves `speculate`, runs what `intake` made of prompts, returns
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -129,12 +128,7 @@ class LLM(metaclass=Explained):
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def use(self, speculate: Any) -> None:
@@ -157,8 +151,9 @@ class LLM(metaclass=Explained):
         stores: list[Any] = [self.runner]
 
         def load(target: Target, model: Any, quantize: str | None = None) -> Target:
-            stores.append(models.beside(target, model, quantize))
-            return stores[-1]
+            made = models.beside(target, model, quantize)
+            stores.append(made)
+            return made
 
         if proposer is not None:
             adopt(proposer).bind(self.runner, load)

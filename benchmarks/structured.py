@@ -1,6 +1,6 @@
 """What a grammar costs, and what its forced tokens and a prediction save, beside plain decoding.
 
-    python benchmarks/structured.py build/smollm2 --threads 1
+    python benchmarks/structured.py build/smollm2 --out docs/structured/smollm2.json
 
 Greedy; the sides of a comparison in turn, medians of `--rounds` behind one that warms up. A text
 that differs between sides ends the run. Best on a machine that does nothing else.
@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import draftproof as dp
+from draftproof import clock
 from draftproof.proposers.forced import Forced
 
 ANSWER = 200  # tokens of an answer
@@ -82,19 +85,21 @@ def write(llm: dp.LLM, prompt: list[int], params: dp.SamplingParams) -> dp.Compl
     return request.completion()
 
 
-def medians(sides: Mapping[str, Side], rounds: int) -> dict[str, float]:
-    """Seconds of each side, whose texts have to be one another's."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+def ratios(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:
+    """Of every round: seconds of the first side over each other one's; the texts have to agree."""
+    plain, *others = sides
+    found: dict[str, list[float]] = {name: [] for name in others}
     first = None
     for turn in range(rounds + 1):
+        seconds = {}
         for name, side in sides.items():
-            took, written = side.write()
+            seconds[name], written = side.write()
             first = first or written
             if written != first:
-                raise SystemExit(f"{name} writes another text than {next(iter(sides))}")
-            if turn:
-                seconds[name].append(took)
-    return {name: statistics.median(each) for name, each in seconds.items()}
+                raise SystemExit(f"{name} writes another text than {plain}")
+        for name in others if turn else ():
+            found[name].append(seconds[plain] / seconds[name])
+    return found
 
 
 def edited(text: str, seed: int) -> str:
@@ -119,55 +124,38 @@ class Benchmark:
     def free(self, **more: Any) -> list[dp.SamplingParams]:
         return [dp.SamplingParams(max_tokens=ANSWER, **more)] * len(self.prompts)
 
-    def a_token_under_a_grammar(self) -> None:
+    def a_token_under_a_grammar(self) -> dict[str, list[float]]:
         """Whose every pick is allowed."""
         sides = {
             "free": Side(self.plain, self.prompts, self.free()),
-            "under a grammar": Side(self.plain, self.prompts, self.free(grammar=ANYTHING)),
+            "grammar": Side(self.plain, self.prompts, self.free(grammar=ANYTHING)),
         }
-        free, bound = medians(sides, self.rounds).values()
-        print(f"a greedy token whose pick is allowed: {bound / free:.3f} of a free one's time")
+        return ratios(sides, self.rounds)
 
-    def forced(self) -> None:
+    def forced(self) -> dict[str, list[float]]:
         """A document of twelve fields."""
-        grammar = dp.Grammar.json(SCHEMA)
-        params = [dp.SamplingParams(max_tokens=600, grammar=grammar)]
-        began = time.perf_counter()
-        self.plain.prepare(self.record[0], params[0])
-        told = 1e3 * (time.perf_counter() - began)
+        params = [dp.SamplingParams(max_tokens=600, grammar=dp.Grammar.json(SCHEMA))]
         with dp.LLM(self.plain, speculate=Forced()) as alone:
             sides = {
                 "plain": Side(self.plain, self.record, params),
-                "auto": Side(self.auto, self.record, params),
-                "forced alone": Side(alone, self.record, params),
+                "json-auto": Side(self.auto, self.record, params),
+                "json-forced": Side(alone, self.record, params),
             }
-            plain, auto, forced = medians(sides, self.rounds).values()
-            done = write(alone, self.record[0], params[0])
-        print(
-            f"JSON of {len(FIELDS)} fields, {len(done.token_ids)} tokens in {done.stats.steps} "
-            f"steps ({done.finish_reason}): forced tokens alone {plain / forced:.2f}x, auto "
-            f"{plain / auto:.2f}x; first compiled in {told:.0f} ms"
-        )
+            return ratios(sides, self.rounds)
 
-    def predictions(self) -> None:
+    def predictions(self) -> dict[str, list[float]]:
         """The answer itself, in part changed; and one that has nothing to do with it."""
         (one, *_) = self.free()
         texts = [write(self.plain, prompt, one).text for prompt in self.prompts]
         sides = {"plain": Side(self.plain, self.prompts, self.free())}
         for name, given in (
-            ("changed", [edited(text, seed) for seed, text in enumerate(texts)]),
-            ("unrelated", [*texts[1:], texts[0]]),
+            ("prediction-changed", [edited(text, seed) for seed, text in enumerate(texts)]),
+            ("prediction-unrelated", [*texts[1:], texts[0]]),
         ):
             params = [replace(one, prediction=text) for text in given]
             sides[name] = Side(self.auto, self.prompts, params)
-        sides["none"] = Side(self.auto, self.prompts, self.free())
-        plain, changed, unrelated, none = medians(sides, self.rounds).values()
-        lines = statistics.mean(text.count("\n") + 1 for text in texts)
-        print(
-            f"answers of {ANSWER} tokens, {lines:.0f} lines on average: predicted but for "
-            f"{CHANGED:.0%} of the lines {plain / changed:.2f}x, an unrelated prediction "
-            f"{plain / unrelated:.2f}x, none {plain / none:.2f}x (auto beside plain)"
-        )
+        sides["prediction-none"] = Side(self.auto, self.prompts, self.free())
+        return ratios(sides, self.rounds)
 
 
 def main() -> None:
@@ -175,13 +163,24 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     with dp.LLM(asked.model, speculate=None, threads=asked.threads) as plain:
         print(plain, flush=True)
-        made = Benchmark(plain, asked.rounds)
-        made.a_token_under_a_grammar()
-        made.forced()
-        made.predictions()
+        made, runner = Benchmark(plain, asked.rounds), plain.runner
+        found = made.a_token_under_a_grammar() | made.forced() | made.predictions()
+    for name, each in found.items():
+        print(f"{name}: {statistics.median(each):.2f} ({min(each):.2f}-{max(each):.2f})")
+    if asked.out is not None:
+        about = {
+            "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+            "machine": clock.machine(),
+            "model": Path(asked.model).name,
+            "runner": f"{runner.name}, {runner.precision}",
+            "rounds": asked.rounds,
+        }
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        asked.out.write_text(json.dumps({**about, "ratios": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from measured import (
     servers,
     speed,
     spread,
+    structured,
 )
 from scaled import SCALED
 
@@ -182,6 +183,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "cpu-peers": peers,
     "gguf-files": gguf_files,
     "servers": servers,
+    "structured": structured,
     **CONTROLLED,
     **ENCODED,
     **SCALED,

@@ -70,6 +70,30 @@ def servers() -> str:
     )
 
 
+# --- docs/structured.md ------------------------------------------------------------------------
+
+
+def structured() -> str:
+    """Every comparison of benchmarks/structured.py."""
+    run = load("structured/smollm2")
+    sides = {
+        "grammar": "free text under a grammar that allows everything, plain beside plain",
+        "json-forced": "JSON of a schema with 12 fields, forced tokens alone drafting",
+        "json-auto": "the same, `auto`",
+        "prediction-changed": "200 tokens, `auto`, predicted but for a tenth of the lines",
+        "prediction-unrelated": "200 tokens, `auto`, with another answer as the prediction",
+        "prediction-none": "200 tokens, `auto`, without a prediction",
+    }
+    return (
+        markdown(
+            ("what is written", "speed, of plain decoding's"),
+            ((told, spread(run["ratios"][name], "x")) for name, told in sides.items()),
+        )
+        + f"\n{run['date'].split()[0]}, {machine(run['machine'])}; {run['model']}, "
+        f"{run['runner']}, T = 0, {run['rounds']} rounds, sides in turn.\n"
+    )
+
+
 # --- docs/formats.md ---------------------------------------------------------------------------
 
 

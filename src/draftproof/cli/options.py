@@ -197,8 +197,13 @@ HeldOut = Annotated[
 ]
 Limit = Annotated[int | None, option(DATA, "So many tokens of it.")]
 SelfDistill = Annotated[
-    bool,
-    option(DATA, "The model writes the answers itself: prompts are enough.", "--self-distill"),
+    bool | None,
+    option(
+        DATA,
+        "The model writes the answers itself: prompts are enough. An encoder-decoder does "
+        "unless told not to.",
+        "--self-distill/--no-self-distill",
+    ),
 ]
 Length = Annotated[int | None, option(DATA, "Tokens of a row; 512 or what there is.")]
 Steps = Annotated[

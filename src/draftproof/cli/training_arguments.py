@@ -19,7 +19,7 @@ def medusa(
     *,
     held_out: options.HeldOut = None,
     limit: options.Limit = None,
-    self_distill: options.SelfDistill = False,
+    self_distill: options.SelfDistill = None,
     capture: Annotated[
         bool, option(DATA, "Hidden states once to disk, not every epoch.", "--capture")
     ] = False,
@@ -63,7 +63,7 @@ def draft(
     *,
     held_out: options.HeldOut = None,
     limit: options.Limit = None,
-    self_distill: options.SelfDistill = False,
+    self_distill: options.SelfDistill = None,
     length: options.Length = None,
     size: Annotated[
         str | None,

@@ -19,11 +19,24 @@ PROMPTS = ("prompt", "turns")  # fields that may come without an answer
 FIELDS = "`text`, `prompt` and `completion`, `messages` or `conversations`"
 ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}  # ShareGPT's names
 ROLES |= {role: role for role in ("user", "assistant", "system", "tool")}
+PAIRS = (
+    "an encoder-decoder learns from pairs, JSON lines with `prompt`, which is read, and "
+    "`completion`, which is written (or not, with --self-distill)"
+)
 MARK = "\u00a7answer\u00a7"  # stands for an answer where its place is looked for
 
 
-def parsed(where: str, entry: Any, tokenizer: Any, unanswered: bool = False) -> list[Document]:
+def parsed(
+    where: str,
+    entry: Any,
+    tokenizer: Any,
+    unanswered: bool = False,
+    start: Sequence[int] | None = None,
+) -> list[Document]:
     """The documents of one entry, by its fields; none if there is nothing to learn in it.
+
+    start: what a decoder goes on from; then entries are pairs, of which an encoder reads the
+    prompt.
 
     unanswered: a prompt may come without its answer; the document is then the prompt, and one
     token, the only one to learn, that stands for what will be written. Raises `ValueError` that
@@ -32,6 +45,8 @@ def parsed(where: str, entry: Any, tokenizer: Any, unanswered: bool = False) -> 
     if not isinstance(entry, dict):
         raise ValueError(f"{where} is not an object: give one with {FIELDS}")
     given = {field: value for field, value in entry.items() if value is not None}
+    if start is not None:
+        return _pair(where, given, tokenizer, unanswered, start)
     for field in CHATS:
         if field in given:
             return _chat(where, _messages(where, given[field]), tokenizer, unanswered)
@@ -52,6 +67,29 @@ def parsed(where: str, entry: Any, tokenizer: Any, unanswered: bool = False) -> 
     whole = "".join(parts)
     spans = [(len(parts[0]), len(whole))] if len(parts) > 1 else None
     return [encoded(tokenizer, whole, spans)]
+
+
+def _pair(
+    where: str, given: dict[str, Any], tokenizer: Any, unanswered: bool, start: Sequence[int]
+) -> list[Document]:
+    """What an encoder reads, and what is written; unanswered: a token that stands for that."""
+    prompt, answer = given.get("prompt"), given.get("completion")
+    if prompt is None or (answer is None and not unanswered):
+        missing = "completion" if prompt is not None else "prompt"
+        raise ValueError(f"{where} has no `{missing}`: {PAIRS}")
+    if not isinstance(prompt, str) or not isinstance(answer, str | None):
+        raise ValueError(f"{where}: `prompt` and `completion` must be text")
+    read = tokenizer(prompt, verbose=False)["input_ids"]
+    if not prompt.strip() or not read or (answer is not None and not answer.strip()):
+        return []
+    if answer is None:
+        written = [start[-1]]
+    else:
+        written = [*tokenizer(text_target=answer, verbose=False)["input_ids"]]
+        last = getattr(tokenizer, "eos_token_id", None)
+        written += [last] if last is not None and written[-1:] != [last] else []
+    taught = [False] * len(start) + [True] * len(written)
+    return [Document([*start, *written], taught, read)]
 
 
 def _prompt_alone(where: str, given: dict[str, Any], tokenizer: Any) -> list[Document]:

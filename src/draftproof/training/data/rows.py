@@ -17,15 +17,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Document:
-    """Token ids (N,), and of each whether it is learnt (None: all are)."""
+    """Token ids (N,), and of each whether it is learnt (None: all are).
+
+    read: what an encoder reads, where these are what is written then.
+    """
 
     ids: Sequence[int]
     taught: Sequence[bool] | None = None
+    read: Sequence[int] | None = None
 
     def part(self, begin: int, end: int) -> Document:
         """Tokens `begin` to `end`, without the last."""
         taught = None if self.taught is None else self.taught[begin:end]
-        return Document(self.ids[begin:end], taught)
+        return Document(self.ids[begin:end], taught, self.read)
 
     def learnt(self) -> np.ndarray:
         """Places of the tokens that are learnt, int64, ascending."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from draftproof.training.data.entries import CHATS, PROMPTS, encoded, parsed
+from draftproof.training.data.entries import CHATS, PAIRS, PROMPTS, encoded, parsed
 from draftproof.training.data.rows import Document
 
 
@@ -26,6 +26,7 @@ def documents(
     *,
     limit: int | None = None,
     unanswered: bool = False,
+    start: Sequence[int] | None = None,
 ) -> list[Document]:
     """The documents of all sources in their order; `limit` ends after about so many tokens.
 
@@ -39,13 +40,16 @@ def documents(
     unanswered: answers are written later, so a `prompt` alone, `turns` (the first of them), and a
     conversation that ends with a question are taken too: see `entries.parsed`.
 
+    start: what a decoder goes on from, where an encoder reads the prompts; then entries have
+    `prompt` and `completion`, and nothing else is taken.
+
     Raises `ValueError` naming file and line, and for a source without anything to learn.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"a limit of {limit} tokens leaves no data: give at least 1")
     if not sources:
         raise ValueError("no data was named: give a file, a folder or a data set of the hub")
-    reader = _Reader(tokenizer, unanswered)
+    reader = _Reader(tokenizer, unanswered, start)
     read: list[Document] = []
     tokens = 0
     for source in sources:
@@ -54,7 +58,7 @@ def documents(
             if limit is not None and document.taught is None:
                 document = document.part(0, limit - tokens)  # one text may be all there is
             read.append(document)
-            tokens += len(document.ids)
+            tokens += len(document.ids) + len(document.read or ())
             if limit is not None and tokens >= limit:
                 return read
         if len(read) == before:
@@ -63,10 +67,10 @@ def documents(
 
 
 class _Reader:
-    """Documents of sources; unanswered: as in `documents`."""
+    """Documents of sources; unanswered, start: as in `documents`."""
 
-    def __init__(self, tokenizer: Any, unanswered: bool) -> None:
-        self.tokenizer, self.unanswered = tokenizer, unanswered
+    def __init__(self, tokenizer: Any, unanswered: bool, start: Sequence[int] | None) -> None:
+        self.tokenizer, self.unanswered, self.start = tokenizer, unanswered, start
 
     def read(self, source: str) -> Iterator[Document]:
         path = Path(source)
@@ -107,6 +111,8 @@ class _Reader:
         elif text and ".json" in path.suffixes and (listed := _listed(text)):
             entries = ((f"{path}, entry {number}", entry) for number, entry in enumerate(listed, 1))
             yield from self._entries(str(path), entries)
+        elif self.start is not None:
+            raise ValueError(f"{path} is a text: {PAIRS}")
         elif text and text.strip():
             yield encoded(self.tokenizer, text)
 
@@ -114,7 +120,7 @@ class _Reader:
         count = missed = 0
         for where, entry in entries:
             try:
-                learnt = parsed(where, entry, self.tokenizer, self.unanswered)
+                learnt = parsed(where, entry, self.tokenizer, self.unanswered, self.start)
             except (
                 TypeError,
                 UnicodeEncodeError,

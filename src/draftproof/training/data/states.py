@@ -6,21 +6,85 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from draftproof.runners.torch import logits_of
+from draftproof.runners import torch as decoders
 from draftproof.training.trainer import Batch
+
+
+def encodes(model: Any) -> bool:
+    """Whether it is an encoder-decoder."""
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
+def logits_of(model: Any, states: Tensor) -> Tensor:
+    """Logits (..., V) of post-norm states (..., d) of a decoder, alone or with an encoder."""
+    if not encodes(model):
+        return decoders.logits_of(model, states)
+    if getattr(model.config, "scale_decoder_outputs", False):  # T5
+        states = states * model.config.d_model**-0.5
+    logits: Tensor = model.get_output_embeddings()(states)
+    bias = getattr(model, "final_logits_bias", None)  # BART's relatives
+    return logits if bias is None else logits + bias[0].to(logits.dtype)
 
 
 def states_of(target: Any, batch: Batch) -> Tensor:
     """Post-norm hidden states (rows, L, d) of packed rows, what the LM head sees."""
     if "states" in batch:  # they were captured
         return batch["states"]
+    if "read" in batch:
+        return _across(target, batch)
     # The decoder alone: all layers' states, of which these are the last, would all be kept.
     out = target.get_decoder()(
         input_ids=batch["ids"], position_ids=batch["positions"], use_cache=False
     )
     states: Tensor = out.last_hidden_state
     return states
+
+
+def _across(target: Any, batch: Batch) -> Tensor:
+    """Of rows that are pairs (`read`), whose encoder runs first; padding is passed over."""
+    ids, read = batch["ids"], batch["read"]
+    read = read[:, : int((read >= 0).sum(1).max())]
+    long = ids.shape[1]
+    if "segments" in batch:
+        long = int((batch["segments"] >= 0).sum(1).max())
+    mask = (read >= 0).long()
+    encoder, decoder = target.get_encoder(), target.get_decoder()
+    given = encoder(input_ids=read.clamp(min=0), attention_mask=mask).last_hidden_state
+    states: Tensor = decoder(
+        input_ids=ids[:, :long],
+        encoder_hidden_states=given,
+        encoder_attention_mask=mask,
+        use_cache=False,
+    ).last_hidden_state
+    return F.pad(states, (0, 0, 0, ids.shape[1] - long))
+
+
+@torch.no_grad()
+def _check_pair(target: Any, row: Batch) -> None:
+    """As `check`: logits are the LM head's, and padding of what is read changes nothing."""
+    name = type(target).__name__
+    try:
+        batch = on({key: tensor[None] for key, tensor in row.items()}, target.device)
+        read = batch["read"][batch["read"] >= 0][None]
+        own = target(input_ids=read, decoder_input_ids=batch["ids"], use_cache=False).logits
+        longer = F.pad(batch["read"], (0, 3), value=-1)
+        twice = {key: torch.cat((tensor, tensor)) for key, tensor in batch.items()}
+        twice["read"] = torch.cat((longer, F.pad(longer[:, 3:], (0, 3), value=5)))  # one is longer
+        both = logits_of(target, states_of(target, twice))[:1]
+    except Exception as error:  # whatever a foreign model makes of it
+        raise ValueError(
+            f"{name} gives no hidden states to learn from ({type(error).__name__}: {error}): use "
+            "another encoder-decoder of transformers"
+        ) from error
+    real = batch["segments"][0] >= 0
+    bound = 256 * torch.finfo(own.dtype).eps * max(1.0, float(own.abs().max()))
+    if float((both - own)[:, real].abs().max()) > bound:
+        raise ValueError(
+            f"the logits of {name} are not its LM head over its last hidden states, or padding of "
+            "what it reads changes them: heads and drafts cannot learn from it"
+        )
 
 
 @torch.no_grad()
@@ -30,6 +94,8 @@ def check(target: Any, row: Batch) -> None:
     row: a packed row (L) of at least two tokens, on which everything is tried: that the LM head of
     the last states are the target's logits, and that documents in a row do not see each other.
     """
+    if "read" in row:
+        return _check_pair(target, row)
     name, half = type(target).__name__, len(row["ids"]) // 2
     try:
         ids = row["ids"][None].to(target.device)

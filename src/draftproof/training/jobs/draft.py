@@ -14,10 +14,11 @@ from draftproof.heads import files
 from draftproof.llm import LLM
 from draftproof.proposers.draft import DraftModel
 from draftproof.proposers.early_exit import EarlyExit
-from draftproof.runners import loading
+from draftproof.runners import encoders
 from draftproof.text import end_ids, load_tokenizer
 from draftproof.training.checkpoint import writing
-from draftproof.training.jobs import job, served
+from draftproof.training.data.states import encodes
+from draftproof.training.jobs import job, served, setup
 from draftproof.training.jobs.card import Card
 from draftproof.training.jobs.draft_report import Report, Served, card
 from draftproof.training.jobs.job import Job
@@ -35,7 +36,7 @@ from draftproof.training.recipes.draft import (
 from draftproof.training.recipes.exit import Exit
 from draftproof.training.recipes.few_tokens import FewTokens
 from draftproof.training.recipes.losses import ELEMENTS
-from draftproof.training.recipes.student import layers_and_width, student
+from draftproof.training.recipes.student import depth_of, layers_and_width, student
 from draftproof.training.trainer import Batch, Plan
 
 BLOCKS = 4
@@ -88,11 +89,27 @@ class DraftJob(Job):
 
     def begin(self) -> Proposer | None:
         """See `Job.begin`."""
+        self._refuse()
         self.target.requires_grad_(False)
         self.student = self._student()
         self.on_layer = isinstance(self.student, Exit)
         self.models = [self.target] if self.on_layer else [self.target, self.student]
         return EarlyExit(heads=self.student.heads) if self.on_layer else None
+
+    def _refuse(self) -> None:
+        """What is for decoders alone."""
+        if not encodes(self.target):
+            return
+        if self.options.on_policy:
+            raise ValueError(
+                "--on-policy goes on from beginnings of texts, and what an encoder-decoder writes "
+                "has none: drop it"
+            )
+        if self.options.draft_vocabulary is not None:
+            raise ValueError(
+                "--draft-vocabulary spares the native runner work, and that runs no "
+                "encoder-decoders: drop it"
+            )
 
     def _student(self) -> Any:
         """The draft before training, in fp32 on the target's device."""
@@ -102,13 +119,11 @@ class DraftJob(Job):
             heads.target = options.target
             return Exit(target, heads)
         if options.start is None:
-            depth = int(target.config.get_text_config().num_hidden_layers)
-            layers, width = layers_and_width(options.size, options.layers, depth)
+            layers, width = layers_and_width(options.size, options.layers, depth_of(target))
             return student(target, layers, width, options.seed)
         foreign: dict[str, Any] = {"trust_remote_code": options.trust_remote_code}
-        draft: Any = loading.load(
-            options.start, dtype=torch.float32, device=target.device, **foreign
-        )
+        encoders.check_kind(options.start, encodes(target), **foreign)
+        draft = setup.loaded(options.start, dtype=torch.float32, device=target.device, **foreign)
         own = load_tokenizer(options.start, None, foreign)
         sizes = [model.get_output_embeddings().weight.shape[0] for model in (target, draft)]
         if own is None or self.tokenizer is None:  # then the sizes are all there is to compare
@@ -165,7 +180,7 @@ class DraftJob(Job):
         """See `Job.make_report`."""
         config = self.student.config.get_text_config()
         return Report(
-            layers=self.student.layers if self.on_layer else config.num_hidden_layers,
+            layers=self.student.layers if self.on_layer else depth_of(self.student),
             exit=self.on_layer,
             width=config.hidden_size,
             parameters=sum(p.numel() for p in self.student.parameters()),
@@ -192,17 +207,18 @@ class DraftJob(Job):
             served.engine(self.target, self.tokenizer) as base,
             LLM(base, rule="rejection", speculate=None) as llm,
         ):
-            most = [min(room, llm.max_length - len(ids)) for ids in prompts]
+            most = [min(room, served.room_behind(llm, ids)) for ids in prompts]
             for temperature in TEMPERATURES:
                 watch.phase(f"the engine serves at temperature {temperature:g}")
                 completions = served.completions(
                     llm, prompts, room, (temperature,), speculate=self._proposer(), tell=watch.share
                 )
                 served.pass_on_warnings(completions, watch.line)
-                texts = [
-                    chances(recipe, [*ids, *one.token_ids], len(ids), temperature)
-                    for ids, one in zip(prompts, completions, strict=True)
-                ]
+                texts = []
+                for ids, one in zip(prompts, completions, strict=True):
+                    text = served.written(llm, ids, one.token_ids)
+                    begin = len(text.ids) - len(one.token_ids)
+                    texts.append(chances(recipe, text.ids, begin, temperature, text.read))
                 predicted, alpha = replay(texts, most, at_once=not self.on_layer)
                 result = Served(
                     temperature,

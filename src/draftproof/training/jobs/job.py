@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from draftproof.training import trainer
-from draftproof.training.data.rows import Document, Stream, pack
-from draftproof.training.data.states import check
+from draftproof.training.data.pairs import pack
+from draftproof.training.data.rows import Document, Stream
+from draftproof.training.data.states import check, encodes
 from draftproof.training.jobs import card, material, served, setup
 from draftproof.training.trainer import Batch, Plan, State
 from draftproof.training.watch import Watch
@@ -45,7 +46,7 @@ class Options:
     rate: float | None = None
     accumulate: int = 1
     limit: int | None = None  # tokens of data
-    self_distill: bool = False
+    self_distill: bool | None = None  # where it is not said: an encoder-decoder's answers
     resume: bool = False
     overwrite: bool = False  # whatever lies in `out`
     calibration_tokens: int = 20_000
@@ -133,6 +134,8 @@ class Job(ABC):
         options.check()
         watch.phase("loading")
         self.target, self.tokenizer = setup.target(options)
+        if options.self_distill is None:
+            self.options = options = replace(options, self_distill=encodes(self.target))
         proposer = self.begin()
         length = setup.row_length(options, self.models, self.least)
         room = served.check_servable(self.target, self.tokenizer, proposer)

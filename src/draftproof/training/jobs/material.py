@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from draftproof.runners import encoders
 from draftproof.training import checkpoint
 from draftproof.training.data import sources
-from draftproof.training.data.rows import Document, split
+from draftproof.training.data.pairs import split
+from draftproof.training.data.rows import Document
 from draftproof.training.jobs import served
 from draftproof.training.jobs.setup import ANSWERS, EVALUATED
 from draftproof.training.watch import Watch
@@ -43,23 +45,27 @@ def gathered(
     watch.phase("reading the data")
     if tokenizer is None:
         raise ValueError(f"{options.target} comes without a tokenizer: save it beside the model")
-    own = options.self_distill
+    own, start = bool(options.self_distill), served.start_of(target, tokenizer)
     with warnings.catch_warnings(record=True) as omissions:
         warnings.simplefilter("always", UserWarning)
         # Where the target writes, the limit is of what it writes: its beginnings are from anywhere.
         limit = None if own else options.limit
-        learnt = sources.documents(options.data, tokenizer, limit=limit, unanswered=own)
+        learnt = sources.documents(
+            options.data, tokenizer, limit=limit, unanswered=own, start=start
+        )
         held_out = []
         if options.held_out:
-            held_out = sources.documents(options.held_out, tokenizer, unanswered=own)
+            held_out = sources.documents(options.held_out, tokenizer, unanswered=own, start=start)
     for warning in omissions:
         watch.line(f"warning: {warning.message}")
+    if start is not None:
+        learnt, held_out = (_readable(target, each, watch) for each in (learnt, held_out))
     _check(options, target, [*learnt, *held_out])
-    if sum(len(document.ids) for document in learnt) < least:
+    if start is None and sum(len(document.ids) for document in learnt) < least:
         raise ValueError(f"the data has less than the {least} tokens that are needed: give more")
     if not held_out:
         learnt, held_out = split(learnt, HELD_OUT, options.seed, least)
-    if max(len(document.ids) for document in held_out) < least:
+    if (start is None or not own) and max(len(each.ids) for each in held_out) < least:
         watch.line(
             f"warning: no held-out text has {least} tokens: nothing tells which weights are best, "
             "so the last are kept"
@@ -71,6 +77,24 @@ def gathered(
     if not answers:
         raise ValueError("the target answers none of the prompts: give others, or texts to learn")
     return Material(answers, judged or held_out, held_out)
+
+
+def _readable(target: Any, pairs: list[Document], watch: Watch) -> list[Document]:
+    """Those that the encoder has positions and rows for."""
+    most, known = encoders.longest_input(target.config), encoders.input_vocabulary(target)
+    fit = [each for each in pairs if len(each.read or ()) <= most]
+    if len(fit) < len(pairs):
+        left = f"{len(pairs) - len(fit)} of {len(pairs)} pairs"
+        if not fit:
+            raise ValueError(f"all pairs read more than the encoder's {most} tokens: shorten them")
+        watch.line(f"warning: {left} read more than the encoder's {most} tokens and were left out")
+    worst = max((max(each.read or (0,)) for each in fit), default=0)
+    if worst >= known:
+        raise ValueError(
+            f"the tokenizer makes id {worst} of the data and the encoder knows {known}: use the "
+            "target's own tokenizer"
+        )
+    return fit
 
 
 def _check(options: Options, target: Any, documents: Sequence[Document]) -> None:
@@ -96,13 +120,13 @@ def _own_answers(
     data = hashlib.sha256()
     learnt, held_out = given
     for one in [*learnt, *held_out]:
-        data.update(np.asarray(one.ids, dtype="<i4").tobytes())
+        data.update(np.asarray([*one.ids, *(one.read or ())], dtype="<i4").tobytes())
     of = [options.target, data.hexdigest(), length, options.limit]
     if options.resume and file.exists():
         kept = json.loads(file.read_text())
         if kept["of"] == of:
             return _documents(kept["texts"]), _documents(kept["held_out"])
-    tokens = sum(len(one.ids) for one in held_out)
+    tokens = sum(len(one.ids if one.read is None else one.read) for one in held_out)
     if options.limit is not None:
         tokens = min(tokens, round(HELD_OUT * options.limit))
     with served.engine(target, tokenizer) as llm:
@@ -118,9 +142,15 @@ def _own_answers(
 
 
 def _pairs(documents: Sequence[Document]) -> list[Any]:
-    """Of each its tokens, and how many of them were given."""
-    return [[list(one.ids), one.learnt()[0].item()] for one in documents]
+    """Of each its tokens, how many of them were given, and what was read."""
+    return [[list(one.ids), one.learnt()[0].item(), _read(one)] for one in documents]
+
+
+def _read(one: Document) -> list[int] | None:
+    return None if one.read is None else list(one.read)
 
 
 def _documents(pairs: Sequence[Any]) -> list[Document]:
-    return [Document(ids, [i >= given for i in range(len(ids))]) for ids, given in pairs]
+    return [
+        Document(ids, [i >= given for i in range(len(ids))], read) for ids, given, read in pairs
+    ]

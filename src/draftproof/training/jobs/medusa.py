@@ -14,7 +14,8 @@ from draftproof.proposers.medusa import Medusa as Proposer
 from draftproof.runners import costs
 from draftproof.training.checkpoint import writing
 from draftproof.training.data.capture import Captured, capture, key
-from draftproof.training.data.rows import batch_of_text
+from draftproof.training.data.pairs import pack
+from draftproof.training.data.rows import Document, batch_of
 from draftproof.training.data.states import on
 from draftproof.training.jobs import job, served
 from draftproof.training.jobs.card import Card
@@ -181,8 +182,12 @@ class HeadsJob(Job):
             plain = served.completions(llm, prompts, room, tell=watch.share)
             sequences = []
             for ids, one in zip(prompts, plain, strict=True):
-                batch = on(batch_of_text([*ids, *one.token_ids]), target.device)
-                sequences.append(recipe.ranks(batch)[len(ids) - 1 : -1])
+                text = served.written(llm, ids, one.token_ids)
+                batch = on(
+                    batch_of(pack([Document(text.ids, None, text.read)], len(text.ids)), 0),
+                    target.device,
+                )
+                sequences.append(recipe.ranks(batch)[len(text.ids) - len(one.token_ids) - 1 : -1])
             cost = costs.pass_seconds(llm.runner, room, served.PASSES)
             seconds = served.heads_seconds(llm, heads)
             judged = slice(1 if len(prompts) > 1 else 0, None, 2)  # a single text serves for both

@@ -19,6 +19,7 @@ from draftproof.proposers.ngram import NGram
 from draftproof.runners import choice
 from draftproof.sampling import SamplingParams
 from draftproof.training.data.rows import Document
+from draftproof.training.data.states import encodes
 
 GIVEN = 64  # tokens of a text that its continuation begins with
 ROOM = 128  # tokens of a prompt that it is judged on, and of what is written behind it
@@ -45,14 +46,29 @@ def check_servable(model: Any, tokenizer: Any, proposer: Any = None) -> int:
         return min(ROOM, llm.max_length // 2)
 
 
+def start_of(model: Any, tokenizer: Any) -> list[int] | None:
+    """What the decoder of an encoder-decoder starts from; None of a decoder alone.
+
+    Raises `ValueError` where its generation config does not tell.
+    """
+    if not encodes(model):
+        return None
+    with engine(model, tokenizer) as llm:
+        return list(llm.prepare([0], SamplingParams(max_tokens=1))[0].prompt)
+
+
 def prompts_of(documents: Sequence[Document], count: int, room: int) -> list[list[int]]:
     """At most `count` beginnings from the documents, evenly over them, of at most `room` tokens.
 
-    Of a text of which only a part is learnt, what stands before that, its end where it is longer;
-    else windows of `GIVEN`.
+    Of a pair all that is read. Of a text of which only a part is learnt, what stands before that,
+    its end where it is longer; else windows of `GIVEN`.
     """
     places: list[tuple[Document, int, int]] = []
     for document in documents:
+        if document.read is not None:
+            whole = Document(document.read)
+            places.append((whole, 0, len(whole.ids)))
+            continue
         marks = document.taught
         asked = 0 if marks is None or all(marks) else int(next(iter(document.learnt()), 0))
         if asked:
@@ -83,7 +99,7 @@ def completions(
     for number, ids in enumerate(prompts):
         params = SamplingParams(
             temperature=temperatures[number % len(temperatures)],
-            max_tokens=min(max_tokens, llm.max_length - len(ids)),
+            max_tokens=min(max_tokens, room_behind(llm, ids)),
             seed=number,
         )
         requests += llm.submit(list(ids), params)
@@ -98,19 +114,43 @@ def completions(
     return results
 
 
+def room_behind(llm: LLM, ids: Sequence[int]) -> int:
+    """Tokens that may be written behind a prompt."""
+    return llm.max_length - len(begin_of(llm, ids))
+
+
+def begin_of(llm: LLM, ids: Sequence[int]) -> list[int]:
+    """What the text behind a prompt goes on from: the prompt, or what a decoder starts from."""
+    if not llm.runner.encodes:
+        return list(ids)
+    return list(llm.prepare(list(ids), SamplingParams(max_tokens=1))[0].prompt)
+
+
+def written(llm: LLM, ids: Sequence[int], tokens: Sequence[int]) -> Document:
+    """A prompt and what was written behind it, which is what is learnt."""
+    begin = begin_of(llm, ids)
+    taught = [False] * len(begin) + [True] * len(tokens)
+    return Document([*begin, *tokens], taught, list(ids) if llm.runner.encodes else None)
+
+
 def own_texts(
     llm: LLM, documents: Sequence[Document], length: int, limit: int | None, tell: Tell
 ) -> list[Document]:
     """Documents of at most `length` tokens whose answers, which are learnt, the target wrote."""
-    count = sum(len(document.ids) for document in documents) if limit is None else limit
-    # A quarter of a row at least is its own.
-    prompts = prompts_of(documents, max(1, count // length), length - max(1, length // 4))
+    if llm.runner.encodes:
+        reads = sum(len(document.read or ()) for document in documents)
+        count = len(documents) if limit is None else limit * len(documents) // max(1, reads)
+        prompts = prompts_of(documents, max(1, count), 0)
+    else:
+        count = sum(len(document.ids) for document in documents) if limit is None else limit
+        # A quarter of a row at least is its own.
+        prompts = prompts_of(documents, max(1, count // length), length - max(1, length // 4))
     answers = completions(llm, prompts, length, TEMPERATURES, speculate=NGram(), tell=tell)
     own = []
     for ids, one in zip(prompts, answers, strict=True):
-        text = [*ids, *one.token_ids][:length]
-        if len(text) > len(ids):  # else it had nothing to say
-            own.append(Document(text, [i >= len(ids) for i in range(len(text))]))
+        text = written(llm, ids, one.token_ids).part(0, length)
+        if any(text.taught or ()):  # else it had nothing to say
+            own.append(text)
     return own
 
 

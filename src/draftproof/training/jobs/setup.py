@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import default_collate
 
-from draftproof.runners import loading
+from draftproof.runners import encoders, loading
 from draftproof.text import load_tokenizer
 from draftproof.training import checkpoint
+from draftproof.training.data.pairs import PairRows
 from draftproof.training.data.rows import Rows, batch_of
 from draftproof.training.trainer import Batch, Plan
 
@@ -23,6 +25,7 @@ CONTEXT = 512  # tokens of a row, unless target or data have less
 STEP_TOKENS = 8192  # of a step
 EPOCHS = 2  # where the steps are not given
 EVALUATED = 32_768  # held-out tokens of an evaluation
+TOGETHER = 16  # pairs of a batch of them
 ANSWERS = "written.json"  # what the target wrote
 
 
@@ -44,8 +47,14 @@ def target(options: Options) -> tuple[Any, Any]:
     if device.type == "cuda":
         torch.cuda.set_device(device)  # accelerate trains on that one
     dtype = loading.pick_dtype(options.dtype)
-    model: Any = loading.load(options.source, dtype=dtype, device=device, **foreign)
+    model: Any = loaded(options.source, dtype=dtype, device=device, **foreign)
     return model, load_tokenizer(options.source, None, foreign)
+
+
+def loaded(name: str, **options: Any) -> Any:
+    """A decoder or an encoder-decoder by name or folder, in memory."""
+    trust = {"trust_remote_code": options["trust_remote_code"]}
+    return (encoders if encoders.is_one(name, **trust) else loading).load(name, **options)
 
 
 def process() -> int:
@@ -93,7 +102,8 @@ def context(model: Any) -> int | None:
 
 def plan(options: Options, target: Any, rows: Rows, length: int) -> Plan:
     """As much as there is data for, and 300 steps at least."""
-    count = options.rows or max(1, min(STEP_TOKENS // length, len(rows)))
+    wide = length + (rows.read.shape[1] if isinstance(rows, PairRows) else 0)
+    count = options.rows or max(1, min(STEP_TOKENS // wide, len(rows)))
     parts = options.accumulate * processes()  # which have equally many each
     count = -(-count // parts) * parts
     steps = options.steps or max(300, EPOCHS * len(rows) // count)
@@ -111,4 +121,8 @@ def plan(options: Options, target: Any, rows: Rows, length: int) -> Plan:
 def evaluation_batches(held_out: Rows) -> list[Batch]:
     """What evaluations run on."""
     count = max(1, EVALUATED // held_out.ids.shape[1])
-    return [batch_of(held_out, at) for at in range(min(len(held_out), count))]
+    numbers = range(min(len(held_out), count))
+    if not isinstance(held_out, PairRows):
+        return [batch_of(held_out, at) for at in numbers]
+    parts = [numbers[at : at + TOGETHER] for at in numbers[::TOGETHER]]
+    return [default_collate([held_out[at] for at in part]) for part in parts]

@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW, Optimizer
 
 from draftproof.runners import guards
-from draftproof.runners.torch import logits_of
-from draftproof.training.data.states import labelled, on, states_of
+from draftproof.training.data.states import labelled, logits_of, on, states_of
 from draftproof.training.recipes import losses
 from draftproof.training.recipes.few_tokens import FewTokens
 from draftproof.training.recipes.losses import DIVERGENCES, ELEMENTS
@@ -216,8 +215,16 @@ def _run(hits: Tensor) -> float:
 
 
 @torch.no_grad()
-def chances(recipe: Draft, ids: Sequence[int], begin: int, temperature: float) -> list[float]:
+def chances(
+    recipe: Draft,
+    ids: Sequence[int],
+    begin: int,
+    temperature: float,
+    read: Sequence[int] | None = None,
+) -> list[float]:
     """Of each token of a text from `begin` on, the chance to be accepted if one is drafted there.
+
+    read: what an encoder has read for it.
 
     It is drafted and accepted with chance min(p, q), and p is what the target writes it with: so,
     given that it was written, min(1, q / p) (Leviathan et al. 2022, appendix A.1). At temperature
@@ -225,10 +232,11 @@ def chances(recipe: Draft, ids: Sequence[int], begin: int, temperature: float) -
     """
     row = torch.tensor([list(ids)], device=recipe.target.device)
     places = torch.arange(row.shape[1], device=row.device)
+    batch = {"ids": row, "positions": places[None]}
+    if read is not None:
+        batch["read"] = torch.tensor([list(read)], device=row.device)
     shares: list[float] = []
-    for some, p, q in recipe.logits(
-        {"ids": row, "positions": places[None]}, places[begin - 1 : -1]
-    ):
+    for some, p, q in recipe.logits(batch, places[begin - 1 : -1]):
         token = row[0, some + 1][:, None]
         if temperature == 0:
             shares += (q.argmax(-1) == token[:, 0]).float().tolist()

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from draftproof.heads.module import Heads
+from draftproof.runners import crossing
 from draftproof.runners.guards import shallower
+from draftproof.training.data.states import encodes
+from draftproof.training.recipes.student import depth_of
 
 
 class Exit(nn.Module):
@@ -35,10 +38,20 @@ class Exit(nn.Module):
     def get_decoder(self) -> Exit:
         return self
 
+    def get_encoder(self) -> Any:
+        return self._frozen[0].get_encoder()
+
     def forward(self, **inputs: Tensor) -> Any:
         """`last_hidden_state` (rows, L, d), which the LM head reads."""
         target = self._frozen[0]
-        with torch.no_grad(), shallower(target.config.get_text_config(), self.layers):
-            states = target.get_decoder()(**inputs).last_hidden_state
+        decoder = target.get_decoder()
+        if encodes(target):
+            whole = depth_of(target)
+            with torch.no_grad():
+                out = crossing.ending(decoder, whole, self.layers, lambda: decoder(**inputs))
+            states = out.last_hidden_state
+        else:
+            with torch.no_grad(), shallower(target.config.get_text_config(), self.layers):
+                states = decoder(**inputs).last_hidden_state
         blocks = self.heads(states.flatten(0, 1))[0]
         return SimpleNamespace(last_hidden_state=blocks.unflatten(0, states.shape[:2]))

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from draftproof.heads.module import Heads
-from draftproof.runners.torch import logits_of
-from draftproof.training.data.states import labelled, on, states_of
+from draftproof.training.data.states import labelled, logits_of, on, states_of
 from draftproof.training.recipes import calibrate
 from draftproof.training.recipes.losses import cross_entropy
 from draftproof.training.trainer import Batch

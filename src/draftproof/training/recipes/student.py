@@ -13,8 +13,19 @@ import torch
 from torch import nn
 from transformers import GenerationConfig
 
+from draftproof.runners.crossing import Roles
+from draftproof.training.data.states import encodes
+
+DEPTHS = "num_decoder_layers", "decoder_layers"  # what configurations call a decoder's depth
 ASIDE = ("idx", "index", "layer_id", "training")  # attributes that number a layer, or pass
 SCALED = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
+
+
+def depth_of(model: Any) -> int:
+    """Layers of the decoder."""
+    if encodes(model):
+        return len(Roles(model.get_decoder()).own)
+    return int(model.config.get_text_config().num_hidden_layers)
 
 
 def spread(count: int, layers: int) -> list[int]:
@@ -51,8 +62,14 @@ def student(target: Any, layers: Sequence[int], width: int | None = None, seed: 
 
     It is a copy of those layers, of the embeddings, the last norm and the head. With another width
     (hidden size; the heads keep theirs and get fewer) it is random, a function of `seed`.
+    Of an encoder-decoder it keeps the whole encoder, which runs once a text.
     Raises `ValueError` where the target's class cannot be made so.
     """
+    if width is not None and encodes(target):
+        raise ValueError(
+            "--size NxW is random, and an encoder-decoder learns slowly to look at what was read: "
+            "use --size N, or --start with one that is trained"
+        )
     name, what = type(target).__name__, f"{len(layers)} layers"
     what += "" if width is None else f" of width {width}"
     try:
@@ -66,6 +83,9 @@ def student(target: Any, layers: Sequence[int], width: int | None = None, seed: 
         ) from error
     if width is None:
         _copy(target, draft, layers)
+    if encodes(target):  # where it starts from, and its rules
+        draft.generation_config = copy.deepcopy(target.generation_config)
+        return draft.to(target.device)
     ends = ("bos_token_id", "eos_token_id", "pad_token_id")  # the rest is about sampling
     known = getattr(target, "generation_config", None) or target.config
     draft.generation_config = GenerationConfig(**{end: getattr(known, end, None) for end in ends})
@@ -74,6 +94,10 @@ def student(target: Any, layers: Sequence[int], width: int | None = None, seed: 
 
 def _config(target: Any, layers: Sequence[int], width: int | None) -> Any:
     config = copy.deepcopy(target.config)
+    if encodes(target):
+        (field,) = [name for name in DEPTHS if name in config.to_dict()]
+        setattr(config, field, len(layers))
+        return config
     text = config.get_text_config()
     depth = int(text.num_hidden_layers)
     for field, value in text.to_dict().items():
@@ -104,11 +128,13 @@ def _narrow(text: Any, width: int) -> None:
 
 def _copy(target: Any, draft: Any, layers: Sequence[int]) -> None:
     """Fill `draft` from the target; refuse it where a layer would work otherwise there."""
-    name, depth = type(target).__name__, int(target.config.get_text_config().num_hidden_layers)
+    name, depth = type(target).__name__, depth_of(target)
+    whole = target.get_decoder() if encodes(target) else target
+    inner = {id(module) for module in whole.modules()}
     stacks = [
         path
         for path, module in target.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) == depth
+        if isinstance(module, nn.ModuleList) and len(module) == depth and id(module) in inner
     ]
     if not stacks:
         raise ValueError(f"{name} has no list of layers to choose from: use --size NxW")

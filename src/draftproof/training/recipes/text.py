@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from draftproof.runners.torch import logits_of
-from draftproof.training.data.states import labelled, on, states_of
+from draftproof.training.data.states import labelled, logits_of, on, states_of
 from draftproof.training.recipes.losses import cross_entropy
 from draftproof.training.recipes.muon import Muon
 from draftproof.training.trainer import Batch

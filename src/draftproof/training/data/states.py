@@ -21,8 +21,10 @@ def logits_of(model: Any, states: Tensor) -> Tensor:
     """Logits (..., V) of post-norm states (..., d) of a decoder, alone or with an encoder."""
     if not encodes(model):
         return decoders.logits_of(model, states)
-    if getattr(model.config, "scale_decoder_outputs", False):  # T5
-        states = states * model.config.d_model**-0.5
+    if hasattr(model, "model_dim"):  # T5 and its relatives, some of which scale where they tie
+        tied = getattr(model.config, "tie_word_embeddings", False)
+        if getattr(model.config, "scale_decoder_outputs", tied):
+            states = states * model.model_dim**-0.5
     logits: Tensor = model.get_output_embeddings()(states)
     bias = getattr(model, "final_logits_bias", None)  # BART's relatives
     return logits if bias is None else logits + bias[0].to(logits.dtype)
@@ -69,9 +71,9 @@ def _check_pair(target: Any, row: Batch) -> None:
         batch = on({key: tensor[None] for key, tensor in row.items()}, target.device)
         read = batch["read"][batch["read"] >= 0][None]
         own = target(input_ids=read, decoder_input_ids=batch["ids"], use_cache=False).logits
-        longer = F.pad(batch["read"], (0, 3), value=-1)
+        longer = F.pad(read, (0, 3), value=-1)  # than the other row's, which is read whole
         twice = {key: torch.cat((tensor, tensor)) for key, tensor in batch.items()}
-        twice["read"] = torch.cat((longer, F.pad(longer[:, 3:], (0, 3), value=5)))  # one is longer
+        twice["read"] = torch.cat((longer, longer.where(longer >= 0, read[0, 0])))
         both = logits_of(target, states_of(target, twice))[:1]
     except Exception as error:  # whatever a foreign model makes of it
         raise ValueError(

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.modeling_outputs import BaseModelOutput
 
+from draftproof.runners import crossing
 from draftproof.runners import torch as decoders
 from draftproof.training.trainer import Batch
 
@@ -21,13 +23,19 @@ def logits_of(model: Any, states: Tensor) -> Tensor:
     """Logits (..., V) of post-norm states (..., d) of a decoder, alone or with an encoder."""
     if not encodes(model):
         return decoders.logits_of(model, states)
-    if hasattr(model, "model_dim"):  # T5 and its relatives, some of which scale where they tie
-        tied = getattr(model.config, "tie_word_embeddings", False)
-        if getattr(model.config, "scale_decoder_outputs", tied):
-            states = states * model.model_dim**-0.5
-    logits: Tensor = model.get_output_embeddings()(states)
-    bias = getattr(model, "final_logits_bias", None)  # BART's relatives
-    return logits if bias is None else logits + bias[0].to(logits.dtype)
+    # Families scale and shift before and behind their heads, each in its own way: so it is the
+    # model that is run, over one token, and its head reads these states.
+    size = states.shape[-1]
+    zeros = torch.zeros(1, 1, size, dtype=model.dtype, device=states.device)
+    given: dict[str, Any] = {
+        "encoder_outputs": BaseModelOutput(last_hidden_state=zeros),
+        "decoder_input_ids": torch.zeros(1, 1, dtype=torch.long, device=states.device),
+        "use_cache": False,
+    }
+    flat = states.reshape(1, -1, size)
+    out, _ = crossing.headed(model.get_decoder(), lambda _: flat, lambda: model(**given))
+    logits: Tensor = out.logits
+    return logits.reshape(*states.shape[:-1], -1)
 
 
 def states_of(target: Any, batch: Batch) -> Tensor:

@@ -23,6 +23,7 @@ def logits_of(model: Any, states: Tensor) -> Tensor:
     """Logits (..., V) of post-norm states (..., d) of a decoder, alone or with an encoder."""
     if not encodes(model):
         return decoders.logits_of(model, states)
+    model = getattr(model, "owner", model)  # an exit has the head of the model that it is in
     # Families scale and shift before and behind their heads, each in its own way: so it is the
     # model that is run, over one token, and its head reads these states.
     size = states.shape[-1]

@@ -17,7 +17,7 @@ METHODS: dict[str, Callable[[], Any]] = {
     "ngram": dp.NGram,
     "automaton": dp.SuffixAutomaton,
     "draft": lambda: dp.DraftModel("bundled-mender"),
-    "tree": lambda: dp.SpecInfer("bundled-mender"),
+    "tree": lambda: dp.SpecInfer(["bundled-mender"]),
     "staged": lambda: dp.Staged(dp.NGram(), dp.DraftModel("bundled-mender")),
     "exit": lambda: dp.EarlyExit(1),
     "lookahead": dp.Lookahead,

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.modeling_outputs import BaseModelOutput
 
+from draftproof.runners import crossing
 from draftproof.runners import torch as decoders
 from draftproof.training.trainer import Batch
 
@@ -21,11 +23,20 @@ def logits_of(model: Any, states: Tensor) -> Tensor:
     """Logits (..., V) of post-norm states (..., d) of a decoder, alone or with an encoder."""
     if not encodes(model):
         return decoders.logits_of(model, states)
-    if getattr(model.config, "scale_decoder_outputs", False):  # T5
-        states = states * model.config.d_model**-0.5
-    logits: Tensor = model.get_output_embeddings()(states)
-    bias = getattr(model, "final_logits_bias", None)  # BART's relatives
-    return logits if bias is None else logits + bias[0].to(logits.dtype)
+    model = getattr(model, "owner", model)  # an exit has the head of the model that it is in
+    # Families scale and shift before and behind their heads, each in its own way: so it is the
+    # model that is run, over one token, and its head reads these states.
+    size = states.shape[-1]
+    zeros = torch.zeros(1, 1, size, dtype=model.dtype, device=states.device)
+    given: dict[str, Any] = {
+        "encoder_outputs": BaseModelOutput(last_hidden_state=zeros),
+        "decoder_input_ids": torch.zeros(1, 1, dtype=torch.long, device=states.device),
+        "use_cache": False,
+    }
+    flat = states.reshape(1, -1, size)
+    out, _ = crossing.headed(model.get_decoder(), lambda _: flat, lambda: model(**given))
+    logits: Tensor = out.logits
+    return logits.reshape(*states.shape[:-1], -1)
 
 
 def states_of(target: Any, batch: Batch) -> Tensor:
@@ -69,9 +80,9 @@ def _check_pair(target: Any, row: Batch) -> None:
         batch = on({key: tensor[None] for key, tensor in row.items()}, target.device)
         read = batch["read"][batch["read"] >= 0][None]
         own = target(input_ids=read, decoder_input_ids=batch["ids"], use_cache=False).logits
-        longer = F.pad(batch["read"], (0, 3), value=-1)
+        longer = F.pad(read, (0, 3), value=-1)  # than the other row's, which is read whole
         twice = {key: torch.cat((tensor, tensor)) for key, tensor in batch.items()}
-        twice["read"] = torch.cat((longer, F.pad(longer[:, 3:], (0, 3), value=5)))  # one is longer
+        twice["read"] = torch.cat((longer, longer.where(longer >= 0, read[0, 0])))
         both = logits_of(target, states_of(target, twice))[:1]
     except Exception as error:  # whatever a foreign model makes of it
         raise ValueError(

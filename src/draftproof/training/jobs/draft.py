@@ -219,7 +219,9 @@ class DraftJob(Job):
                     text = served.written(llm, ids, one.token_ids)
                     begin = len(text.ids) - len(one.token_ids)
                     texts.append(chances(recipe, text.ids, begin, temperature, text.read))
-                predicted, alpha = replay(texts, most, at_once=not self.on_layer)
+                # Behind a decoder's start token nothing is left to read before a draft.
+                at_once = not self.on_layer or encodes(self.target)
+                predicted, alpha = replay(texts, most, at_once=at_once)
                 result = Served(
                     temperature,
                     round(_first_accepted(completions), 4),

@@ -142,15 +142,14 @@ def _own_answers(
 
 
 def _pairs(documents: Sequence[Document]) -> list[Any]:
-    """Of each its tokens, how many of them were given, and what was read."""
-    return [[list(one.ids), one.learnt()[0].item(), _read(one)] for one in documents]
-
-
-def _read(one: Document) -> list[int] | None:
-    return None if one.read is None else list(one.read)
+    """Of each its tokens, how many of them were given, and what was read if an encoder did."""
+    return [
+        [list(one.ids), one.learnt()[0].item(), *([] if one.read is None else [list(one.read)])]
+        for one in documents
+    ]
 
 
 def _documents(pairs: Sequence[Any]) -> list[Document]:
     return [
-        Document(ids, [i >= given for i in range(len(ids))], read) for ids, given, read in pairs
+        Document(ids, [i >= given for i in range(len(ids))], *read) for ids, given, *read in pairs
     ]

@@ -32,6 +32,11 @@ class Exit(nn.Module):
     def config(self) -> Any:
         return self._frozen[0].config
 
+    @property
+    def owner(self) -> Any:
+        """The model whose layer this is on, and whose head reads its states."""
+        return self._frozen[0]
+
     def get_output_embeddings(self) -> Any:
         return self._frozen[0].get_output_embeddings()
 

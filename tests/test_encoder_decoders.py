@@ -270,3 +270,19 @@ def test_the_probe_finds_a_wrong_position(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("draftproof.runners.crossing.placed", misplaced)
     with pytest.raises(ValueError, match="gives other logits"):
         dp.LLM(model("BART"))
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_experts_of_a_bounded_number_of_rows(
+    monkeypatch: pytest.MonkeyPatch, bounded: bool
+) -> None:
+    """Left to their bound they would turn rows of a packed pass away; it is theirs afterwards."""
+    made = model("Switch")
+    routers: list[Any] = [part for part in made.modules() if hasattr(part, "expert_capacity")]
+    if bounded:
+        monkeypatch.setattr(crossing, "unbounded", lambda decoder, call: call())
+        with pytest.raises(ValueError, match="gives other logits"):
+            dp.LLM(made)
+    else:
+        dp.LLM(made, speculate="ngram").generate(prompts(5), dp.SamplingParams(max_tokens=6))
+    assert [router.expert_capacity for router in routers] == [2, 2]

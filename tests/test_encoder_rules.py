@@ -14,6 +14,7 @@ import transformers
 from transformers import GenerationConfig, PreTrainedModel
 
 import draftproof as dp
+import hearing
 import tiny
 from chi_square import chi_square_p
 from encoder_folders import tokenizer
@@ -121,7 +122,12 @@ def test_models_that_do_not_go_together() -> None:
     ).double()
     for target, speculate, words in [
         (made, dp.DraftModel(larger), "reads 2000 ids and the target's 61"),
-        (made, dp.DraftModel(decoder), "an encoder-decoder and the draft a decoder alone"),
+        (made, dp.DraftModel(hearing.model("Whisper")), "what the draft reads"),
+        (
+            hearing.model("Whisper"),
+            dp.DraftModel(hearing.model("Moonshine")),
+            "what the draft reads is input_values",
+        ),
         (decoder, dp.DraftModel(made), "a decoder alone and the draft an encoder-decoder"),
         (made, dp.DraftModel(model("BART", 1), quantize="int8"), "cannot be quantised"),
         (made, dp.EarlyExit(2), "layers=2 is no early exit of a model with 2 layers"),
@@ -139,6 +145,30 @@ def test_models_that_do_not_go_together() -> None:
             dp.LLM(made, **options)
     with pytest.raises(ValueError, match="decoder_prompt is for encoder-decoders"):
         dp.LLM(decoder).generate([3], decoder_prompt=[4])
+
+
+def test_a_decoder_alone_drafts_from_what_was_written() -> None:
+    """Of a like vocabulary; what the target's encoder reads it does not see."""
+    made, given = model("BART"), prompts(4)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        config = transformers.LlamaConfig(
+            vocab_size=V,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            initializer_range=0.02,
+        )
+        decoder = transformers.LlamaForCausalLM(config).double().eval()
+    plain = dp.LLM(made, speculate=None)
+    llm = dp.LLM(plain, speculate=dp.DraftModel(decoder, 3, min_confidence=0.0))
+    for options in ({}, {"temperature": 0.8, "seed": 3}):
+        params = dp.SamplingParams(max_tokens=NEW, **options)
+        want, got = plain.generate(given, params), llm.generate(given, params)
+        assert [one.token_ids for one in got] == [one.token_ids for one in want]
+        assert all(one.stats.drafted for one in got) and not any(one.warnings for one in got)
+    llm.engine.check()
 
 
 def test_a_draft_that_can_read_less_drafts_nothing_and_says_so() -> None:

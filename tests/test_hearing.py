@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
+import transformers
 
 import draftproof as dp
+from encoders import model as reader
 from hearing import FAMILIES, features, model, name_of, own
 
 NEW = 14
@@ -70,3 +75,129 @@ def test_the_drop_in_writes_what_transformers_writes(family: str) -> None:
             got = made.generate(**options, custom_generate=fast)
             assert got.tolist() == want.tolist()
         assert sum(stats.accepted for stats in fast.stats) > 0
+
+
+def timed(**rules: Any) -> Any:
+    """Whisper with tokens from 40 on that are times."""
+    made = copy.copy(model("Whisper"))
+    made.generation_config = copy.deepcopy(made.generation_config)
+    for name, value in {"no_timestamps_token_id": 39, **rules}.items():
+        setattr(made.generation_config, name, value)
+    return made
+
+
+def test_timestamp_rules_hold_on_every_path() -> None:
+    """As transformers applies them in its one call; no_timestamps in the prompt leaves them out."""
+    made = timed(return_timestamps=True, max_initial_timestamp_index=5)
+    heard = features("Whisper", 4)
+    given = [{"input_features": one} for one in heard]
+    want = []
+    for one in heard:
+        options = {"return_timestamps": True, "max_new_tokens": NEW, "do_sample": False}
+        options |= {"force_unique_generate_call": True, "return_dict_in_generate": True}
+        want.append(made.generate(one[None], **options).sequences[0, 1:].tolist())
+    assert all(40 <= ids[0] <= 45 for ids in want)
+    for speculate in (None, dp.NGram(min_ngram=1), dp.DraftModel(model("Whisper"))):
+        llm = dp.LLM(made, speculate=speculate, max_batch=3)
+        assert tokens(llm, given) == want
+    off = llm.generate(inputs=given, decoder_prompt=[39], params=dp.SamplingParams(max_tokens=NEW))
+    assert [one.prompt_token_ids for one in off] == [[3, 39]] * 4
+    assert [one.token_ids for one in off] != want
+
+
+def test_task_tokens_are_those_of_the_generation_config() -> None:
+    names = {"lang_to_id": {"<|en|>": 30, "<|de|>": 31}}
+    names |= {"task_to_id": {"transcribe": 33, "translate": 34}, "is_multilingual": True}
+    made, (heard,) = timed(**names), features("Whisper", 1)
+    given = {"input_features": heard}
+    with pytest.raises(ValueError, match="no language is named"):
+        dp.LLM(made, speculate=None).generate(inputs=given)
+    made.generation_config.language, made.generation_config.task = "de", "translate"
+    llm, params = dp.LLM(made, speculate="ngram"), dp.SamplingParams(max_tokens=NEW)
+    (one,) = llm.generate(inputs=given, params=params)
+    assert one.prompt_token_ids == [3, 31, 34, 39]
+    (other,) = llm.generate(inputs=given, params=params, decoder_prompt=[8, 9, 3, 30])
+    assert other.prompt_token_ids == [8, 9, 3, 30], "what was said before stands before the start"
+    options = {"force_unique_generate_call": True, "return_dict_in_generate": True}
+    out = made.generate(heard[None], max_new_tokens=NEW, do_sample=False, **options)
+    assert out.sequences[0].tolist() == one.prompt_token_ids + one.token_ids
+
+
+def test_a_wave_is_heard_by_the_extractor_that_lies_with_the_model(tmp_path: Path) -> None:
+    """By path, as an array with its rate, in a mapping, or as features, in a stream as well."""
+    made = model("Whisper")
+    made.save_pretrained(tmp_path)
+    extractor = transformers.WhisperFeatureExtractor(
+        feature_size=8, hop_length=400, chunk_length=1, n_fft=400, sampling_rate=16_000
+    )
+    extractor.save_pretrained(tmp_path)
+    wave = numpy.sin(numpy.arange(5000) / 7.0)
+    heard = extractor(wave, sampling_rate=16_000, return_tensors="pt")
+    assert heard["input_features"].shape == (1, 8, 40)
+    llm = dp.LLM(str(tmp_path), speculate="ngram", dtype="float64")
+    params = dp.SamplingParams(max_tokens=NEW)
+    want = own("Whisper", heard["input_features"][0].double(), NEW)
+    rate = {"sampling_rate": 16_000}
+    for inputs, more in (
+        (wave, rate),
+        ([torch.tensor(wave)], rate),
+        (list(wave), rate),
+        ({"array": wave, **rate}, {}),
+        (heard, {}),
+        (heard["input_features"], {}),
+    ):
+        (one,) = llm.generate(inputs=inputs, params=params, **more)
+        assert one.token_ids == want
+    chunks = [*llm.stream({"raw": wave, **rate}, params)]  # type: ignore[arg-type]
+    assert [token for chunk in chunks for token in chunk.token_ids] == want
+    for bad, more, words in (
+        (wave, {}, "has no sampling_rate"),
+        (wave, {"sampling_rate": 8000}, "has 8000 samples a second, and the model hears 16000"),
+        (wave[:0], rate, "is empty"),
+        (numpy.append(wave, numpy.nan), rate, "NaN"),
+        (numpy.zeros(20_000), rate, "lasts 1.2 s and the model hears at most 1 s"),
+        ({"array": numpy.zeros((2, 90)), **rate}, {}, "one channel"),
+        ("what", rate, "no str"),
+        ([], rate, "there is nothing"),
+    ):
+        with pytest.raises(ValueError, match=words) as caught:
+            llm.generate(inputs=bad, **more)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bad_features_are_refused_in_one_sentence(family: str) -> None:
+    llm, name = dp.LLM(model(family), speculate=None), name_of(family)
+    (good,) = features(family, 1)
+    nan = good.clone()
+    nan[..., -1] = torch.nan
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"inputs": {name: nan}}, "NaN or infinite"),
+        ({"inputs": {name: good[..., :0]}}, "are of shape"),
+        ({"inputs": {name: good.long()}}, "floating-point"),
+        ({"inputs": {"what": good}}, "reads audio"),
+        ({"prompts": [[3, 4]]}, "reads audio"),
+        ({"prompts": [[3, 4]], "inputs": {name: good}}, "not both"),
+        ({"inputs": torch.zeros(9000), "sampling_rate": 16_000}, "without a feature extractor"),
+    ]
+    if family == "Moonshine":
+        bad += [({"inputs": {name: good[:60]}}, "too short")]
+        bad += [({"inputs": {name: torch.zeros(1 << 23)}}, "at most 4194304")]
+    else:
+        bad += [({"inputs": {name: good[1:] if family == "Whisper" else good[:, 1:]}}, "shape")]
+        long = good.repeat(1, 9) if family == "Whisper" else good.repeat(9, 1)
+        bad += [({"inputs": {name: long}}, "exactly 40" if family == "Whisper" else "at most 200")]
+    for given, words in bad:
+        with pytest.raises(ValueError, match=words) as caught:
+            llm.generate(**given)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="are for models that hear"):
+        dp.LLM(reader("BART"), speculate=None).generate(inputs=good)
+
+
+def test_commands_give_text_and_say_so(run: Any, tmp_path: Path) -> None:
+    model("Whisper").save_pretrained(tmp_path)
+    for command in ("generate", "info"):
+        words = ["a prompt"] if command == "generate" else []
+        code, _, err = run(command, str(tmp_path), *words)
+        assert code == 2 and "reads audio, and a command gives text" in err

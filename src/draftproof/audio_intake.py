@@ -113,7 +113,9 @@ class AudioIntake(EncoderIntake):
                 {self.ear.name: one, "attention_mask": own}
                 for one, own in zip(features, rows, strict=True)
             ]
-        if isinstance(inputs, list | tuple) and inputs and not isinstance(inputs[0], int | float):
+        if isinstance(inputs, list | tuple) and not inputs:
+            raise ValueError("there is nothing to hear: give at least one wave")
+        if isinstance(inputs, list | tuple) and not isinstance(inputs[0], int | float):
             return [one for each in inputs for one in self._several(each, rate)]
         given = _tensor(inputs)
         if given.dim() == 1:

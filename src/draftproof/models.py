@@ -47,6 +47,11 @@ def is_encoder_decoder(name: str, **options: Any) -> bool:
     return encoders.is_one(name, **options)
 
 
+def hears(name: str, **options: Any) -> bool:
+    """Whether its configuration says that it reads audio; as `is_encoder_decoder`."""
+    return encoders.hears(name, **options)
+
+
 def encoder_decoder(model: Any, **options: Any) -> EncoderDecoder:
     """The runner of a loaded encoder-decoder, whose packed pass was found to be the model's own."""
     runner = EncoderDecoder(model, **options)
@@ -59,7 +64,7 @@ def encoder_decoder(model: Any, **options: Any) -> EncoderDecoder:
 def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     """See `choice.beside`; `bundled` is the draft of that name.
 
-    A draft reads what the target reads, so both have an encoder, or none has.
+    A draft with an encoder reads what the target's reads; one without sees the output alone.
     """
     if hasattr(model, "engine"):
         raise ValueError(
@@ -68,8 +73,10 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     places.check(model)
     model = hub.fetched(located(model, "draft"))
     trust = bool(getattr(target, "trust_remote_code", False))
-    encoders.check_kind(model, target.encodes, trust_remote_code=trust)
-    if not target.encodes:
+    reads = encoders.is_one(model, trust_remote_code=trust)
+    if reads:
+        encoders.check_kind(model, target.encodes, trust_remote_code=trust)
+    else:
         return choice.beside(target, model, quantize)
     if quantize is not None:
         raise ValueError("a draft with an encoder cannot be quantised: drop quantize")
@@ -80,6 +87,7 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
         threads=target.threads,
         trust_remote_code=trust,
     )
+    encoders.check_ears(draft.ear, target.ear)
     if draft.input_vocabulary != target.input_vocabulary:
         raise ValueError(
             f"the draft's encoder reads {draft.input_vocabulary} ids and the target's "

@@ -13,7 +13,7 @@ from draftproof.bundled import BUNDLED, located
 from draftproof.cli import interrupts
 from draftproof.cli.progress import Running
 from draftproof.demo import precision
-from draftproof.models import is_encoder_decoder
+from draftproof.models import hears, is_encoder_decoder
 from draftproof.profiles import choice_of, is_profile, read
 from draftproof.runners.loading import ENCODERS_IN
 from draftproof.text import load_tokenizer
@@ -98,6 +98,15 @@ def refuse_encoders(given: SimpleNamespace) -> None:
         raise ValueError(f"{given.model} is an encoder-decoder, and {ENCODERS_IN}")
 
 
+def refuse_audio(said: str, name: str, **options: Any) -> None:
+    """Raises `ValueError` for a model that hears: what commands are given is text."""
+    if hears(name, **options):
+        raise ValueError(
+            f"{said} reads audio, and a command gives text: use it in Python, "
+            "draftproof.LLM(...).generate(inputs=wave, sampling_rate=16000)"
+        )
+
+
 def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> LLM:
     """The target as its options say, in an engine; a terminal shows that it is on its way.
 
@@ -110,6 +119,7 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
         refuse_encoders(given)
     elif is_encoder_decoder(name, **hub_options(given)):
         options.pop("prefix_cache", None)
+        refuse_audio(given.model, name, **hub_options(given))
     fetching = not Path(name).exists()  # which has bars of its own
     with interrupts.kept(), nullcontext() if fetching else Running() as running:
         if running is not None:

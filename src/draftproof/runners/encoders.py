@@ -40,6 +40,25 @@ def is_one(model: Any, **options: Any) -> bool:
     return bool(getattr(config, "is_encoder_decoder", False))
 
 
+def hears(model: str, **options: Any) -> bool:
+    """Whether an encoder-decoder by name or folder reads audio."""
+    return is_one(model, **options) and _of_speech(loading.described(model, **options))
+
+
+def _of_speech(config: Any) -> bool:
+    return config.model_type in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+
+
+def check_ears(draft: Ear | None, target: Ear | None) -> None:
+    """Raises `ValueError` unless a draft is given what it reads where its target is."""
+    own, other = (None if ear is None else (ear.name, ear.shape) for ear in (draft, target))
+    if own != other:
+        kinds = ["token ids" if one is None else f"{one[0]} {one[1]}" for one in (own, other)]
+        raise ValueError(
+            f"what the draft reads is {kinds[0]}, and the target {kinds[1]}: use one of its kind"
+        )
+
+
 def check_kind(draft: Any, encodes: bool, **options: Any) -> None:
     """Raises `ValueError` unless a draft has an encoder where its target has one (`encodes`)."""
     if is_one(draft, **options) != encodes:
@@ -54,8 +73,7 @@ def load(
     """In memory, by transformers; a loaded one is returned as it is."""
     if isinstance(model, torch.nn.Module):
         return model  # type: ignore[return-value]
-    known = loading.described(str(model), **options).model_type
-    speech = known in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+    speech = _of_speech(loading.described(str(model), **options))
     kind: Any = AutoModelForSpeechSeq2Seq if speech else AutoModelForSeq2SeqLM
     return loading.load(model, dtype=dtype, device=device, kind=kind, **options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,9 +59,9 @@ def run(given: SimpleNamespace) -> int:
             return INTERRUPTED
         _summary(given, asked, results, done, before)
         if done.failed:
-            line, why = done.failed[0]
+            number, why = done.failed[0]
             raise ValueError(
-                f"{len(done.failed)} lines have no answer yet (line {line.number}: {why}): run the "
+                f"{len(done.failed)} lines have no answer yet (line {number}: {why}): run the "
                 "same command again"
             )
         return WRONG if results.wrong else 0
@@ -109,7 +110,10 @@ def _write(
             count = len(results.done)
             shown(f"{count:,} of {every:,} lines, {run.per_second:.0f} tokens/s", count / every)
 
-        Batch(Calls(llm, asked.model or given.model, defaults), results, told, done).write(todo)
+        done.began = time.monotonic()  # without what loading took
+        for each in Batch(Calls(llm, asked.model or given.model, defaults)).write(todo):
+            done.take(each, results)
+            told(done)
 
 
 def _check_apart(asked: Path, *written: Path) -> None:

@@ -7,8 +7,10 @@ milliseconds to the first token, from when the engine had written a token to the
 chunk (by `timings_per_token`; the way of the call there counts too, and is most of it), and from
 one chunk to the next. `throughput`: tokens/s of two
 replicas of one thread each, and of two servers of one thread started by hand, each asked alone, in
-turn. `survive`: streams of which an engine is killed every so many seconds; their texts are
-compared with plain `LLM.generate`. Needs `draftproof[ray]`.
+turn. Streams under faults, whose texts are compared with plain `LLM.generate`: `survive`, an engine
+is killed every so many seconds; `slow`, one engine of two is stopped for most of each second;
+`update`, the engines are replaced by others with another draft, one after the other, and back.
+Needs `draftproof[ray]`.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -176,26 +179,63 @@ def throughput(given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def survive(given: argparse.Namespace) -> dict[str, Any]:
-    """Streams while engines are killed."""
-    asked, kills = bodies(given, given.streams), 0
+async def killing(given: argparse.Namespace, made: Replicas) -> AsyncIterator[None]:
+    """An engine, whichever it is."""
+    chance = random.Random(0)
+    while True:
+        await asyncio.sleep(given.every)
+        there = await asyncio.to_thread(made.engines)
+        if there:
+            made.kill(chance.choice(there))
+            yield
 
-    async def killing(made: Replicas) -> None:
-        nonlocal kills
-        chance = random.Random(0)
+
+async def slowing(given: argparse.Namespace, made: Replicas) -> AsyncIterator[None]:
+    """Always the same engine. A second is short beside what Ray lets a health check take."""
+    one = (await asyncio.to_thread(made.engines))[0]
+    try:
         while True:
-            await asyncio.sleep(given.kill_every)
-            there = await asyncio.to_thread(made.engines)
-            if there:
-                made.kill(chance.choice(there))
-                kills += 1
+            one.suspend()
+            await asyncio.sleep(given.stopped)
+            one.resume()
+            yield
+            await asyncio.sleep(1 - given.stopped)
+    finally:
+        one.resume()
+
+
+async def updating(given: argparse.Namespace, made: Replicas) -> AsyncIterator[None]:
+    """To another draft and back; calls go on meanwhile."""
+    for draft in itertools.cycle((given.draft, None)):
+        await asyncio.sleep(given.every)
+        made.update(options(given, 2) | {"draft": draft, "drain": 1})
+        await asyncio.to_thread(made.wait)
+        yield
+
+
+FAULTS = {"survive": killing, "slow": slowing, "update": updating}
+
+
+def under(given: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Streams at two engines, while what `name` says happens to these."""
+    asked, count = bodies(given, given.streams), 0
+
+    async def harm(made: Replicas) -> None:
+        nonlocal count
+        async with aclosing(FAULTS[name](given, made)) as faults:
+            async for _ in faults:
+                count += 1
 
     async def run(made: Replicas) -> list[Stream]:
-        killer = asyncio.ensure_future(killing(made))
+        harming = asyncio.ensure_future(harm(made))
         try:
-            return await all_of([made.port], asked, given.clients)
+            came = await all_of([made.port], asked, given.clients)
         finally:
-            killer.cancel()
+            harming.cancel()
+            await asyncio.wait([harming])
+        if not harming.cancelled():
+            harming.result()  # which tells why there was no harm any more
+        return came
 
     started = time.perf_counter()
     with Replicas(options(given, 2)) as made:
@@ -210,18 +250,22 @@ def survive(given: argparse.Namespace) -> dict[str, Any]:
         params = [dp.SamplingParams(seed=body["seed"], **same) for body in asked]
         plain = [each.text for each in llm.generate([body["prompt"] for body in asked], params)]
     pauses = sorted(pause for one in came for pause in one.pauses)
+    firsts = sorted(one.first_ms for one in came if one.first_ms)
     return {
         "start_s": start_s,
         "rss_of_all_mib": memory / 2**20,
         "seconds": seconds,
         "streams": len(came),
-        "kills": kills,
+        "faults": count,
         "ended": sum(bool(one.reason) for one in came),
         "errors": sorted({one.error for one in came if one.error}),
         "equal_to_generate": sum(one.text == text for one, text in zip(came, plain, strict=True)),
         "went_on_elsewhere": sum(bool(one.pauses) for one in came),
         "pause_ms_p50": quantile(pauses, 0.5),
         "pause_ms_p99": quantile(pauses, 0.99),
+        "first_ms_p50": quantile(firsts, 0.5),
+        "first_ms_p99": quantile(firsts, 0.99),
+        "tokens_per_s": sum(one.tokens for one in came) / seconds,
     }
 
 
@@ -229,7 +273,8 @@ def quantile(ordered: Sequence[float], share: float) -> float | None:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
 
-PARTS = {"added": added, "throughput": throughput, "survive": survive}
+PARTS: dict[str, Any] = {"added": added, "throughput": throughput}
+PARTS |= {name: partial(under, name=name) for name in FAULTS}
 
 
 def main() -> None:
@@ -241,7 +286,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--calls", type=int, default=10, help="of each client, where it is timed")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--kill-every", type=float, default=60.0, help="seconds")
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
+    parser.add_argument("--stopped", type=float, default=0.8, help="of each second, a slow engine")
+    parser.add_argument("--draft", default="bundled", help="what an update drafts with")
     parser.add_argument("--only", choices=PARTS, action="append")
     given = parser.parse_args()
     found = {name: PARTS[name](given) for name in given.only or PARTS}

@@ -224,11 +224,12 @@ def test_a_text_that_others_had_no_memory_for(
             with Results(out, asked.digest, asked.by_id.__contains__) as results:
                 results.written_by({})
                 calls = Calls(llm, "m", {"max_tokens": None, "temperature": 1.0})
-                batch = Batch(calls, results, lambda run: None, Run())
+                done = Run()
                 begin = Mock(wraps=calls.begin)
                 monkeypatch.setattr(calls, "begin", begin)
-                batch.write(left(asked.lines, results))
-                assert batch.run.failed == []
+                for each in Batch(calls).write(left(asked.lines, results)):
+                    done.take(each, results)
+                assert done.failed == []
         outs.append(in_order(out))
         again.append(begin.call_count - len(asked.lines))
     assert again[0] == 0 < again[1] and outs[0] == outs[1]

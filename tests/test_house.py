@@ -106,7 +106,9 @@ ray.affinity            <- asked
 ray.gathered ray.scaling <-  |
 ray.options             <- cli cli.*
 ray.deployments         <- ray.* cli.* server.*
+ray.batch               <- bundled batch.* cli.* | ray
 ray ray.*               <- llm request ray.* server.* {WEB}
+cli.batch               <- cli.* batch.* memory ray.batch |
 cli cli.* draftproof __main__ <- * !ray !ray.*
 native native.*         <- native native.*
 text                    <- allocator detokenizer hub gguf.*

@@ -1,14 +1,17 @@
 """The lines of a batch that are not done yet, as many at once as there are places.
 
-Lines that begin alike run beside one another, so that what they share is read once.
+Lines that begin alike run beside one another, so that what they share is read once. What became of
+a line is told at once, so that whoever writes it down loses nothing that was done. Knows one
+engine, and not who writes.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from draftproof.batch import calls
 from draftproof.batch.calls import Call, Calls
@@ -19,18 +22,34 @@ from draftproof.server.refusals import Refused
 AHEAD = 2  # requests that are made, of those that run
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a line; of plain values, so that it can come from another process.
+
+    id, number: of the line. answer: the line of the output, None where there is none yet: then
+    wrong says why. stats: of the answer. tokens: of its texts. wrong: a sentence about an error.
+    """
+
+    id: str
+    number: int
+    answer: Mapping[str, Any] | None = None
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    tokens: int = 0
+    wrong: str | None = None
+
+
 @dataclass(slots=True)
 class Run:
     """What one run did.
 
-    wrong: sentences about lines with an error. failed: lines that no answer was written for, and
-    why: they are tried again by the next one.
+    wrong: sentences about lines with an error. failed: numbers of lines that no answer was written
+    for, and why: they are tried again by the next one.
     """
 
     began: float = field(default_factory=time.monotonic)
     tokens: int = 0
     wrong: list[str] = field(default_factory=list)
-    failed: list[tuple[Line, str]] = field(default_factory=list)
+    failed: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -40,6 +59,16 @@ class Run:
     def per_second(self) -> float:
         """Tokens, of texts that have ended."""
         return self.tokens / max(self.seconds, 1e-9)
+
+    def take(self, done: Done, results: Results) -> None:
+        """Count it, and write its answer. Raises `ValueError` where it cannot be written."""
+        self.tokens += done.tokens
+        if done.answer is None:
+            self.failed.append((done.number, done.wrong or ""))
+            return
+        if done.wrong is not None:
+            self.wrong.append(done.wrong)
+        results.add(done.answer, done.stats)
 
 
 def left(lines: Sequence[Line], results: Results) -> list[Line]:
@@ -57,77 +86,76 @@ def tell_broken(given: Input, results: Results, run: Run) -> None:
 
 
 class Batch:
-    """Lines on their way to `results`.
+    """Lines on their way to answers, in one engine."""
 
-    told: called whenever an answer was written, with `run`, which counts.
-    """
-
-    def __init__(
-        self, made: Calls, results: Results, told: Callable[[Run], None], run: Run
-    ) -> None:
-        self.calls, self.results, self.told, self.run = made, results, told, run
+    def __init__(self, made: Calls) -> None:
+        self.calls = made
         self._engine = made.llm.engine
-        run.began = time.monotonic()  # without what loading took
         self._running: dict[int, Call] = {}  # by the keys of its requests
         self._starved: list[Line] = []
 
-    def write(self, lines: Sequence[Line]) -> None:
-        """All of them. Raises `ValueError` where nothing more can be written."""
+    def write(self, lines: Sequence[Line]) -> Iterator[Done]:
+        """What becomes of each, as soon as it is known."""
         places = self._engine.scheduler.max_batch
-        self._write(lines, AHEAD * places)
+        yield from self._write(lines, AHEAD * places)
         again, self._starved = self._starved, []
         for line in again:  # alone, so that no neighbour has the memory
-            self._write([line], 1)
-        for line in self._starved:
-            short = "keys and values take more memory than there is: give it max_tokens"
-            self.run.failed.append((line, short))
+            yield from self._write([line], 1)
+        short = "keys and values take more memory than there is: give it max_tokens"
+        starved, self._starved = self._starved, []
+        for line in starved:
+            yield Done(line.id, line.number, wrong=short)
 
-    def _write(self, lines: Sequence[Line], most: int) -> None:
+    def _write(self, lines: Sequence[Line], most: int) -> Iterator[Done]:
         pending = deque(lines)
         while pending or self._running:
             while pending and len(self._running) < most:
-                self._begin(pending.popleft())
+                yield from self._begin(pending.popleft())
             for call in self._ended() if self._running else ():
-                self._finish(call)
+                yield from self._finish(call)
 
-    def _begin(self, line: Line) -> None:
+    def _begin(self, line: Line) -> Iterator[Done]:
         try:
             call = self.calls.begin(line)
         except Refused as refused:
-            self._refuse(line, refused)
+            yield _refused(line, refused)
             return
         self._running |= {request.key: call for request in call.requests}
         for request in call.requests:
             self._engine.add(request)
         if all(request.finished for request in call.requests):  # no token is asked for
-            self._finish(call)
+            yield from self._finish(call)
 
-    def _ended(self) -> Iterator[Call]:
+    def _ended(self) -> list[Call]:
         """The calls whose last text ended in one step."""
+        ended = {}
         for request in self._engine.step():
             call = self._running.get(request.key)
             if call is not None and all(each.finished for each in call.requests):
-                yield call
+                ended[call.line.id] = call
+        return list(ended.values())
 
-    def _finish(self, call: Call) -> None:
+    def _finish(self, call: Call) -> Iterator[Done]:
+        """What is told of it, unless it is to be written again."""
         for request in call.requests:
             self._running.pop(request.key, None)
-        self.run.tokens += sum(request.stats.tokens for request in call.requests)
         if call.starved:
             self._starved.append(call.line)
             return
+        line = call.line
+        tokens = sum(request.stats.tokens for request in call.requests)
         try:
             told = calls.answer(call)
         except Refused as refused:
             if refused.status >= 500:  # not the line's doing
-                self.run.failed.append((call.line, refused.message))
-                return
-            self._refuse(call.line, refused)
+                yield Done(line.id, line.number, tokens=tokens, wrong=refused.message)
+            else:
+                yield _refused(line, refused, tokens)
             return
-        self.results.add(told, calls.statistics(call))
-        self.told(self.run)
+        yield Done(line.id, line.number, told, calls.statistics(call), tokens)
 
-    def _refuse(self, line: Line, refused: Refused) -> None:
-        self.run.wrong.append(f"line {line.number}: {refused.message}")
-        self.results.add(calls.refusal(line, refused), {"id": line.id, "line": line.number})
-        self.told(self.run)
+
+def _refused(line: Line, refused: Refused, tokens: int = 0) -> Done:
+    stats = {"id": line.id, "line": line.number}
+    said = f"line {line.number}: {refused.message}"
+    return Done(line.id, line.number, calls.refusal(line, refused), stats, tokens, said)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from draftproof import fingerprints, memory
-from draftproof.cli import opening, sampling
-from draftproof.cli.chat import give_template
+from draftproof import memory
+from draftproof.cli import batch_model, opening, sampling
 from draftproof.cli.files import place
 from draftproof.cli.progress import Running
-from draftproof.sampling.defaults import options_of
 
 if TYPE_CHECKING:
     from draftproof.batch.lines import Input, Line
     from draftproof.batch.results import Results
-    from draftproof.batch.run import Run
+    from draftproof.batch.run import Done, Run
 
 WRONG, INTERRUPTED = 1, 130  # exit codes
 SHOWN = 20  # errors, of which the output has all
@@ -38,17 +37,17 @@ def run(given: SimpleNamespace) -> int:
     if calls and given.model is None:
         raise ValueError("no line of the batch names a model: add --target MODEL")
     memory.bytes_of(given.kv_memory)
+    _check_ray(given)
     defaults = sampling.of_clients(given)
-    speculate = None
     if calls:
         opening.target(given)
-        speculate = opening.speculate(given)
+        opening.speculate(given)  # what is wrong is told before anything is loaded
     with Results(out, asked.digest, asked.by_id.__contains__) as results:
         before, todo = len(results.done), running.left(calls, results)
         done = running.Run()
         try:
             if todo:
-                _write(given, asked, results, todo, done, defaults, speculate)
+                _write(given, asked, results, todo, done, defaults)
             else:
                 if not calls:
                     results.written_by({})
@@ -58,9 +57,9 @@ def run(given: SimpleNamespace) -> int:
             return INTERRUPTED
         _summary(given, asked, results, done, before)
         if done.failed:
-            line, why = done.failed[0]
+            number, why = done.failed[0]
             raise ValueError(
-                f"{len(done.failed)} lines have no answer yet (line {line.number}: {why}): run the "
+                f"{len(done.failed)} lines have no answer yet (line {number}: {why}): run the "
                 "same command again"
             )
         return WRONG if results.wrong else 0
@@ -73,43 +72,52 @@ def _write(
     todo: Sequence[Line],
     done: Run,
     defaults: dict[str, Any],
-    speculate: Any,
 ) -> None:
-    """Load the model, and answer what has no answer yet."""
-    from draftproof.batch.calls import Calls
+    """Load the model, here or in actors, and answer what has no answer yet."""
+    from draftproof.batch import engines
     from draftproof.batch.run import Batch, tell_broken
 
-    tokenizer = opening.tokenizer(given)
-    if given.chat_template is not None:
-        give_template(tokenizer, given.model, given.chat_template)
-    made = opening.load(
-        given,
-        encoders=True,
-        tokenizer=tokenizer,
-        speculate=speculate,
-        max_batch=given.max_batch,
-        prefix_cache=True,
-        kv_memory=given.kv_memory,
-        cache_weights=given.cache_weights,
-    )
-    with made as llm, Running() as shown:
-        if given.model_defaults:
-            defaults = options_of(llm.runner.model.generation_config) | defaults
-        results.written_by(
-            {
-                "model": fingerprints.of(llm.runner, llm.tokenizer),
-                "chat template": getattr(llm.tokenizer, "chat_template", None),
-                "sampling": {name: defaults[name] for name in sorted(defaults)},
-            }
-        )
-        tell_broken(asked, results, done)
-        every = len(asked.lines)
+    every, name = len(asked.lines), asked.model or given.model
+    begun = False
 
-        def told(run: Run) -> None:
-            count = len(results.done)
-            shown(f"{count:,} of {every:,} lines, {run.per_second:.0f} tokens/s", count / every)
+    def begin(writer: Mapping[str, Any]) -> None:
+        nonlocal begun
+        results.written_by(writer)
+        if not begun:
+            tell_broken(asked, results, done)
+            done.began = time.monotonic()  # without what loading took
+        begun = True
 
-        Batch(Calls(llm, asked.model or given.model, defaults), results, told, done).write(todo)
+    def take(each: Done) -> None:
+        done.take(each, results)
+        count = len(results.done)
+        shown(f"{count:,} of {every:,} lines, {done.per_second:.0f} tokens/s", count / every)
+
+    if given.ray is not None:
+        from draftproof.ray.batch import Actors
+
+        with Actors(given, name, defaults) as actors, Running() as shown:
+            shown(f"{given.ray} engines load {given.model}", None)
+            engines.write(todo, actors, given.ray, given.max_batch, begin, take)
+        return
+    with batch_model.opened(given, name, defaults) as (calls, writer), Running() as shown:
+        begin(writer)
+        for each in Batch(calls).write(todo):
+            take(each)
+
+
+def _check_ray(given: SimpleNamespace) -> None:
+    """Raises `ValueError` where there is no Ray, or it cannot give what is asked for."""
+    if given.ray is None:
+        return
+    try:
+        import draftproof.ray.batch  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"--ray needs {error.name}, which is not installed: pip install 'draftproof[ray]'"
+        ) from error
+    if given.device not in ("auto", "cpu"):
+        raise ValueError(f"--ray gives its engines cores alone: drop --device {given.device}")
 
 
 def _check_apart(asked: Path, *written: Path) -> None:

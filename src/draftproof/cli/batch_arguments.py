@@ -9,7 +9,7 @@ import typer
 
 from draftproof.cli import options
 from draftproof.cli.launch import launch
-from draftproof.cli.options import PROMPTS, option
+from draftproof.cli.options import LOADING, PROMPTS, option
 
 
 def batch(
@@ -62,6 +62,10 @@ def batch(
     cache_weights: options.CacheWeights = False,
     max_batch: options.MaxBatch = 16,
     kv_memory: options.KvMemory = "auto",
+    ray: Annotated[
+        int | None,
+        option(LOADING, "So many engines, each with its share of a Ray cluster's cores.", min=1),
+    ] = None,
     quiet: options.Quiet = False,
     out: options.Out = Path("batch-results"),
 ) -> int:

@@ -2,7 +2,8 @@
 
 `Engine` (a replica that holds a model) writes, `Front` (the server's endpoints without a model)
 answers clients, and lets a stream go on at another replica when its own is lost. Only `deployments`
-knows Ray. Imported by nothing else in the package: its libraries are an extra.
+knows Ray, and `batch`: actors for `draftproof batch --ray`, which alone of all else in the package
+imports anything here, and late: its libraries are an extra.
 """
 
 from __future__ import annotations

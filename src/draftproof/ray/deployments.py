@@ -1,4 +1,4 @@
-"""The application for Ray Serve: two deployments, `Front` and `Engine`. All that knows Ray.
+"""The application for Ray Serve: two deployments, `Front` and `Engine`. All that knows Ray Serve.
 
 Ray starts engines, finds those that are lost, sends calls to them and counts what waits.
 """
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 try:
+    import click  # of which the command `serve` is made
     from ray import serve
     from ray.exceptions import RayActorError, RaySystemError, RayTaskError, WorkerCrashedError
     from ray.serve.exceptions import (
@@ -42,6 +43,12 @@ FRONT_CALLS = 10_000  # at once, of a front: it only waits for them
 HEALTH_S = 2.0  # between two looks at an engine
 QUIET = {"enable_access_log": False}  # a front has a line of its own for each call
 SPARE_S = 5.0  # beside the seconds that answers have when a replica is to go
+
+
+class Unfit(click.ClickException, ValueError):
+    """Options that cannot be followed: the command `serve` tells it without a traceback."""
+
+    exit_code = 2
 
 
 class Replicas:
@@ -151,11 +158,14 @@ def once_named(inner: ASGIApp) -> ASGIApp:
 def app(given: dict[str, Any]) -> Any:
     """The application: a front that answers clients, and engines that it reaches by a handle.
 
-    given: options, see `options`. Raises `ValueError` in one sentence.
+    given: options, see `options`. Raises `Unfit`, a `ValueError`, in one sentence.
     """
-    chosen, own = options.read(given)
-    settings = settings_of(chosen)
-    opened(chosen)  # what can be no model is told here
+    try:
+        chosen, own = options.read(given)
+        settings = settings_of(chosen)
+        opened(chosen)  # what can be no model is told here
+    except ValueError as error:
+        raise Unfit(str(error)) from error
     given = {**given, "threads": chosen.threads}
     scaled: dict[str, Any] = {"num_replicas": own.replicas or 1}
     if own.scales:

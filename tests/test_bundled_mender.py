@@ -122,7 +122,7 @@ def test_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="bundled-mender has no heads: draft with"):
         bundled.located(MENDER, "heads")
     assert bundled.located("other", "heads") == "other"
-    with pytest.raises(ValueError, match="the target is an encoder-decoder and the draft a dec"):
+    with pytest.raises(ValueError, match="the draft's vocabulary has 8192 tokens"):
         dp.LLM(MENDER, speculate=dp.DraftModel("bundled"))
     with pytest.raises(ValueError, match="the target is a decoder alone and the draft an enc"):
         dp.LLM("bundled", speculate=dp.DraftModel(MENDER))

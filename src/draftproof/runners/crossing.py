@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
+from transformers.modeling_outputs import BaseModelOutput
 
 from draftproof.runners import attention
 from draftproof.runners.attention import Step
@@ -116,6 +117,17 @@ def unbounded(decoder: nn.Module, call: Callable[[], T]) -> T:
     finally:
         for part, old in zip(bounded, before, strict=True):
             part.expert_capacity = old
+
+
+def nothing_read(model: Any) -> Any:
+    """What an encoder would make of one token, for a pass that does not look at it."""
+    config = model.config.get_text_config()
+    size = int(getattr(config, "cross_attention_hidden_size", None) or config.hidden_size)
+    states = torch.zeros(1, 1, size, dtype=model.dtype, device=model.device)
+    made: Any = BaseModelOutput(last_hidden_state=states)
+    for name in ("attention_mask", "router_logits"):  # which some models look for
+        setattr(made, name, None)
+    return made
 
 
 def headed(

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
 
 from draftproof.runners import crossing, encoders
 from draftproof.runners.attention import Step
@@ -231,15 +230,10 @@ class EncoderDecoder(TorchRunner):
         taps: tuple[int, ...] = (),
     ) -> tuple[Tensor, Mapping[int, Tensor]]:
         """Logits of what `asked` takes of the states behind so many layers, and tapped ones."""
-        device, config = self.device, self.config
-        size = int(getattr(config, "cross_attention_hidden_size", None) or config.hidden_size)
-        # Cross-attention goes by what is kept; the model wants some states all the same.
-        states = torch.zeros(1, 1, size, dtype=self.dtype, device=device)
-        nothing: Any = BaseModelOutput(last_hidden_state=states)
-        for name in ("attention_mask", "router_logits"):  # which some models look for
-            setattr(nothing, name, None)
+        device = self.device
         options: dict[str, Any] = {
-            "encoder_outputs": nothing,
+            # Cross-attention goes by what is kept; the model wants some states all the same.
+            "encoder_outputs": crossing.nothing_read(self.model),
             "decoder_input_ids": torch.tensor([tokens], device=device),
             "use_cache": False,
         }

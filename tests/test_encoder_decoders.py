@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,20 +15,10 @@ from draftproof.runners import crossing
 from draftproof.runners.base import EncoderInput, Work
 from draftproof.runners.encoder_decoder import EncoderDecoder
 from draftproof.tree import TokenTree
-from encoders import FAMILIES, REFUSED, V, model, own, prompts
+from encoders import FAMILIES, REFUSED, V, methods, model, own, prompts
 
 NEW = 14
-METHODS: dict[str, Callable[[str], Any]] = {
-    "ngram": lambda family: dp.NGram(min_ngram=1),
-    "suffix": lambda family: dp.SuffixAutomaton(min_match=1),
-    "draft": lambda family: dp.DraftModel(model(family, 1, 1)),
-    "itself": lambda family: dp.DraftModel(model(family)),
-    "lookahead": lambda family: dp.Lookahead(window=3, ngram=3, guesses=2),
-    "specinfer": lambda family: dp.SpecInfer([model(family)], expansion=(2, 1)),
-    "staged": lambda family: dp.Staged(model(family), dp.NGram(min_ngram=1)),
-    "early-exit": lambda family: dp.EarlyExit(1, 3, min_confidence=0.0),
-    "auto": lambda family: dp.Auto("ngram", dp.DraftModel(model(family))),
-}
+METHODS = methods(model)
 IN_FLOAT32 = ("T5Gemma", "Switch", "NLLB-MoE")  # norms or routers, whatever the rest is in
 OFTEN_RIGHT = ("ngram", "suffix", "itself", "lookahead", "specinfer", "staged")
 
@@ -286,3 +276,14 @@ def test_experts_of_a_bounded_number_of_rows(
     else:
         dp.LLM(made, speculate="ngram").generate(prompts(5), dp.SamplingParams(max_tokens=6))
     assert [router.expert_capacity for router in routers] == [2, 2]
+
+
+@pytest.mark.parametrize("family", ["Switch", "NLLB-MoE", "T5"])
+def test_a_model_that_was_run_can_be_trained(family: str) -> None:
+    """Routers take another precision in their first pass, and not in inference mode for good."""
+    made = model(family, seed=23)
+    with dp.LLM(made, speculate=None) as llm:
+        tokens(llm, prompts(2))
+    given = torch.tensor([prompts(1)[0]])
+    made(input_ids=given, decoder_input_ids=given, use_cache=False).logits.sum().backward()
+    assert all(each.grad is None or bool(each.grad.isfinite().all()) for each in made.parameters())

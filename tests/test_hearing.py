@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,12 @@ import torch
 import transformers
 
 import draftproof as dp
+from encoders import methods
 from encoders import model as reader
 from hearing import FAMILIES, features, model, name_of, own
 
 NEW = 14
-METHODS: dict[str, Callable[[str], Any]] = {
-    "ngram": lambda family: dp.NGram(min_ngram=1),
-    "suffix": lambda family: dp.SuffixAutomaton(min_match=1),
-    "draft": lambda family: dp.DraftModel(model(family, 1, 1)),
-    "itself": lambda family: dp.DraftModel(model(family)),
-    "specinfer": lambda family: dp.SpecInfer([model(family)], expansion=(2, 1)),
-    "early-exit": lambda family: dp.EarlyExit(1, 3, min_confidence=0.0),
-    "auto": lambda family: dp.Auto("ngram", dp.DraftModel(model(family))),
-}
+METHODS = methods(model)
 OFTEN_RIGHT = ("ngram", "suffix", "itself", "specinfer")
 
 

@@ -11,6 +11,8 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+import draftproof as dp
+
 V = 61
 T5: dict[str, Any] = {
     "vocab_size": V,
@@ -22,22 +24,25 @@ T5: dict[str, Any] = {
     "initializer_factor": 3.0,
     "decoder_start_token_id": 0,
 }
-BART: dict[str, Any] = {
+LIKE_BART: dict[str, Any] = {  # all that have its layers
     "vocab_size": V,
     "d_model": 32,
     "encoder_attention_heads": 4,
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 48,
     "decoder_ffn_dim": 48,
-    "max_position_embeddings": 96,
     "dropout": 0.0,
     "init_std": 0.6,
     "pad_token_id": 1,
     "eos_token_id": 2,
     "bos_token_id": 0,
+    "tie_word_embeddings": False,  # else a random model repeats what it read
+}
+BART: dict[str, Any] = {
+    **LIKE_BART,
+    "max_position_embeddings": 96,
     "decoder_start_token_id": 2,
     "forced_eos_token_id": None,
-    "tie_word_embeddings": False,  # else a random model repeats what it read
 }
 
 
@@ -148,3 +153,18 @@ def own(made: PreTrainedModel, prompt: list[int], new: int, **options: Any) -> l
     start = options.get("decoder_input_ids")
     begin = 1 if start is None else start.shape[1] + int(start[0, 0] != out[0, 0])
     return list(map(int, out[0, begin:]))
+
+
+def methods(model: Callable[..., PreTrainedModel]) -> dict[str, Callable[[str], Any]]:
+    """Of a family, whose `model` has a number of layers and a seed besides."""
+    return {
+        "ngram": lambda family: dp.NGram(min_ngram=1),
+        "suffix": lambda family: dp.SuffixAutomaton(min_match=1),
+        "draft": lambda family: dp.DraftModel(model(family, 1, 1)),
+        "itself": lambda family: dp.DraftModel(model(family)),
+        "lookahead": lambda family: dp.Lookahead(window=3, ngram=3, guesses=2),
+        "specinfer": lambda family: dp.SpecInfer([model(family)], expansion=(2, 1)),
+        "staged": lambda family: dp.Staged(model(family), dp.NGram(min_ngram=1)),
+        "early-exit": lambda family: dp.EarlyExit(1, 3, min_confidence=0.0),
+        "auto": lambda family: dp.Auto("ngram", dp.DraftModel(model(family))),
+    }

@@ -11,30 +11,16 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-V = 61
+from encoders import LIKE_BART, V
+
 RATE = 16_000
-LIKE_BART: dict[str, Any] = {
-    "vocab_size": V,
-    "d_model": 32,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_target_positions": 96,
-    "dropout": 0.0,
-    "init_std": 0.6,
-    "pad_token_id": 1,
-    "eos_token_id": 2,
-    "bos_token_id": 0,
-    "decoder_start_token_id": 3,
-    "tie_word_embeddings": False,
-}
+OPTIONS = {**LIKE_BART, "max_target_positions": 96, "decoder_start_token_id": 3}
 
 
 def _whisper(layers: int) -> PreTrainedModel:
     """Hears 0.4 seconds: 40 frames, 20 positions."""
     depth = {"encoder_layers": layers, "decoder_layers": layers}
-    options = {**LIKE_BART, **depth, "num_mel_bins": 8, "max_source_positions": 20}
+    options = {**OPTIONS, **depth, "num_mel_bins": 8, "max_source_positions": 20}
     config = transformers.WhisperConfig(
         **options, suppress_tokens=[5, 6], begin_suppress_tokens=[7, 2]
     )
@@ -43,7 +29,7 @@ def _whisper(layers: int) -> PreTrainedModel:
 
 def _speech_to_text(layers: int) -> PreTrainedModel:
     depth = {"encoder_layers": layers, "decoder_layers": layers, "conv_channels": 16}
-    options = {**LIKE_BART, **depth, "input_feat_per_channel": 8, "max_source_positions": 200}
+    options = {**OPTIONS, **depth, "input_feat_per_channel": 8, "max_source_positions": 200}
     return transformers.Speech2TextForConditionalGeneration(
         transformers.Speech2TextConfig(**options)
     )

@@ -103,12 +103,16 @@ def ending(decoder: nn.Module, depth: int, layers: int, call: Callable[[], T]) -
         setattr(decoder, name, whole)
 
 
-def unbounded(decoder: nn.Module, call: Callable[[], T]) -> T:
-    """`call` while the decoder's experts take as many rows as there are.
+def bounded(module: nn.Module) -> list[Any]:
+    """Routers whose experts take so many rows and no more."""
+    return [part for part in module.modules() if hasattr(part, "expert_capacity")]
+
+
+def unbounded(bounded: Sequence[Any], call: Callable[[], T]) -> T:
+    """`call` while the experts of these routers take as many rows as there are.
 
     Written token by token none is ever turned away, so neighbours in a pass must not be either.
     """
-    bounded: list[Any] = [part for part in decoder.modules() if hasattr(part, "expert_capacity")]
     before = [part.expert_capacity for part in bounded]
     try:
         for part in bounded:

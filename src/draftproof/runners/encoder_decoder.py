@@ -48,6 +48,7 @@ class EncoderDecoder(TorchRunner):
                 "the encoder read: drop prefix_cache"
             )
         super().__init__(model, **options)
+        encoders.settle(self.model)
         self.decoder: Any = self.model.get_decoder()
         self._roles = Roles(self.decoder)
         self._depth = len(self._roles.own)
@@ -55,6 +56,8 @@ class EncoderDecoder(TorchRunner):
         self.longest_input = encoders.longest_input(self.config)
         self.comparable = encoders.one_vocabulary(self.model)
         self.ear = encoders.hearing(self.model)
+        self.bounded = crossing.bounded(self.decoder)
+        self._nothing = crossing.nothing_read(self.model)
         self._timed = self.example(TIMED)
         self._inputs: dict[int, EncoderInput] = {}  # key -> what it brought
         self._across: dict[EncoderInput, Across] = {}
@@ -233,7 +236,7 @@ class EncoderDecoder(TorchRunner):
         device = self.device
         options: dict[str, Any] = {
             # Cross-attention goes by what is kept; the model wants some states all the same.
-            "encoder_outputs": crossing.nothing_read(self.model),
+            "encoder_outputs": self._nothing,
             "decoder_input_ids": torch.tensor([tokens], device=device),
             "use_cache": False,
         }
@@ -251,7 +254,7 @@ class EncoderDecoder(TorchRunner):
             return crossing.ending(self.decoder, self._depth, layers, packed)
 
         def whole() -> Any:
-            return crossing.unbounded(self.decoder, ended)
+            return crossing.unbounded(self.bounded, ended)
 
         def taken() -> Any:
             return self.takeover.run(crossing.NAME, lambda: crossing.during(step, whole))

@@ -83,7 +83,7 @@ def _own(runner: EncoderDecoder, given: EncoderInput, new: list[int], tree: Toke
             return runner.model(**read, decoder_input_ids=text, use_cache=False)
 
         def written() -> Any:
-            return crossing.unbounded(runner.decoder, whole)
+            return crossing.unbounded(runner.bounded, whole)
 
         logits = runner.takeover.look(written).logits[0, len(new) :]
         rows |= dict(zip(path, logits, strict=True))

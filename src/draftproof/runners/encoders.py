@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MA
 from draftproof.gguf.reader import located
 from draftproof.runners import loading
 from draftproof.runners.base import EncoderInput
-from draftproof.runners.crossing import Roles
+from draftproof.runners.crossing import Roles, bounded
 from draftproof.runners.hearing import Ear
 from draftproof.runners.loading import Refused
 
@@ -28,25 +28,28 @@ WITHOUT_LIMIT = 1 << 20
 
 def is_one(model: Any, **options: Any) -> bool:
     """Whether a model by name, folder or object is an encoder-decoder; False: nobody can tell."""
+    return bool(getattr(_config_of(model, **options), "is_encoder_decoder", False))
+
+
+def _config_of(model: Any, **options: Any) -> Any:
+    """None: nobody can tell."""
     if isinstance(model, torch.nn.Module):
-        config: Any = getattr(loading.unwrap(model), "config", None)
-    elif not isinstance(model, str | Path) or located(model) is not None:
-        return False
-    else:
-        try:
-            config = loading.described(str(model), **options)
-        except ValueError:  # whoever loads it says why
-            return False
-    return bool(getattr(config, "is_encoder_decoder", False))
+        return getattr(loading.unwrap(model), "config", None)
+    if not isinstance(model, str | Path) or located(model) is not None:
+        return None
+    try:
+        return loading.described(str(model), **options)
+    except ValueError:  # whoever loads it says why
+        return None
 
 
 def hears(model: str, **options: Any) -> bool:
     """Whether an encoder-decoder by name or folder reads audio."""
-    return is_one(model, **options) and _of_speech(loading.described(model, **options))
+    return _of_speech(_config_of(model, **options))
 
 
 def _of_speech(config: Any) -> bool:
-    return config.model_type in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+    return getattr(config, "model_type", None) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
 
 def check_ears(draft: Ear | None, target: Ear | None) -> None:
@@ -119,6 +122,15 @@ def _experts(config: Any) -> str | None:
             "requests in one pass would change one another"
         )
     return None
+
+
+def settle(model: PreTrainedModel) -> None:
+    """Give its routers the precision that they compute in, as their own first pass would.
+
+    A pass of ours would in inference mode, and the user's model could not be trained any more.
+    """
+    for router in bounded(model):
+        router.classifier.to(router.dtype)
 
 
 def reads_otherwise(model: PreTrainedModel) -> bool:

@@ -15,7 +15,7 @@ import speaking
 import toolbox
 from serving import NAME, Server, events
 from speaking import Script
-from toolbox import TOOLS, call
+from toolbox import TOOLS, call, spoken
 
 FORMS = ["hermes", "llama-3", "mistral", "named"]
 ROME = {"city": "Rome", "days": 1}
@@ -27,19 +27,6 @@ MARKS = {"hermes": "", "llama-3": "", "mistral": "[TOOL_CALLS] ", "named": "[TOO
 def user(text: str) -> list[Any]:
     """The text is in the prompt, so that look-up drafts it."""
     return [{"role": "user", "content": f"Say:\n{text}"}]
-
-
-def spoken(form: str, *calls: tuple[str, Any]) -> str:
-    """What a model of that form writes to call tools."""
-    key = "parameters" if form == "llama-3" else "arguments"
-    if form == "named":
-        return "".join(f"[TOOL_CALLS]{name}[ARGS]{json.dumps(given)}" for name, given in calls)
-    each = [call(name, key, **given) for name, given in calls]
-    if form == "mistral":
-        return f"[TOOL_CALLS] [{', '.join(each)}]"
-    if form == "llama-3":
-        return "; ".join(each)
-    return "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in each)
 
 
 @pytest.fixture(scope="module", params=FORMS)

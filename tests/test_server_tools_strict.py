@@ -16,7 +16,7 @@ from draftproof.sampling import Grammar
 from draftproof.server.tools.forms import Known, amid_text
 from serving import NAME, Server
 from speaking import Script
-from toolbox import TOOLS, call, tokenizer
+from toolbox import TOOLS, spoken, tokenizer
 
 FORMS = ["hermes", "llama-3", "mistral", "named"]
 STRICT = [{**one, "function": {**one["function"], "strict": True}} for one in TOOLS]
@@ -24,18 +24,6 @@ SCHEMAS = {one["function"]["name"]: one["function"]["parameters"] for one in TOO
 PATH = "/v1/chat/completions"
 FREE = ["No tool is needed.", " a < b > c", "<tool", "Said: {}", "a\n\nb [TOOL"]
 ROME = {"city": "Rome", "days": 1}
-
-
-def spoken(form: str, *calls: tuple[str, Any]) -> str:
-    key = "parameters" if form == "llama-3" else "arguments"
-    if form == "named":
-        return "".join(f"[TOOL_CALLS]{name}[ARGS]{json.dumps(given)}" for name, given in calls)
-    each = [call(name, key, **given) for name, given in calls]
-    if form == "mistral":
-        return f"[TOOL_CALLS] [{', '.join(each)}]"
-    if form == "llama-3":
-        return "; ".join(each)
-    return "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in each)
 
 
 def taken(form: str, text: str, several: bool = True) -> tuple[int, int, bool]:

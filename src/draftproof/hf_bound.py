@@ -56,6 +56,8 @@ class Bound:
 
     def intake(self, intake: Intake, tokenizer: Any, ends: Sequence[int]) -> Intake:
         """The same, with grammars of this tokenizer that may end with these tokens."""
+        if self._grammars is None:
+            return intake
         asked = (tokenizer, intake.vocabulary, [*ends])
         with self._lock:
             kept = self._stores

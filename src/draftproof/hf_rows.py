@@ -47,7 +47,8 @@ class Row:
             mask = Mask(guide.fork(), len(padding) + len(request.prompt))
             rules = mask.among(processors)
         # Each with whether it is given this row alone.
-        self.processors = [(p, rows == 1 or type(p).__name__ in ROW_WISE.split()) for p in rules]
+        row_wise = ROW_WISE.split()
+        self.processors = [(p, rows == 1 or type(p).__name__ in row_wise) for p in rules]
 
     def process(self, tokens: Tensor, logits: Tensor) -> Tensor:
         """Scores (V,) of what follows `tokens` (n,), from the model's logits (V,); float32."""

@@ -76,3 +76,16 @@ TOOLS = [
 
 def call(name: str, key: str = "arguments", **given: Any) -> str:
     return json.dumps({"name": name, key: given}, ensure_ascii=False)
+
+
+def spoken(form: str, *calls: tuple[str, Any]) -> str:
+    """What a model of that form writes to call tools."""
+    key = "parameters" if form == "llama-3" else "arguments"
+    if form == "named":
+        return "".join(f"[TOOL_CALLS]{name}[ARGS]{json.dumps(given)}" for name, given in calls)
+    each = [call(name, key, **given) for name, given in calls]
+    if form == "mistral":
+        return f"[TOOL_CALLS] [{', '.join(each)}]"
+    if form == "llama-3":
+        return "; ".join(each)
+    return "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in each)

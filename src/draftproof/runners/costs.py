@@ -21,7 +21,7 @@ import torch
 from draftproof import clock
 from draftproof.runners import kept
 from draftproof.runners.base import KEY, Target, Work
-from draftproof.runners.curves import GRID, KNEES, MOST, ROWS, between, rising, shipped
+from draftproof.runners.curves import GRID, KNEES, MOST, ROWS, along, between, rising, shipped
 from draftproof.runners.slices import Slices
 from draftproof.runners.takeover import on_threads
 from draftproof.tree import TokenTree
@@ -123,17 +123,13 @@ class PassCosts:
             at = rows - 1
             sure = (spread * GRID).sum(1) + spread[at] @ GRID[at] - 2 * GRID @ spread[at]
             costs = np.array(curve[rows:]) * np.exp(-np.sqrt(np.maximum(sure[at:], 0)))
-            rising = np.maximum.accumulate(np.maximum(costs, curve[rows]))
-            found = self._hopeful[rows] = [*curve[:rows], *rising.tolist()]
+            beyond = np.maximum.accumulate(np.maximum(costs, curve[rows]))
+            found = self._hopeful[rows] = [*curve[:rows], *beyond.tolist()]
         return found
 
     def _share(self, rows: int) -> float:
         curve = self.curve()
-        if rows <= MOST:
-            return curve[rows]
-        low, share = between(rows)
-        logs = self._ratios()[low : low + 2]
-        return math.exp(logs[0] * (1 - share) + logs[1] * share)
+        return curve[rows] if rows <= MOST else math.exp(along(self._logs, rows))
 
     def _ratios(self) -> Any:
         """At each of `ROWS`: the logarithm of the cost in passes over one row, never falling.
@@ -160,7 +156,8 @@ class PassCosts:
     def curve(self) -> list[float]:
         """[n]: what a pass over n rows costs, in passes over one; 0 at 0. Up to `MOST` rows."""
         if self._table is None:
-            self._table = [0.0, *np.exp(GRID @ self._ratios()).tolist()]
+            self._logs = self._ratios()
+            self._table = [0.0, *np.exp(GRID @ self._logs).tolist()]
             self._one = math.exp(self._at(1))
             self._attention = math.exp(self._state[-1]) / 1000
             self._hopeful.clear()
@@ -198,9 +195,7 @@ class PassCosts:
 
     def _at(self, rows: int) -> float:
         """Logarithm of the seconds over `rows` rows, attention left out."""
-        low, share = between(rows)
-        logs = self._shipped[low : low + 2] + self._state[low : low + 2]
-        return float(logs[0] * (1 - share) + logs[1] * share)
+        return along(self._shipped + self._state[:-1], rows)
 
 
 def of(runner: Any) -> PassCosts:

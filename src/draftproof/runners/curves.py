@@ -44,6 +44,12 @@ def between(rows: int) -> tuple[int, float]:
     return low, math.log2(rows / ROWS[low]) / math.log2(ROWS[low + 1] / ROWS[low])
 
 
+def along(logs: Any, rows: int) -> float:
+    """Of logarithms at `ROWS`, the one at so many rows."""
+    low, share = between(rows)
+    return float(logs[low] * (1 - share) + logs[low + 1] * share)
+
+
 def _grid() -> Any:
     grid = np.zeros((MOST, len(ROWS)))
     for rows in range(1, MOST + 1):

@@ -8,19 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from draftproof.runners import crossing
+from draftproof.runners import crossing, encoders
 from draftproof.runners import torch as decoders
 from draftproof.training.trainer import Batch
 
 
-def encodes(model: Any) -> bool:
-    """Whether it is an encoder-decoder."""
-    return bool(getattr(model.config, "is_encoder_decoder", False))
-
-
 def logits_of(model: Any, states: Tensor) -> Tensor:
     """Logits (..., V) of post-norm states (..., d) of a decoder, alone or with an encoder."""
-    if not encodes(model):
+    if not encoders.is_one(model):
         return decoders.logits_of(model, states)
     model = getattr(model, "owner", model)  # an exit has the head of the model that it is in
     # Families scale and shift before and behind their heads, each in its own way: so it is the
@@ -88,7 +83,7 @@ def _check_pair(target: Any, row: Batch) -> None:
         ) from error
     real = batch["segments"][0] >= 0
     bound = 256 * torch.finfo(own.dtype).eps * max(1.0, float(own.abs().max()))
-    if not float((both - own)[:, real].abs().max()) <= bound:  # NaN is above it, too
+    if _apart(both[:, real], own[:, real], bound):
         raise ValueError(
             f"the logits of {name} are not its LM head over its last hidden states, or padding of "
             "what it reads changes them: heads and drafts cannot learn from it"
@@ -118,15 +113,19 @@ def check(target: Any, row: Batch) -> None:
             "a causal language model of transformers"
         ) from error
     bound = 16 * torch.finfo(logits.dtype).eps * max(1.0, float(logits.abs().max()))
-    if float((ours - logits).abs().max()) > bound:
+    if _apart(ours, logits, bound):
         raise ValueError(
             f"the logits of {name} are not its LM head over its last hidden states: heads cannot "
             "share it"
         )
     alone = {key: tensor[:, half:] for key, tensor in batch.items()}
-    apart = logits_of(target, states_of(target, alone))
-    if float((apart - logits[:, half:]).abs().max()) > bound:
+    if _apart(logits_of(target, states_of(target, alone)), logits[:, half:], bound):
         raise ValueError(f"{name} lets packed documents see each other: it cannot be trained")
+
+
+def _apart(logits: Tensor, others: Tensor, bound: float) -> bool:
+    """Whether they differ by more; NaN does."""
+    return not float((logits - others).abs().max()) <= bound
 
 
 def on(batch: Batch, device: torch.device) -> Batch:

@@ -17,7 +17,6 @@ from draftproof.proposers.early_exit import EarlyExit
 from draftproof.runners import encoders
 from draftproof.text import end_ids, load_tokenizer
 from draftproof.training.checkpoint import writing
-from draftproof.training.data.states import encodes
 from draftproof.training.jobs import job, served, setup
 from draftproof.training.jobs.card import Card
 from draftproof.training.jobs.draft_report import Report, Served, card
@@ -98,7 +97,7 @@ class DraftJob(Job):
 
     def _refuse(self) -> None:
         """What is for decoders alone."""
-        if not encodes(self.target):
+        if not encoders.is_one(self.target):
             return
         if self.options.on_policy:
             raise ValueError(
@@ -122,7 +121,7 @@ class DraftJob(Job):
             layers, width = layers_and_width(options.size, options.layers, depth_of(target))
             return student(target, layers, width, options.seed)
         foreign: dict[str, Any] = {"trust_remote_code": options.trust_remote_code}
-        encoders.check_kind(options.start, encodes(target), **foreign)
+        encoders.check_kind(options.start, encoders.is_one(target), **foreign)
         draft = setup.loaded(options.start, dtype=torch.float32, device=target.device, **foreign)
         own = load_tokenizer(options.start, None, foreign)
         sizes = [model.get_output_embeddings().weight.shape[0] for model in (target, draft)]
@@ -220,7 +219,7 @@ class DraftJob(Job):
                     begin = len(text.ids) - len(one.token_ids)
                     texts.append(chances(recipe, text.ids, begin, temperature, text.read))
                 # Behind a decoder's start token nothing is left to read before a draft.
-                at_once = not self.on_layer or encodes(self.target)
+                at_once = not self.on_layer or encoders.is_one(self.target)
                 predicted, alpha = replay(texts, most, at_once=at_once)
                 result = Served(
                     temperature,

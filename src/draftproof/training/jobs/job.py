@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from draftproof.runners import encoders
 from draftproof.training import trainer
 from draftproof.training.data.pairs import pack
 from draftproof.training.data.rows import Document, Stream
-from draftproof.training.data.states import check, encodes
+from draftproof.training.data.states import check
 from draftproof.training.jobs import card, material, served, setup
 from draftproof.training.trainer import Batch, Plan, State
 from draftproof.training.watch import Watch
@@ -135,7 +136,7 @@ class Job(ABC):
         watch.phase("loading")
         self.target, self.tokenizer = setup.target(options)
         if options.self_distill is None:
-            self.options = options = replace(options, self_distill=encodes(self.target))
+            self.options = options = replace(options, self_distill=encoders.is_one(self.target))
         proposer = self.begin()
         length = setup.row_length(options, self.models, self.least)
         room = served.check_servable(self.target, self.tokenizer, proposer)

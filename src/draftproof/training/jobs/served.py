@@ -16,10 +16,9 @@ from draftproof.heads.module import Heads
 from draftproof.heads.placed import Placed
 from draftproof.llm import LLM
 from draftproof.proposers.ngram import NGram
-from draftproof.runners import choice
+from draftproof.runners import choice, encoders
 from draftproof.sampling import SamplingParams
 from draftproof.training.data.rows import Document
-from draftproof.training.data.states import encodes
 
 GIVEN = 64  # tokens of a text that its continuation begins with
 ROOM = 128  # tokens of a prompt that it is judged on, and of what is written behind it
@@ -51,7 +50,7 @@ def start_of(model: Any, tokenizer: Any) -> list[int] | None:
 
     Raises `ValueError` where its generation config does not tell.
     """
-    if not encodes(model):
+    if not encoders.is_one(model):
         return None
     with engine(model, tokenizer) as llm:
         return list(llm.prepare([0], SamplingParams(max_tokens=1))[0].prompt)

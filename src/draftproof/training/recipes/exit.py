@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from draftproof.heads.module import Heads
-from draftproof.runners import crossing
+from draftproof.runners import crossing, encoders
 from draftproof.runners.guards import shallower
-from draftproof.training.data.states import encodes
 from draftproof.training.recipes.student import depth_of
 
 
@@ -50,7 +49,7 @@ class Exit(nn.Module):
         """`last_hidden_state` (rows, L, d), which the LM head reads."""
         target = self._frozen[0]
         decoder = target.get_decoder()
-        if encodes(target):
+        if encoders.is_one(target):
             whole = depth_of(target)
             with torch.no_grad():
                 out = crossing.ending(decoder, whole, self.layers, lambda: decoder(**inputs))

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from transformers import GenerationConfig
 
+from draftproof.runners import encoders
 from draftproof.runners.crossing import Roles
-from draftproof.training.data.states import encodes
 
 DEPTHS = "num_decoder_layers", "decoder_layers"  # what configurations call a decoder's depth
 ASIDE = ("idx", "index", "layer_id", "training")  # attributes that number a layer, or pass
@@ -23,7 +23,7 @@ SCALED = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermedi
 
 def depth_of(model: Any) -> int:
     """Layers of the decoder."""
-    if encodes(model):
+    if encoders.is_one(model):
         return len(Roles(model.get_decoder()).own)
     return int(model.config.get_text_config().num_hidden_layers)
 
@@ -65,7 +65,7 @@ def student(target: Any, layers: Sequence[int], width: int | None = None, seed: 
     Of an encoder-decoder it keeps the whole encoder, which runs once a text.
     Raises `ValueError` where the target's class cannot be made so.
     """
-    if width is not None and encodes(target):
+    if width is not None and encoders.is_one(target):
         raise ValueError(
             "--size NxW is random, and an encoder-decoder learns slowly to look at what was read: "
             "use --size N, or --start with one that is trained"
@@ -83,7 +83,7 @@ def student(target: Any, layers: Sequence[int], width: int | None = None, seed: 
         ) from error
     if width is None:
         _copy(target, draft, layers)
-    if encodes(target):  # where it starts from, and its rules
+    if encoders.is_one(target):  # where it starts from, and its rules
         draft.generation_config = copy.deepcopy(target.generation_config)
         return draft.to(target.device)
     ends = ("bos_token_id", "eos_token_id", "pad_token_id")  # the rest is about sampling
@@ -94,7 +94,7 @@ def student(target: Any, layers: Sequence[int], width: int | None = None, seed: 
 
 def _config(target: Any, layers: Sequence[int], width: int | None) -> Any:
     config = copy.deepcopy(target.config)
-    if encodes(target):
+    if encoders.is_one(target):
         (field,) = [name for name in DEPTHS if name in config.to_dict()]
         setattr(config, field, len(layers))
         return config
@@ -129,7 +129,7 @@ def _narrow(text: Any, width: int) -> None:
 def _copy(target: Any, draft: Any, layers: Sequence[int]) -> None:
     """Fill `draft` from the target; refuse it where a layer would work otherwise there."""
     name, depth = type(target).__name__, depth_of(target)
-    whole = target.get_decoder() if encodes(target) else target
+    whole = target.get_decoder() if encoders.is_one(target) else target
     inner = {id(module) for module in whole.modules()}
     stacks = [
         path

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from draftproof import hub
 from draftproof.runners.kv import available_bytes
 
+DEVICES = "cpu", "cuda"
 DTYPES = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -41,10 +42,12 @@ def pick_device(device: str | torch.device) -> torch.device:
         raise ValueError(f"device {str(device)!r} is unknown: use cpu, cuda or cuda:N") from None
     if chosen.type == "mps":
         raise ValueError("device mps is not supported (no test machine): use device='cpu'")
-    if chosen.type not in ("cpu", "cuda"):
+    if chosen.type not in DEVICES:
         raise ValueError(f"device {str(device)!r} is not supported: use cpu, cuda or cuda:N")
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for and torch sees no GPU: use device='cpu'")
+    if chosen.type == "cuda" and (chosen.index or 0) >= (seen := torch.cuda.device_count()):
+        raise ValueError(f"device {chosen} was asked for and torch sees {seen} of them: use cuda:0")
     return chosen
 
 
@@ -197,7 +200,7 @@ def refuse_loaded(model: PreTrainedModel, kind: Any = AutoModelForCausalLM) -> N
         raise Refused(f"{name} is not a transformers model: pass a PreTrainedModel")
     if kind is AutoModelForCausalLM:
         refuse_config(model.config)
-    if model.device.type not in ("cpu", "cuda"):
+    if model.device.type not in DEVICES:
         raise Refused(f"{name} is on {model.device.type}, which is not supported: move it to cpu")
     if model.get_output_embeddings() is None:
         raise Refused(f"{name} has no language-model head: load it with {kind.__name__}")

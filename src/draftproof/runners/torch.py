@@ -151,6 +151,8 @@ class TorchRunner(Committed):
             self.passing(item)
         step = self._step(work, segments)
         logits, hidden = self.run(tokens, positions, step, wanted, taps, layers, head)
+        if logits.is_cuda:  # else who times a pass would time its launch
+            torch.cuda.synchronize(logits.device)
         outputs, at = [], 0
         for item, seg in zip(work, segments, strict=True):
             nodes = slice(seg.begin + seg.fresh, seg.end)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from draftproof import places
 from draftproof.bundled import located
 from draftproof.cli import opening
 from draftproof.training.checkpoint import CHECKPOINT
@@ -50,6 +51,8 @@ def options_of(kind: type[Kind], arguments: Mapping[str, Any], bundled: str) -> 
         "source": located(model, "target"),
         "dtype": given["dtype"] or "auto",
     }
+    if bundled == "draft":
+        places.check(start)
     given["start"] = None if start is None else located(start, bundled)
     return kind(**given)
 

@@ -11,7 +11,7 @@ import torch
 
 import draftproof as dp
 from draftproof.heads.module import Heads
-from draftproof.runners import crossing
+from draftproof.runners import altering
 from draftproof.runners.base import EncoderInput, Work
 from draftproof.runners.encoder_decoder import EncoderDecoder
 from draftproof.tree import TokenTree
@@ -120,7 +120,7 @@ def test_an_exit_gives_what_a_model_of_the_first_layers_gives(family: str) -> No
         assert off < (1e-5 if family in IN_FLOAT32 else 1e-9)
     layers = getattr(whole.get_decoder(), name)
     with pytest.raises(RuntimeError, match="stop here"):
-        crossing.ending(whole.get_decoder(), 3, 1, stop)
+        altering.ending(whole.get_decoder(), 3, 1, stop)
     assert getattr(whole.get_decoder(), name) is layers and len(layers) == 3
 
 
@@ -257,7 +257,7 @@ def test_the_probe_finds_a_wrong_position(monkeypatch: pytest.MonkeyPatch) -> No
     def misplaced(decoder: Any, positions: Any, call: Any) -> Any:
         return call()
 
-    monkeypatch.setattr("draftproof.runners.crossing.placed", misplaced)
+    monkeypatch.setattr("draftproof.runners.altering.placed", misplaced)
     with pytest.raises(ValueError, match="gives other logits"):
         dp.LLM(model("BART"))
 
@@ -270,7 +270,7 @@ def test_experts_of_a_bounded_number_of_rows(
     made = model("Switch")
     routers: list[Any] = [part for part in made.modules() if hasattr(part, "expert_capacity")]
     if bounded:
-        monkeypatch.setattr(crossing, "unbounded", lambda decoder, call: call())
+        monkeypatch.setattr(altering, "unbounded", lambda decoder, call: call())
         with pytest.raises(ValueError, match="gives other logits"):
             dp.LLM(made)
     else:

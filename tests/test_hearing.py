@@ -189,7 +189,14 @@ def test_bad_features_are_refused_in_one_sentence(family: str) -> None:
 
 def test_commands_give_text_and_say_so(run: Any, tmp_path: Path) -> None:
     model("Whisper").save_pretrained(tmp_path)
-    for command in ("generate", "info"):
-        words = ["a prompt"] if command == "generate" else []
-        code, _, err = run(command, str(tmp_path), *words)
-        assert code == 2 and "reads audio, and a command gives text" in err
+    more = {
+        "generate": ["a prompt"],
+        "serve": ["--port", "0"],
+        "train draft": ["--data", "none.txt", "--out", str(tmp_path / "out")],
+        "train medusa": ["--data", "none.txt", "--out", str(tmp_path / "out")],
+        **{name: [] for name in ("chat", "bench", "tune", "certify", "quality", "info")},
+    }
+    for command, words in more.items():
+        code, _, err = run(*command.split(), str(tmp_path), *words)
+        assert code == 2, command
+        assert err.count(f"{tmp_path} reads audio, and a command gives text: ") == 1, command

@@ -48,6 +48,29 @@ def test_options_of_other_programs(run: Any, name: str) -> None:
     assert set(re.findall(r"--[a-z-]+", commands.OPTIONS[name])) <= known("generate")
 
 
+def test_mistyped_models_in_training(run: Any, tmp_path: Path) -> None:
+    more = ("--data", str(tmp_path / "none.txt"), "--out", str(tmp_path / "out"))
+    right = ("bundled", *more)
+    for words in (
+        ("draft", "bundlde", *more),
+        ("medusa", "bundlde", *more),
+        ("draft", *right, "--start", "bundlde"),
+    ):
+        refused = run("train", *words)
+        assert refused.code == 2 and "no model 'bundlde': did you mean bundled?" in refused.err
+
+
+@pytest.mark.parametrize("name", commands.OF_MODELS)
+def test_a_model_as_an_option_is_answered_with_the_command_that_was_called(
+    run: Any, name: str
+) -> None:
+    takes = "chat serve bench tune certify quality convert info"
+    for command in [*takes.split(), "train draft", "train medusa"]:
+        refused = run(*command.split(), name, "bundled")
+        hint = f"the model is the first argument: draftproof {command} MODEL"
+        assert refused == (2, "", f"error: there is no option {name}: {hint}\n"), command
+
+
 @pytest.mark.parametrize(
     ("command", "name"), [(c, name) for c, names in commands.OF_COMMANDS.items() for name in names]
 )

@@ -71,9 +71,11 @@ def references(
     """Plain decoding, one prompt after another. Raises `ValueError` where nothing can be picked."""
     refs = []
     for number, (ids, each) in enumerate(zip(prompts, params, strict=True)):
-        (asked,) = llm.prepare(ids, each)
-        rule, told = asked.history.process, [*asked.warnings]
-        request = write(llm, [(ids, each, [])], examined=True)[0]
+        (request,) = llm.prepare(ids, each)
+        request.kept_logits = []
+        rule, told = request.history.process, [*request.warnings]  # before it runs
+        for _ in llm.engine.run([request]):
+            pass
         if request.finish_reason == "error":
             raise ValueError(f"plain decoding fails on prompt {number}: {request.error}")
         refs.append(
@@ -84,8 +86,8 @@ def references(
                 request.output,
                 request.finish_reason,
                 request.kept_logits or [],
-                asked.prompt,
-                asked.encoder_input,
+                request.prompt,
+                request.encoder_input,
                 rule,
                 told,
             )

@@ -42,6 +42,7 @@ def run(given: SimpleNamespace) -> int:
             "draft_options": given_options(names, **opening.tuning(given)),
         }
     )
+    opening.encodes(given)  # which refuses what hears
     with Running() as running:
         report = suite.run(wanted, running)
     found, console = report.as_dict(), Console(highlight=False, markup=False)

@@ -38,6 +38,7 @@ def run(given: SimpleNamespace) -> int:
             raise ValueError(f"rule {name!r} is unknown: use {', '.join(certificates.RULES)}")
     methods, how = _methods(given.method or [], opening.sources(given), given.num_draft_tokens)
     target = opening.target(given)
+    opening.encodes(given)  # which refuses what hears
     loading: dict[str, Any] = {
         "runner": given.runner,
         "dtype": given.dtype or "auto",

@@ -33,7 +33,7 @@ def run(given: SimpleNamespace) -> int:
     if sys.stdin is None:
         raise ValueError("there is no standard input: messages are read from there")
     params = _params(given)  # what is wrong is told before anything is loaded
-    opening.refuse_encoders(given)
+    opening.encodes(given, taken=False)
     sources, tuning = opening.sources(given), opening.tuning(given)
     speculate = opening.speculate(given)
     names = methods.listed(given.method or [methods.AUTO], sources)

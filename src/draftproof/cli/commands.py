@@ -59,9 +59,10 @@ ELSEWHERE = {  # words of other programs, and what to write here
     "help": "write draftproof --help, or draftproof generate --help",
 }
 THREADS, CONTEXT = "write --threads N", "write --max-length N"
-FIRST = "the model is the first argument: draftproof generate MODEL PROMPT"
+FIRST = "the model is the first argument: "
+OF_MODELS = "-m", "--model", "--model-name-or-path"
 OPTIONS = {  # of other programs, and what to write here
-    **dict.fromkeys(("-m", "--model", "--model-name-or-path", "-p", "--prompt"), FIRST),
+    **dict.fromkeys((*OF_MODELS, "-p", "--prompt"), f"{FIRST}draftproof generate MODEL PROMPT"),
     "-f": "write --prompt-file FILE",
     "--file": "write --prompt-file FILE",
     "-n": "write --max-tokens N, or --completions N for several answers",
@@ -104,19 +105,12 @@ OF_COMMANDS = {  # where an option means something else
         **dict.fromkeys(("-p", "--prompt", "-f", "--file"), ONCE),
         "--json": f"{ONCE} --json",
         **dict.fromkeys(("--color", "--color-drafts"), "write --colour-drafts"),
-        **dict.fromkeys(
-            ("-m", "--model", "--model-name-or-path"), "the model is the first argument: chat MODEL"
-        ),
     },
     "serve": {
         "--served-model-name": "write --served-name NAME",
         **dict.fromkeys(("--max-num-seqs", "-np", "--parallel"), "write --max-batch N"),
         "--max-num-queued-reqs": "write --max-queue N",
         "--allowed-origins": "write --cors ORIGIN",
-        **dict.fromkeys(
-            ("-m", "--model", "--model-name-or-path"),
-            "the model is the first argument: serve MODEL",
-        ),
     },
     "load": {
         **dict.fromkeys(
@@ -132,30 +126,18 @@ OF_COMMANDS = {  # where an option means something else
     "batch": {
         **dict.fromkeys(("-i", "--input-file"), "the file is the first argument: batch INPUT"),
         **dict.fromkeys(("-o", "--output-file"), "write --out FILE"),
-        **dict.fromkeys(
-            ("-m", "--model", "--model-name-or-path"),
-            "the lines name the model, or write --target MODEL",
-        ),
+        **dict.fromkeys(OF_MODELS, "the lines name the model, or write --target MODEL"),
     },
     "export": {
         **dict.fromkeys(
-            ("-m", "--model", "--target", "--model-name-or-path"),
-            "the model is the first argument: export MODEL --draft DRAFT --for ENGINE",
+            (*OF_MODELS, "--target"),
+            f"{FIRST}draftproof export MODEL --draft DRAFT --for ENGINE",
         ),
         **dict.fromkeys(("--engine", "--format", "--to"), "write --for ENGINE"),
-    },
-    "info": {
-        **dict.fromkeys(
-            ("-m", "--model", "--model-name-or-path"), "the model is the first argument: info MODEL"
-        ),
     },
     "bench": {
         **dict.fromkeys(("-p", "--prompt", "-f", "--file"), "write --prompts FILE"),
         "-n": "write --max-tokens N, and --num-prompts N for the number of prompts",
-        **dict.fromkeys(
-            ("-m", "--model", "--model-name-or-path"),
-            "the model is the first argument: bench MODEL",
-        ),
     },
 }
 
@@ -177,7 +159,10 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except USAGE as error:
-            known = OPTIONS | OF_COMMANDS.get(ctx.info_name, {})
+            known = dict(OPTIONS)
+            if ctx.info_name != "generate" and any(each.name == "model" for each in self.params):
+                known |= dict.fromkeys(OF_MODELS, f"{FIRST}{ctx.command_path} MODEL")
+            known |= OF_COMMANDS.get(ctx.info_name, {})
             short = getattr(error, "option_name", None) or "-"
             words = [word.partition("=")[0] for word in given if word.startswith(short)]
             own = {word for param in self.params for word in (*param.opts, *param.secondary_opts)}

@@ -92,19 +92,22 @@ def check_profile(path: Path) -> None:
     choice_of(read(path), str(path))
 
 
-def refuse_encoders(given: SimpleNamespace) -> None:
-    """Raises `ValueError` for an encoder-decoder: the command takes none."""
-    if is_encoder_decoder(target(given), **hub_options(given)):
-        raise ValueError(f"{given.model} is an encoder-decoder, and {ENCODERS_IN}")
+def encodes(given: SimpleNamespace, *, taken: bool = True) -> bool:
+    """Whether the target is an encoder-decoder. taken: whether the command takes those.
 
-
-def refuse_audio(said: str, name: str, **options: Any) -> None:
-    """Raises `ValueError` for a model that hears: what commands are given is text."""
+    Raises `ValueError` where it does not, and for a model that hears: commands give text.
+    """
+    name, options = target(given), hub_options(given)
+    if not is_encoder_decoder(name, **options):
+        return False
     if hears(name, **options):
         raise ValueError(
-            f"{said} reads audio, and a command gives text: use it in Python, "
+            f"{given.model} reads audio, and a command gives text: use it in Python, "
             "draftproof.LLM(...).generate(inputs=wave, sampling_rate=16000)"
         )
+    if not taken:
+        raise ValueError(f"{given.model} is an encoder-decoder, and {ENCODERS_IN}")
+    return True
 
 
 def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> LLM:
@@ -115,11 +118,8 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
     """
     natural = precision(given.dtype, given.runner, given.device)
     name = target(given)
-    if not encoders:
-        refuse_encoders(given)
-    elif is_encoder_decoder(name, **hub_options(given)):
+    if encodes(given, taken=encoders):
         options.pop("prefix_cache", None)
-        refuse_audio(given.model, name, **hub_options(given))
     fetching = not Path(name).exists()  # which has bars of its own
     with interrupts.kept(), nullcontext() if fetching else Running() as running:
         if running is not None:

@@ -18,7 +18,7 @@ from draftproof.cli import opening
 from draftproof.cli.progress import Running
 from draftproof.encoder_intake import EncoderIntake
 from draftproof.gguf.reader import located as gguf_file
-from draftproof.models import is_encoder_decoder, native_runs
+from draftproof.models import native_runs
 from draftproof.quality import report
 from draftproof.runners import choice, loading
 from draftproof.runners.base import EncoderInput
@@ -36,7 +36,7 @@ def run(given: SimpleNamespace) -> int:
         raise ValueError("--window must be 2 or more: a token is judged behind another one")
     target = opening.target(given)
     lies = hub.fetched(target, given.revision)
-    encodes = is_encoder_decoder(lies, **opening.hub_options(given))
+    encodes = opening.encodes(given)
     config = _configuration(given, lies, encodes)
     precisions = _precisions(given, lies, config)
     limit = loading.length_limit(config.get_text_config(), None)

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from draftproof import places
 from draftproof.bundled import located
+from draftproof.cli import opening
 from draftproof.training.checkpoint import CHECKPOINT
 from draftproof.training.jobs import job, setup
 from draftproof.training.trainer import Plan, State
@@ -43,11 +45,14 @@ def options_of(kind: type[Kind], arguments: Mapping[str, Any], bundled: str) -> 
         if name in given:
             given[name] = given[name] or ()
     model = arguments["model"]
+    opening.encodes(SimpleNamespace(revision=None, **arguments))  # which refuses what hears
     given |= {
         "target": model,
         "source": located(model, "target"),
         "dtype": given["dtype"] or "auto",
     }
+    if bundled == "draft":
+        places.check(start)
     given["start"] = None if start is None else located(start, bundled)
     return kind(**given)
 

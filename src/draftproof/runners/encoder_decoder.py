@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from draftproof.runners import crossing, encoders
+from draftproof.runners import altering, crossing, encoders
 from draftproof.runners.attention import Step
 from draftproof.runners.base import KEY, EncoderInput, Output, Work
 from draftproof.runners.crossing import Capture, CrossStep, Roles
@@ -56,8 +56,8 @@ class EncoderDecoder(TorchRunner):
         self.longest_input = encoders.longest_input(self.config)
         self.comparable = encoders.one_vocabulary(self.model)
         self.ear = encoders.hearing(self.model)
-        self.bounded = crossing.bounded(self.decoder)
-        self._nothing = crossing.nothing_read(self.model)
+        self.bounded = altering.bounded(self.decoder)
+        self._nothing = altering.nothing_read(self.model)
         self._timed = self.example(TIMED)
         self._inputs: dict[int, EncoderInput] = {}  # key -> what it brought
         self._across: dict[EncoderInput, Across] = {}
@@ -81,7 +81,7 @@ class EncoderDecoder(TorchRunner):
 
     def check_exit(self, layers: int) -> None:
         try:
-            crossing.stack(self.decoder, self._depth)
+            altering.stack(self.decoder, self._depth)
         except ValueError as error:
             name = type(self.model).__name__
             raise Refused(f"{name} cannot stop after {layers} layers: {error}") from error
@@ -245,16 +245,16 @@ class EncoderDecoder(TorchRunner):
         at = torch.tensor(positions, device=device)
 
         def headed() -> Any:
-            return crossing.headed(self.decoder, asked, lambda: self.model(**options))
+            return altering.headed(self.decoder, asked, lambda: self.model(**options))
 
         def packed() -> Any:
-            return crossing.placed(self.decoder, at, headed)
+            return altering.placed(self.decoder, at, headed)
 
         def ended() -> Any:
-            return crossing.ending(self.decoder, self._depth, layers, packed)
+            return altering.ending(self.decoder, self._depth, layers, packed)
 
         def whole() -> Any:
-            return crossing.unbounded(self.bounded, ended)
+            return altering.unbounded(self.bounded, ended)
 
         def taken() -> Any:
             return self.takeover.run(crossing.NAME, lambda: crossing.during(step, whole))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftproof.runners import crossing, encoders, probe
+from draftproof.runners import altering, encoders, probe
 from draftproof.runners.base import EncoderInput, Work
 from draftproof.runners.encoder_decoder import EncoderDecoder
 from draftproof.runners.encoders import INSTEAD
@@ -83,7 +83,7 @@ def _own(runner: EncoderDecoder, given: EncoderInput, new: list[int], tree: Toke
             return runner.model(**read, decoder_input_ids=text, use_cache=False)
 
         def written() -> Any:
-            return crossing.unbounded(runner.bounded, whole)
+            return altering.unbounded(runner.bounded, whole)
 
         logits = runner.takeover.look(written).logits[0, len(new) :]
         rows |= dict(zip(path, logits, strict=True))

@@ -15,8 +15,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MA
 
 from draftproof.gguf.reader import located
 from draftproof.runners import loading
+from draftproof.runners.altering import bounded
 from draftproof.runners.base import EncoderInput
-from draftproof.runners.crossing import Roles, bounded
+from draftproof.runners.crossing import Roles
 from draftproof.runners.hearing import Ear
 from draftproof.runners.loading import Refused
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from draftproof.runners import crossing, encoders
+from draftproof.runners import altering, encoders
 from draftproof.runners import torch as decoders
 from draftproof.training.trainer import Batch
 
@@ -21,12 +21,12 @@ def logits_of(model: Any, states: Tensor) -> Tensor:
     # Families scale and shift before and behind their heads, each in its own way: so it is the
     # model that is run, over one token, and its head reads these states.
     given: dict[str, Any] = {
-        "encoder_outputs": crossing.nothing_read(model),
+        "encoder_outputs": altering.nothing_read(model),
         "decoder_input_ids": torch.zeros(1, 1, dtype=torch.long, device=states.device),
         "use_cache": False,
     }
     flat = states.reshape(1, -1, states.shape[-1])
-    out, _ = crossing.headed(model.get_decoder(), lambda _: flat, lambda: model(**given))
+    out, _ = altering.headed(model.get_decoder(), lambda _: flat, lambda: model(**given))
     logits: Tensor = out.logits
     return logits.reshape(*states.shape[:-1], -1)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from draftproof.heads.module import Heads
-from draftproof.runners import crossing, encoders
+from draftproof.runners import altering, encoders
 from draftproof.runners.guards import shallower
 from draftproof.training.recipes.student import depth_of
 
@@ -52,7 +52,7 @@ class Exit(nn.Module):
         if encoders.is_one(target):
             whole = depth_of(target)
             with torch.no_grad():
-                out = crossing.ending(decoder, whole, self.layers, lambda: decoder(**inputs))
+                out = altering.ending(decoder, whole, self.layers, lambda: decoder(**inputs))
             states = out.last_hidden_state
         else:
             with torch.no_grad(), shallower(target.config.get_text_config(), self.layers):

@@ -70,6 +70,11 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
         raise ValueError(
             "a draft is a model, and an LLM writes by itself: give what it was made from"
         )
+    if hasattr(model, "propose"):
+        raise ValueError(
+            f"a draft is a model, and {type(model).__name__} a method: give a model's name, folder "
+            "or object here, and merge methods by a list"
+        )
     places.check(model)
     model = hub.fetched(located(model, "draft"))
     trust = bool(getattr(target, "trust_remote_code", False))

@@ -23,8 +23,8 @@ DTYPES = {
 }
 KNOWN = ("int8", "int4", *DTYPES)
 ENCODERS_IN = (
-    "of the commands generate, batch, serve, bench, certify, quality, tune and info alone take "
-    "those yet: use a causal language model here"
+    "of the commands generate, batch, serve, bench, certify, quality, tune, train and info alone "
+    "take those yet: use a causal language model here"
 )
 LENGTHS = "position_embeddings", "target_positions"  # of texts, in a configuration
 OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}

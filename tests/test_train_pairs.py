@@ -185,7 +185,7 @@ def test_a_plain_text_is_refused(
 
 @pytest.mark.parametrize("command", ["chat", "convert"])
 def test_who_takes_none_says_who_does(run: Any, folder: Path, tmp_path: Path, command: str) -> None:
-    more = [str(tmp_path / "made.gguf")] if command == "convert" else []
+    more = ["--out", str(tmp_path / "made.gguf")] if command == "convert" else []
     code, _, err = run(command, str(folder / "T5"), *more)
     said = " ".join(err.split())
     assert code == 2 and "generate, batch, serve, bench, certify, quality, tune, train" in said

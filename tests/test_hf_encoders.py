@@ -172,7 +172,7 @@ def test_several_sequences_of_an_input_share_what_the_encoder_made() -> None:
         ran.clear()
         runner: Any = loop._llm and loop._llm.runner
         inner = runner._crossed
-        runner._crossed = lambda batch, done: crossed.append(len(batch)) or inner(batch, done)
+        runner._crossed = lambda batch: crossed.append(len(batch)) or inner(batch)
         theirs(made, 3, custom_generate=loop, do_sample=True, num_return_sequences=3)
         assert ran == [3] and sum(crossed) == 3
         assert not runner._across and not runner._inputs

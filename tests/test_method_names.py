@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,33 @@ def test_names_inside_of_another_method() -> None:
     staged = dp.Staged(model, dp.Hybrid(["ngram", "suffix"]))
     with pytest.raises(ValueError, match="takes no names: replace 'ngram'"):
         dp.LLM(model, speculate=staged)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda model: dp.Staged(dp.NGram(), dp.NGram()), "a draft is a model, and NGram a method"),
+        (lambda model: dp.SpecInfer([dp.NGram()]), "and NGram a method: give a model's name"),
+        (lambda model: dp.Staged(model, "ngram"), r"method such as dp.NGram\(\), and no str"),
+        (lambda model: dp.Staged(model, model), r"no LlamaForCausalLM: of a model write dp.Draft"),
+    ],
+)
+def test_a_method_is_no_model_and_a_model_no_method(make: Callable[[Any], Any], says: str) -> None:
+    model = tiny.model("llama")
+    with pytest.raises(ValueError, match=says) as caught:
+        dp.LLM(model, speculate=make(model))
+    assert "\n" not in str(caught.value)
+
+
+def test_one_draft_is_a_list_of_one() -> None:
+    """By name it would be a list of letters."""
+    model = tiny.model("llama")
+    assert dp.SpecInfer("bundled-mender").models == ["bundled-mender"]
+    assert dp.SpecInfer(Path("folder")).models == [Path("folder")]
+    assert dp.SpecInfer(model).models == [model]
+    assert dp.SpecInfer((model, "bundled")).models == [model, "bundled"]
+    with pytest.raises(ValueError, match="at least one draft"):
+        dp.SpecInfer(())
 
 
 def test_what_methods_ask_for(tmp_path: Path) -> None:

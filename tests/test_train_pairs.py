@@ -181,3 +181,12 @@ def test_a_plain_text_is_refused(
     words = ["medusa", "--out", str(tmp_path / "out")]
     code, said = train(capsys, folder, *words, data="plain.txt")
     assert code == 2 and "is a text: an encoder-decoder learns from pairs" in said
+
+
+@pytest.mark.parametrize("command", ["chat", "convert"])
+def test_who_takes_none_says_who_does(run: Any, folder: Path, tmp_path: Path, command: str) -> None:
+    more = ["--out", str(tmp_path / "made.gguf")] if command == "convert" else []
+    code, _, err = run(command, str(folder / "T5"), *more)
+    said = " ".join(err.split())
+    assert code == 2 and "generate, batch, serve, bench, certify, quality, tune, train" in said
+    assert command not in said.partition("of the commands")[2].partition("alone")[0]

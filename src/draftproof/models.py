@@ -11,7 +11,7 @@ import torch
 
 from draftproof import hub, native, places
 from draftproof.bundled import located
-from draftproof.runners import choice, costs, encoder_probe, encoders, loading
+from draftproof.runners import choice, costs, encoder_probe, encoders, loading, reading
 from draftproof.runners.base import Target
 from draftproof.runners.encoder_decoder import EncoderDecoder
 from draftproof.runners.native import NativeRunner
@@ -64,25 +64,35 @@ def encoder_decoder(model: Any, **options: Any) -> EncoderDecoder:
 def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     """See `choice.beside`; `bundled` is the draft of that name.
 
-    A draft with an encoder reads what the target's reads; one without sees the output alone.
+    A draft with an encoder reads what the target's reads; where that is the target's own, or the
+    draft goes by an encoder and has none, the target's reads for both. One without sees the output
+    alone.
     """
     if hasattr(model, "engine"):
         raise ValueError(
             "a draft is a model, and an LLM writes by itself: give what it was made from"
         )
+    if hasattr(model, "propose"):
+        raise ValueError(
+            f"a draft is a model, and {type(model).__name__} a method: give a model's name, folder "
+            "or object here, and merge methods by a list"
+        )
     places.check(model)
     model = hub.fetched(located(model, "draft"))
     trust = bool(getattr(target, "trust_remote_code", False))
-    reads = encoders.is_one(model, trust_remote_code=trust)
+    reads, listens = (
+        told(model, trust_remote_code=trust) for told in (encoders.is_one, encoders.listens)
+    )
     if reads:
         encoders.check_kind(model, target.encodes, trust_remote_code=trust)
-    else:
+    elif not listens or not target.encodes:
         return choice.beside(target, model, quantize)
     if quantize is not None:
         raise ValueError("a draft with an encoder cannot be quantised: drop quantize")
     assert isinstance(target, EncoderDecoder)
+    loaded, shared = _reading(target, model, reads, trust)
     draft = encoder_decoder(
-        encoders.load(model, dtype=target.dtype, device=target.device, trust_remote_code=trust),
+        loaded,
         max_batch=target.max_batch,
         threads=target.threads,
         trust_remote_code=trust,
@@ -93,7 +103,27 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
             f"the draft's encoder reads {draft.input_vocabulary} ids and the target's "
             f"{target.input_vocabulary}: use a draft with the target's tokenizer"
         )
+    if shared:
+        draft.read_with(target)
     return draft
+
+
+def _reading(target: EncoderDecoder, model: Any, reads: bool, trust: bool) -> tuple[Any, bool]:
+    """A draft, loaded, and whether the target's encoder reads for it.
+
+    reads: whether it has an encoder. A user's model stays as it is.
+    """
+    source: Any = {"dtype": target.dtype, "device": target.device, "trust_remote_code": trust}
+    if not reads:
+        decoder = loading.unwrap(loading.load(model, **source))
+        return reading.completed(decoder, target.model), True
+    loaded = encoders.load(model, **source)
+    bare = loading.unwrap(loaded)
+    encoders.settle(bare)  # as the target is
+    shared = reading.same(bare, target.model, target.example(1))
+    if shared and not isinstance(model, torch.nn.Module):
+        reading.adopt(loaded, target.model)
+    return loaded, shared
 
 
 def native_runs(device: str | torch.device = "auto") -> bool:

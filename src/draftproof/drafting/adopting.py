@@ -47,5 +47,10 @@ class Foreign(Drafter):
 
 
 def adopt(proposer: Proposer) -> Drafter:
-    """The proposer, with defaults for what it does not have."""
+    """The proposer, with defaults for what it does not have. Raises `ValueError` for none."""
+    if not hasattr(proposer, "propose") or not hasattr(proposer, "taps"):
+        raise ValueError(
+            "what drafts is a method such as dp.NGram(), and no "
+            f"{type(proposer).__name__}: of a model write dp.DraftModel(model)"
+        )
     return proposer if isinstance(proposer, Drafter) else Foreign(proposer)

@@ -8,8 +8,9 @@ and 4).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -26,7 +27,7 @@ EXPANSION = (1, 1, 3, 1, 1, 1, 1, 1)  # the paper's default
 
 
 class SpecInfer(Drafter):
-    """Drafts with several models: hub ids, folders or loaded transformers models.
+    """Drafts with several models, or one: hub ids, folders or loaded transformers models.
 
     expansion: children of every leaf at each depth, for all drafts, or one tuple for each draft.
     """
@@ -35,9 +36,11 @@ class SpecInfer(Drafter):
     drafting_cost = 1.2
 
     def __init__(
-        self, models: Sequence[Any], expansion: Sequence[int] | Sequence[Sequence[int]] = EXPANSION
+        self, models: Any, expansion: Sequence[int] | Sequence[Sequence[int]] = EXPANSION
     ) -> None:
-        self.models = list(models)
+        # A name is a sequence too, of letters.
+        one = isinstance(models, str | Path) or not isinstance(models, Iterable)
+        self.models: list[Any] = [models] if one else list(models)
         if not self.models:
             raise ValueError("SpecInfer needs at least one draft")
         several = bool(expansion) and isinstance(expansion[0], Sequence)

@@ -20,6 +20,7 @@ from draftproof.runners.base import KEY, EncoderInput, Output, Work
 from draftproof.runners.crossing import Capture, CrossStep, Roles
 from draftproof.runners.kv import Pair
 from draftproof.runners.loading import Refused
+from draftproof.runners.reading import Reader
 from draftproof.runners.segments import Segment
 from draftproof.runners.takeover import on_threads
 from draftproof.runners.torch import TorchRunner
@@ -61,7 +62,8 @@ class EncoderDecoder(TorchRunner):
         self._timed = self.example(TIMED)
         self._inputs: dict[int, EncoderInput] = {}  # key -> what it brought
         self._across: dict[EncoderInput, Across] = {}
-        self._input_bytes = 0
+        self._input_bytes = self._lent_bytes = 0
+        self.reader = Reader(self.model, self.takeover)
 
     def example(self, length: int, ids: Callable[[int], int] = lambda at: at + 1) -> EncoderInput:
         """An input of no request: so many token ids, or as many positions of audio, if it can."""
@@ -98,14 +100,23 @@ class EncoderDecoder(TorchRunner):
         self.learn_input(other._input_bytes)
 
     def learn_input(self, size: int) -> None:
-        """So many bytes are kept of each token of an input."""
-        self._input_bytes = self.held.input_bytes = size
+        """So many bytes are kept of each token of an input, besides what is kept for others."""
+        self._input_bytes = size
+        self.held.input_bytes = size + self._lent_bytes
+
+    def read_with(self, other: EncoderDecoder) -> None:
+        """From now on the encoder of another runner, which is the same, reads for this one too."""
+        self.reader = other.reader
+        other.reader.lent = True
+        size = int(crossing.nothing_read(other.model).last_hidden_state.nbytes)
+        other._lent_bytes = size
+        other.learn_input(other._input_bytes)
 
     def close(self) -> None:
         super().close()
         self._inputs.clear()
         self._across.clear()
-        self.held.input_bytes = self._input_bytes
+        self.learn_input(self._input_bytes)
 
     def free(self, key: int) -> None:
         super().free(key)
@@ -123,11 +134,16 @@ class EncoderDecoder(TorchRunner):
             held = {*self._inputs.values()}
             for given in [each for each in self._across if each not in held]:
                 del self._across[given]
+                if self.reader.model is self.model:
+                    self.reader.drop(given)
 
     def check(self, keys: Collection[int]) -> None:
         super().check(keys)
         assert self._inputs.keys() <= set(keys), "an input is held for a key that has ended"
         assert self._across.keys() <= {*self._inputs.values()}, "an input is held for nobody"
+        if self.reader.model is self.model:
+            kept = self.reader.holds()
+            assert kept <= {*self._inputs.values()}, "states of an input are held for nobody"
 
     def forward(self, work: Sequence[Work], *given: Any, **options: Any) -> list[Output]:
         """One packed pass of the decoder, behind one of the encoder over what is new to it."""
@@ -148,35 +164,28 @@ class EncoderDecoder(TorchRunner):
         fresh: dict[tuple[Any, bool], list[EncoderInput]] = {}
         for given in dict.fromkeys(inputs):
             if given not in self._across:
-                made = given.states is not None and given.made_by is self.model
-                seen = given.states if made else given.features
+                states = self.reader.made(given)
+                seen = given.features if states is None else states
                 shape = given.size if seen is None else seen.shape
-                fresh.setdefault((shape, made), []).append(given)
-        for (_, made), alike in fresh.items():
+                fresh.setdefault((shape, states is None), []).append(given)
+        for alike in fresh.values():
             most = max(1, AT_ONCE // alike[0].size)
             for at in range(0, len(alike), most):
                 batch = alike[at : at + most]
-                for given, across in zip(batch, self._crossed(batch, made), strict=True):
+                for given, across in zip(batch, self._crossed(batch), strict=True):
                     self._across[given] = across
 
-    def _crossed(self, batch: Sequence[EncoderInput], made: bool) -> list[Across]:
+    def _crossed(self, batch: Sequence[EncoderInput]) -> list[Across]:
         """Keys and values of inputs of one shape: a pass of the encoder, then of the decoder.
 
-        The latter over one token for each, only to see what its cross-attention is given. made:
-        the encoder's pass was made elsewhere.
+        The latter over one token for each, only to see what its cross-attention is given. There is
+        no pass of the encoder where it was made elsewhere.
         """
         step = Capture(self._roles)
-        encoder: Any = self.model.get_encoder()
-
-        def encoded() -> Tensor:
-            if made:
-                return torch.stack([given.states for given in batch if given.states is not None])
-            given = encoders.given(batch, self.model)
-            out = self.takeover.look(lambda: encoder(**given))
-            return out.last_hidden_state  # type: ignore[no-any-return]
 
         def read() -> None:
-            options = {"encoder_hidden_states": encoded(), "use_cache": False}
+            states = self.reader.read(batch)
+            options = {"encoder_hidden_states": states, "use_cache": False}
             start = torch.zeros(len(batch), 1, dtype=torch.long, device=self.device)
             self.takeover.run(
                 crossing.NAME,

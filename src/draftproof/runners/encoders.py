@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+    PreTrainedModel,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
 from draftproof.gguf.reader import located
@@ -47,6 +52,18 @@ def _config_of(model: Any, **options: Any) -> Any:
 def hears(model: str, **options: Any) -> bool:
     """Whether an encoder-decoder by name or folder reads audio."""
     return _of_speech(_config_of(model, **options))
+
+
+def listens(model: Any, **options: Any) -> bool:
+    """Whether it is a decoder that goes by what an encoder made, and has none itself."""
+    config = _config_of(model, **options)
+    if config is None or getattr(config, "is_encoder_decoder", False):
+        return False
+    if isinstance(model, torch.nn.Module):
+        kind: Any = type(loading.unwrap(model))
+    else:
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return loading.listens(kind)
 
 
 def _of_speech(config: Any) -> bool:

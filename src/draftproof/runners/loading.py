@@ -6,6 +6,7 @@ found out by `probe`.
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ DTYPES = {
 }
 KNOWN = ("int8", "int4", *DTYPES)
 ENCODERS_IN = (
-    "of the commands generate, batch, serve, bench, certify, quality, tune and info alone take "
-    "those yet: use a causal language model here"
+    "of the commands generate, batch, serve, bench, certify, quality, tune, train and info alone "
+    "take those yet: use a causal language model here"
 )
 LENGTHS = "position_embeddings", "target_positions"  # of texts, in a configuration
 OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -213,6 +214,11 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
     """
     refuse_loaded(model)
     name = type(model).__name__
+    if listens(type(model)):
+        raise Refused(
+            f"{name} goes by what an encoder made and has none itself: give the whole "
+            "encoder-decoder, for which it can be the draft"
+        )
     if getattr(model, "_is_stateful", False):
         raise Refused(
             f"{name} has recurrent layers, whose state cannot be rolled back: "
@@ -228,6 +234,11 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
             f"{name} has layers of type {', '.join(sorted(foreign))}, and only full and sliding "
             "attention can be rolled back: use another architecture"
         )
+
+
+def listens(kind: Any) -> bool:
+    """Whether models of a class go by what an encoder made."""
+    return "encoder_outputs" in inspect.signature(getattr(kind, "forward", len)).parameters
 
 
 def unwrap(model: Any) -> Any:

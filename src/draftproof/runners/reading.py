@@ -1,0 +1,120 @@
+"""What an encoder makes of inputs, once for all runners that read with it.
+
+A draft whose encoder is the target's, as distil-whisper's is, and one that has none, go by what the
+target's made. Whether an encoder is another's, weights and one pass tell. Does not know decoders'
+passes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from draftproof.runners import encoders
+from draftproof.runners.base import EncoderInput
+from draftproof.runners.loading import Refused
+from draftproof.runners.takeover import Takeover
+
+
+class Reader:
+    """The encoder of one model. lent: others read with it, so what it made is kept for them."""
+
+    def __init__(self, model: PreTrainedModel, takeover: Takeover) -> None:
+        self.model, self.takeover, self.lent = model, takeover, False
+        self._made: WeakKeyDictionary[EncoderInput, Tensor] = WeakKeyDictionary()
+
+    def made(self, given: EncoderInput) -> Tensor | None:
+        """States (positions, hidden size) that there are already."""
+        if given.states is not None and given.made_by is self.model:
+            return given.states
+        return self._made.get(given)
+
+    def read(self, batch: Sequence[EncoderInput]) -> Tensor:
+        """States (inputs, positions, hidden size) of inputs of one shape, all or none made."""
+        known = [made for one in batch if (made := self.made(one)) is not None]
+        if known:
+            return torch.stack(known)
+        encoder, given = self.model.get_encoder(), encoders.given(batch, self.model)
+        states: Tensor = self.takeover.look(lambda: encoder(**given)).last_hidden_state
+        if self.lent:
+            # Copies: each is let go by itself.
+            self._made.update((one, row.clone()) for one, row in zip(batch, states, strict=True))
+        return states
+
+    def drop(self, given: EncoderInput) -> None:
+        """Whoever has not read it yet makes a pass again."""
+        self._made.pop(given, None)
+
+    def holds(self) -> set[EncoderInput]:
+        """Inputs whose states are kept."""
+        return {*self._made}
+
+
+def same(model: PreTrainedModel, other: PreTrainedModel, given: EncoderInput) -> bool:
+    """Whether their encoders are: class, weights, and what they make of an input of `other`'s."""
+    one, two = model.get_encoder(), other.get_encoder()
+    if one is two:
+        return True
+    own, theirs = one.state_dict(), two.state_dict()
+    if type(one) is not type(two) or own.keys() != theirs.keys():
+        return False
+    for name, weight in own.items():
+        there = theirs[name]
+        if (weight.shape, weight.dtype, weight.device) != (there.shape, there.dtype, there.device):
+            return False
+        if not torch.equal(weight, there):
+            return False
+    # What no weight tells: heads, norms, activations.
+    return torch.equal(*(Reader(each, Takeover(each)).read([given]) for each in (model, other)))
+
+
+def adopt(model: PreTrainedModel, other: PreTrainedModel) -> None:
+    """Give a model the encoder of another, so that its own, which is the same, takes no memory."""
+    model.set_submodule(_path(model, model.get_encoder()), other.get_encoder())
+
+
+def completed(decoder: Any, whole: PreTrainedModel) -> PreTrainedModel:
+    """A decoder without an encoder of its own, as a model that has the encoder of `whole`.
+
+    Both stay as they are. Raises `Refused` where it cannot go by what that encoder makes.
+    """
+    name, other = type(decoder).__name__, type(whole).__name__
+    if type(decoder.get_decoder()) is not type(whole.get_decoder()):
+        raise Refused(
+            f"{name} goes by what an encoder of its own kind made, and the target is {other}: use "
+            "a draft that was made for this target"
+        )
+    if decoder.dtype != whole.dtype or decoder.device != whole.device:
+        raise Refused(
+            f"{name} is in {decoder.dtype} on {decoder.device} and the target, whose encoder it "
+            f"goes by, in {whole.dtype} on {whole.device}: convert one of them"
+        )
+    own, theirs = int(decoder.config.hidden_size), int(whole.config.hidden_size)
+    if own != theirs:
+        raise Refused(
+            f"{name} goes by states of {own} numbers and the target's encoder makes {theirs}: use "
+            "a draft that was made for this target"
+        )
+    config = copy.deepcopy(decoder.config)
+    config.is_encoder_decoder = True
+    for key, value in vars(whole.config).items():
+        if key.startswith("encoder_") or key in ("num_mel_bins", "max_source_positions"):
+            setattr(config, key, value)
+    with torch.device("meta"):
+        made: PreTrainedModel = type(whole)(config)
+    for role, part in (("encoder", whole.get_encoder()), ("decoder", decoder.get_decoder())):
+        made.set_submodule(_path(made, getattr(made, f"get_{role}")()), part)
+    made.set_output_embeddings(decoder.get_output_embeddings())
+    assert not any(each.is_meta for each in (*made.parameters(), *made.buffers()))
+    return made
+
+
+def _path(model: Any, part: Any) -> str:
+    paths: list[str] = [path for path, module in model.named_modules() if module is part]
+    return paths[0]

@@ -24,11 +24,13 @@ LONG |= {"stream": True}
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Any]:
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Two engines; the last tests make them one that grows: Ray's start is most of the time."""
     from ray_serving import Replicas
 
-    with Replicas({**OPTIONS, "replicas": 2}) as made:
+    template = tmp_path_factory.mktemp("ray") / "template.jinja"
+    template.write_text("{% for each in messages %}{{ each.content }}{% endfor %}")
+    with Replicas({**OPTIONS, "replicas": 2, "chat_template": str(template)}) as made:
         yield made
 
 
@@ -110,6 +112,31 @@ def test_killed_in_mid_stream(two: Any) -> None:
     told = two.client.get("/metrics").text
     count = next(line for line in told.splitlines() if line.startswith("draftproof:streams_con"))
     assert float(count.split()[-1]) >= 1
+
+
+def test_items_killed_in_mid_stream(two: Any) -> None:
+    """`/v1/responses`: one answer, whose events are numbered on; the text of the same chat."""
+    two.settled(2)
+    same = {"temperature": 1.0, "ignore_eos": True, "seed": 4}
+    body = {**same, "input": "def quick", "max_output_tokens": 1200, "stream": True}
+    events, elsewhere, characters = list[Any](), False, 0
+    with two.client.stream("POST", "/v1/responses", json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        for line in answer.iter_lines():
+            elsewhere = elsewhere or line.startswith(": goes on")
+            if line.startswith("data: "):
+                events.append(json.loads(line.removeprefix("data: ")))
+                before, characters = characters, characters + len(events[-1].get("delta", ""))
+                if before < 300 <= characters:
+                    two.kill(two.busiest())
+    assert elsewhere and events[-1]["type"] == "response.incomplete", events[-1]
+    assert [each["sequence_number"] for each in events] == [*range(len(events))]
+    message = {"role": "user", "content": "def quick"}
+    chat = {**same, "messages": [message], "max_tokens": 1200}
+    whole = two.client.post("/v1/chat/completions", json=chat).json()
+    text = whole["choices"][0]["message"]["content"]
+    deltas = "".join(each["delta"] for each in events if each["type"].endswith("text.delta"))
+    assert deltas == text == events[-1]["response"]["output"][0]["content"][0]["text"]
 
 
 GROWING = {"min_replicas": 1, "max_replicas": 2, "queued_tokens": 500}

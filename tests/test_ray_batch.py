@@ -117,6 +117,7 @@ def test_an_interrupt_ends_the_actors(pair: Path, tmp_path: Path, alone: dict[st
         (("--ray", "2", "--threads", "64"), "--ray 2 with 64 threads each has no place"),
         (("--ray", "1", "--device", "cuda"), "--ray gives its engines cores alone: drop --device"),
         (("--ray", "1", "--max-length", "0"), "max_length"),
+        (("--ray", "1", "--threads", "0"), "threads=0 computes nothing: use 1 or more"),
     ],
 )
 def test_what_cannot_be_done_is_told(

@@ -52,6 +52,8 @@ class Actors:
     """
 
     def __init__(self, given: SimpleNamespace, name: str, defaults: Mapping[str, Any]) -> None:
+        if given.threads is not None and given.threads < 1:
+            raise ValueError(f"threads={given.threads} computes nothing: use 1 or more")
         options = vars(given) | {each: _absolute(getattr(given, each)) for each in FILES}
         del options["context"]  # of this process
         self._made = options, name, dict(defaults)

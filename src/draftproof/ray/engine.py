@@ -7,7 +7,7 @@ them: first a `head` or what is `refused`, then (bytes, tokens, ends, whether th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,12 @@ from draftproof.request import Request
 from draftproof.server import app, calls, writing
 from draftproof.server.bodies import ChatBody, TextBody, read
 from draftproof.server.calls import Asked
-from draftproof.server.events import Events
+from draftproof.server.events import Choice, Events
 from draftproof.server.front import Front
 from draftproof.server.job import Job
 from draftproof.server.refusals import Refused, unknown_model
+from draftproof.server.responses import output
+from draftproof.server.responses.body import ResponsesBody, chat_of, renamed
 from draftproof.server.settings import DEAD, Settings
 
 PATIENCE = 5.0  # seconds for the step that runs
@@ -123,18 +125,21 @@ class Engine:
     async def stream(self, call: Mapping[str, Any]) -> AsyncIterator[Any]:
         """The parts of a streamed answer.
 
-        call: `chat`, `body` (bytes), `key` of the client, `id` and `path` for the log, `told`
-        (chunks tell what resumption needs), and of a text that was begun elsewhere `goes_on`: its
-        `head`, what was `written` (tokens of each choice) and which choices `ended`, and why.
+        call: `chat`, `items` (of `/v1/responses`), `body` (bytes), `key` of the client, `id` and
+        `path` for the log, `told` (chunks tell what resumption needs), and of a text that was begun
+        elsewhere `goes_on`: its `head`, what was `written` (tokens of each choice), which choices
+        `ended`, and why, and how many `events` were told.
         """
         try:
             job, events, head = await self._begin(call)
-        except Refused as refused:
+        except Refused as error:
+            refused = renamed(error) if call.get("items") else error
             yield {"refused": (refused.status, refused.message, refused.param, refused.code)}
             return
         try:
             yield {"head": head}
-            sent = [choice.sent for choice in events.choices]
+            choices: Sequence[Choice | output.Answer] = events.choices
+            sent = [choice.sent for choice in choices]
             opening = events.opening()  # after which no echo is told again
             if opening and not call.get("goes_on"):
                 yield opening, [], {}, False
@@ -143,7 +148,7 @@ class Engine:
                 body = events.of(moved)
                 if self.front.state == DEAD:
                     return  # what became of the texts then is the next one's to tell
-                yield body, *_news(events, sent), events.done
+                yield body, *_news(choices, sent), events.done
         finally:
             job.cancel()
 
@@ -152,11 +157,13 @@ class Engine:
         self.front.abort()
         await asyncio.to_thread(self.front.stop, PATIENCE)
 
-    async def _begin(self, call: Mapping[str, Any]) -> tuple[Job, Events, dict[str, Any]]:
+    async def _begin(
+        self, call: Mapping[str, Any]
+    ) -> tuple[Job, Events | output.Answer, dict[str, Any]]:
         """Let the texts of a call be written. Raises `Refused`."""
         front, goes_on = self.front, call.get("goes_on")
         front.admission.check(1)
-        asked = await self._asked(call)
+        asked, items = await self._asked(call)
         fingerprint = asked.fingerprint(front)
         writing.check_resume(asked.body, fingerprint, len(asked.prompts))
         if goes_on:
@@ -170,7 +177,11 @@ class Engine:
         if goes_on:
             job.id, job.created = goes_on["head"]["answer"]
         wanted = asked.wanted(front, fingerprint if told else "", exact=True)
-        events = Events(job, wanted)
+        if items is not None:
+            before = goes_on["events"] if goes_on else 0
+            events: Events | output.Answer = output.Answer(job, wanted, items, before)
+        else:
+            events = Events(job, wanted)
         for index in goes_on["ended"] if goes_on else ():
             events.choices[index].done = True
         return (
@@ -184,14 +195,18 @@ class Engine:
             },
         )
 
-    async def _asked(self, call: Mapping[str, Any]) -> Asked:
-        kind: Any = ChatBody if call["chat"] else TextBody
+    async def _asked(self, call: Mapping[str, Any]) -> tuple[Asked, ResponsesBody | None]:
+        """What is asked for, and the body whose items are to be told."""
+        items = call.get("items")
+        kind: Any = ResponsesBody if items else ChatBody if call["chat"] else TextBody
         body: Any = read(kind, call["body"])
         if body.model is not None and body.model not in self.front.settings.names:
             raise unknown_model(body.model)
-        make: Any = calls.of_chat if call["chat"] else calls.of_text
-        asked: Asked = await make(self.front, body)
-        return asked
+        if items:
+            return await calls.of_chat(self.front, chat_of(body), apart=True), body
+        if call["chat"]:
+            return await calls.of_chat(self.front, body), None
+        return await calls.of_text(self.front, body), None
 
     def _requests(self, asked: Asked, key: str, goes_on: Any) -> list[Request]:
         """Those of the first prompt first, each behind what was written of it elsewhere."""
@@ -215,14 +230,14 @@ def _asked(request: Request) -> int:
 
 
 def _news(
-    events: Events, sent: list[int]
+    choices: Sequence[Choice | output.Answer], sent: list[int]
 ) -> tuple[list[tuple[int, list[int]]], dict[int, str | None]]:
     """Tokens of each choice since the last call, and which choices have ended with them.
 
     sent: tokens of each that were told before; brought up to date.
     """
     tokens, ends = [], {}
-    for index, choice in enumerate(events.choices):
+    for index, choice in enumerate(choices):
         if choice.sent > sent[index]:
             prompt = len(choice.request.prompt)
             fresh = choice.request.tokens[prompt + sent[index] : prompt + choice.sent]

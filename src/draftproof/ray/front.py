@@ -67,19 +67,20 @@ class Front:
         each = self._writing(), self._asking(), self._telling(), page.routes()
         return app.around(each, self.settings)
 
-    async def answer(self, call: Call, kind: type[Body], chat: bool) -> Response:
+    async def answer(self, call: Call, kind: type[Body]) -> Response:
         """A call that writes. Raises `Refused`, and `Left`."""
         raw = await body_of(call, self.settings.limits)
         body: Any = read(kind, raw)
         self._check_name(body)
-        key = await self._key(call, body, chat)
+        key = await self._key(call, body)
         if not body.stream:
             return await self.whole(call, raw, key)
         if call.scope.get("http_version") == "1.0":
             raise bad("a stream needs HTTP/1.1: ask without stream", "stream")
         about = call.scope["draftproof"]
         asked = {
-            "chat": chat,
+            "chat": kind is not TextBody,
+            "items": kind is ResponsesBody,
             "body": raw,
             "key": about["key"],
             "id": about["id"],
@@ -92,25 +93,8 @@ class Front:
         except BaseException:
             await stream.close()
             raise
-        relay = Relay(stream.parts(), stream.close)
+        relay = Relay(stream.parts(), stream.close, stream.ending)
         return Stream(relay, self.settings.limits.stall, self.settings.keep_alive)
-
-    async def response(self, call: Call) -> Response:
-        """A whole answer in the newer shape. Raises `Refused`, and `Left`."""
-        raw = await body_of(call, self.settings.limits)
-        body = read(ResponsesBody, raw)
-        self._check_name(body)
-        if body.stream:
-            raise bad(
-                "stream cannot be followed here, where an engine may be lost: ask without stream, "
-                f"or stream from {CHATS}",
-                "stream",
-            )
-        try:
-            key = await self._key(call, chat_of(body), chat=True)
-        except Refused as error:
-            raise renamed(error) from error
-        return await self.whole(call, raw, key)
 
     async def whole(self, call: Call, raw: bytes, key: str) -> Response:
         """What an engine answers; another one where it is lost, from the beginning."""
@@ -137,17 +121,17 @@ class Front:
         @router.post(CHATS, openapi_extra=described(ChatBody))
         async def chat_completions(call: Call) -> Response:
             """The answer to a conversation, under the model's own template."""
-            return await unless_left(self.answer(call, ChatBody, chat=True))
+            return await unless_left(self.answer(call, ChatBody))
 
         @router.post(RESPONSES, openapi_extra=described(ResponsesBody))
         async def responses(call: Call) -> Response:
             """A chat in the shape of OpenAI's newer endpoint; nothing is remembered."""
-            return await unless_left(self.response(call))
+            return await unless_left(self.answer(call, ResponsesBody))
 
         @router.post(TEXTS, openapi_extra=described(TextBody))
         async def completions(call: Call) -> Response:
             """What follows a text, or each of several."""
-            return await unless_left(self.answer(call, TextBody, chat=False))
+            return await unless_left(self.answer(call, TextBody))
 
         return router
 
@@ -215,8 +199,14 @@ class Front:
         if body.model is not None and body.model not in self.settings.names:
             raise unknown_model(body.model)
 
-    async def _key(self, call: Call, body: Any, chat: bool) -> str:
-        """See `affinity.key`."""
+    async def _key(self, call: Call, body: Any) -> str:
+        """See `affinity.key`. Raises `Refused` where no prompt is asked about."""
+        if isinstance(body, ResponsesBody):
+            try:
+                return await self._key(call, chat_of(body))
+            except Refused as error:
+                raise renamed(error) from error
+        chat = isinstance(body, ChatBody)
         parts = ["" if self.settings.share else call.scope["draftproof"]["key"], body.cache_salt]
         session = call.headers.get(self.session, "")[:256]
         first: list[int] = []

@@ -6,6 +6,7 @@ file values of any kind. Knows no Ray.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Own:
 
 
 OWN = tuple(Own.__dataclass_fields__)
+SCALING = ("queued_tokens", "upscale_delay", "downscale_delay")
 
 
 def read(given: Mapping[str, Any]) -> tuple[SimpleNamespace, Own]:
@@ -70,6 +72,8 @@ def read(given: Mapping[str, Any]) -> tuple[SimpleNamespace, Own]:
     options = SimpleNamespace(**context.params, context=context)
     if options.threads is None:
         options.threads = max(1, (os.cpu_count() or 1) // own.most)
+    if options.threads < 1:
+        raise ValueError(f"threads={options.threads} computes nothing: use 1 or more")
     return options, own
 
 
@@ -82,13 +86,19 @@ def _own(given: Mapping[str, Any]) -> Own:
         kind = float if name.endswith("delay") else int
         try:
             made[name] = kind(value)
-        except (TypeError, ValueError):
-            raise ValueError(f"{name} is {value!r}, but must be a number") from None
-        if not made[name] >= (0 if kind is float else 1):
+        except (TypeError, ValueError, OverflowError):
+            made[name] = math.nan
+        if not math.isfinite(made[name]):
+            raise ValueError(f"{name} is {value!r}, but must be a number")
+        if made[name] < (0 if kind is float else 1):
             raise ValueError(f"{name} is {value!r}: give {0 if kind is float else 1} or more")
     own = Own(**made)
     if own.replicas is not None and own.scales:
         raise ValueError("replicas says how many engines there are: drop min_ and max_replicas")
+    if not own.scales and (unused := [name for name in SCALING if name in given]):
+        raise ValueError(
+            f"{unused[0]} is about engines that come and go: give max_replicas, or drop it"
+        )
     if (own.min_replicas or 1) > own.most:
         raise ValueError(
             f"min_replicas is {own.min_replicas} and max_replicas {own.most}: give more of these"

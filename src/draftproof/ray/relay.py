@@ -10,22 +10,28 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-from draftproof.server.chunks import DONE
 from draftproof.server.refusals import Refused
 
 logger = logging.getLogger("draftproof.server")
 
 
 class Relay:
-    """Parts of an answer, as they come. ended: called when no more are wanted, or there are none.
+    """Parts of an answer, as they come.
 
+    ended: called when no more are wanted, or there are none. ending: how a refusal is told then.
     It is its own `job`, as `Stream` sees it.
     """
 
-    def __init__(self, parts: AsyncIterator[bytes], ended: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        parts: AsyncIterator[bytes],
+        ended: Callable[[], Awaitable[object]],
+        ending: Callable[[Refused], bytes],
+    ) -> None:
+        self._ended, self._ending = ended, ending
         self.done, self._over = False, False
         self._parts, self._bell = list[bytes](), asyncio.Event()
-        self._pump = asyncio.ensure_future(self._run(parts, ended))
+        self._pump = asyncio.ensure_future(self._run(parts))
 
     @property
     def job(self) -> Relay:
@@ -51,18 +57,16 @@ class Relay:
     def cancel(self) -> None:
         self._pump.cancel()
 
-    async def _run(
-        self, parts: AsyncIterator[bytes], ended: Callable[[], Awaitable[object]]
-    ) -> None:
+    async def _run(self, parts: AsyncIterator[bytes]) -> None:
         try:
             async for part in parts:
                 self._parts.append(part)
                 self._bell.set()
         except Exception as error:  # a defect: the client has seen the answer begin
             logger.exception("a stream failed", exc_info=error)
-            refused = Refused(500, "a defect of the server: its log has more")
-            self._parts.append(b"data: " + refused.body + b"\n\n" + DONE)
+            said = "a defect of the server: its log has more"
+            self._parts.append(self._ending(Refused(500, said)))
         finally:
             self._over = True
             self._bell.set()
-            await ended()
+            await self._ended()

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from draftproof.ray.engine import Answer
 from draftproof.server.chunks import DONE
 from draftproof.server.refusals import Refused
+from draftproof.server.responses.output import broken
 
 logger = logging.getLogger("draftproof.server")
 TRIES = 6  # engines in a row that were lost before anything more was written
@@ -66,7 +67,7 @@ class Surviving:
         self._head: dict[str, Any] = {}
         self._written: list[list[int]] = []
         self._ended: dict[int, str | None] = {}
-        self._opened = False  # something was told
+        self._events = 0  # that were told
 
     async def begin(self) -> None:
         """Until an engine writes it. Raises `Refused`."""
@@ -92,15 +93,21 @@ class Surviving:
             except Lost as lost:
                 failed, since = failed + 1, time.monotonic()
                 if failed > TRIES:
-                    yield _ending(gone(lost))
+                    yield self.ending(gone(lost))
                     return
             try:
                 await self._go_on(failed)
             except Refused as refused:
-                yield _ending(refused)
+                yield self.ending(refused)
                 return
             self._paused(time.monotonic() - since)
             yield ELSEWHERE
+
+    def ending(self, refused: Refused) -> bytes:
+        """The end of a stream that cannot go on."""
+        if self._call.get("items"):
+            return broken(refused, self._events)
+        return b"data: " + refused.body + b"\n\n" + DONE
 
     async def close(self) -> None:
         """End what is written."""
@@ -113,24 +120,25 @@ class Surviving:
         for index, ids in tokens:
             self._written[index] += ids
         self._ended |= ends
-        self._opened = self._opened or bool(body)
+        self._events += body.count(b"\n\n")
         return body
 
     async def _go_on(self, failed: int) -> None:
         """At another engine. Raises `Refused`."""
         call = dict(self._call)
-        if self._opened:
+        if self._events:
             call["goes_on"] = {
                 "head": self._head,
                 "written": self._written,
                 "ended": self._ended,
+                "events": self._events,
             }
 
         async def again() -> None:
             await self.close()
             self._source = self._engines.stream(call, self._key)
             head = await self._headed()
-            if not self._opened:
+            if not self._events:
                 self._head = head
                 self._written = [list(each) for each in head["written"]]
 
@@ -182,8 +190,3 @@ def gone(lost: Lost) -> Refused:
 
 def _pause(failed: int) -> float:
     return float(min(LATEST, SOONEST * 2 ** min(failed - 1, 16)))
-
-
-def _ending(refused: Refused) -> bytes:
-    """The end of a stream that cannot go on."""
-    return b"data: " + refused.body + b"\n\n" + DONE

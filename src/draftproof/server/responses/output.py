@@ -6,14 +6,14 @@ Knows the parts of a text; not how requests are let in or run.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from draftproof.request import Request
 from draftproof.server.answers import Wanted, key
 from draftproof.server.chunks import encode
 from draftproof.server.job import Job
-from draftproof.server.refusals import of_failure
+from draftproof.server.refusals import Refused, of_failure
 from draftproof.server.responses.body import ResponsesBody, renamed
 from draftproof.server.tools.parser import Part
 from draftproof.server.tools.reading import Reading
@@ -98,19 +98,37 @@ class Items:
 
 
 class Answer:
-    """Of one call, whole or as events; `Stream` takes it where the latter are asked for."""
+    """Of one call, whole or as events; `Stream` takes it where the latter are asked for.
 
-    def __init__(self, job: Job, wanted: Wanted, body: ResponsesBody) -> None:
+    events: that were told elsewhere already, of a text that goes on.
+    """
+
+    def __init__(self, job: Job, wanted: Wanted, body: ResponsesBody, events: int = 0) -> None:
         self.job, self.done = job, False
         self._wanted, self._body = wanted, body
-        (self._request,) = job.requests
+        (self.request,) = job.requests
         assert wanted.reading is not None
-        self._progress, self._reader = wanted.progress(self._request)
+        self._progress, self._reader = wanted.progress(self.request)
         self._items = Items(wanted.reading, key(job, 0))
-        self._number = 0
+        self._number = events
+        for part in wanted.reading.reader().feed(self._progress.before):
+            for _ in self._items.take(part):  # events that were told
+                pass
+
+    @property
+    def sent(self) -> int:
+        """Tokens that were told."""
+        return self._progress.sent
+
+    @property
+    def choices(self) -> list[Answer]:
+        """Its texts, as `Events` has them: itself."""
+        return [self]
 
     def opening(self) -> bytes:
-        """What is sent before anything is written."""
+        """What is sent before anything is written; nothing, where it was."""
+        if self._number:
+            return b""
         kinds = ("response.created", "response.in_progress")
         return self._bytes({"type": kind, "response": self.told("in_progress")} for kind in kinds)
 
@@ -118,20 +136,20 @@ class Answer:
         """Of all that is new."""
         if self.done:
             return b""
-        self.done = self.job.ended(self._request)
+        self.done = self.job.ended(self.request)
         return self._bytes([*self._news(self.done)])
 
     def whole(self) -> dict[str, Any]:
         """Of a text that has ended. Raises `Refused` if it failed."""
-        if self._request.finish_reason == "error":
-            raise renamed(of_failure(self._request))
+        if self.request.finish_reason == "error":
+            raise renamed(of_failure(self.request))
         for _ in self._news(ended=True):
             pass
         return self.told(self._status())
 
     def told(self, status: str) -> dict[str, Any]:
         """OpenAI's object, as far as it is known."""
-        request, body = self._request, self._body
+        request, body = self.request, self._body
         ended = status != "in_progress"
         error = None
         if status == "failed":
@@ -179,7 +197,7 @@ class Answer:
 
     def _status(self) -> str:
         reasons = {"stop": "completed", "length": "incomplete"}
-        return reasons.get(self._request.finish_reason or "", "failed")
+        return reasons.get(self.request.finish_reason or "", "failed")
 
     def _usage(self) -> dict[str, Any]:
         """As a chat counts; thoughts are counted by their text."""
@@ -196,10 +214,20 @@ class Answer:
             "total_tokens": usage["total_tokens"],
         }
 
-    def _bytes(self, events: Any) -> bytes:
+    def _bytes(self, events: Iterable[Event]) -> bytes:
         made = []
         for event in events:
-            body = encode({**event, "sequence_number": self._number})
-            made.append(b"event: " + event["type"].encode() + b"\ndata: " + body + b"\n\n")
+            made.append(_event(event, self._number))
             self._number += 1
         return b"".join(made)
+
+
+def broken(refused: Refused, number: int) -> bytes:
+    """The event with which a stream ends that cannot go on. number: of events before it."""
+    about = {"code": str(refused.code or refused.status), "param": refused.param}
+    return _event({"type": "error", "message": refused.message, **about}, number)
+
+
+def _event(event: Event, number: int) -> bytes:
+    body: bytes = encode({**event, "sequence_number": number})
+    return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), body)

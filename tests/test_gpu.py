@@ -115,7 +115,7 @@ def test_refusals_are_one_sentence(run: Any) -> None:
     for words, reason in [
         (("--device", "cuda:7"), "cuda:7"),
         (("--device", CUDA, "--dtype", "int8"), "int8"),
-        (("--device", CUDA, "--runner", "native"), "native runner"),
+        (("--device", CUDA, "--runner", "native"), "native"),
     ]:
         done = run("generate", "T", "a", *words)
         assert done.code == 2 and reason in done.err and "Traceback" not in done.err, words

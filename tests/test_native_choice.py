@@ -247,3 +247,31 @@ def test_the_machine_has_limits() -> None:
     library, made = native.library(), team(2)
     assert library.dp_read_rate(made.handle, 1 << 24, 1) > 1e7
     assert library.dp_tile_rate(made.handle, native.INT8, 50) > 1e7
+
+
+# --- on a machine with a GPU, which this one pretends to be ---
+
+
+def test_what_is_native_goes_to_the_cpu_by_itself(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for given, options in [
+        (folder, {"dtype": "int8"}),
+        (folder, {"runner": "native"}),
+        (model("llama"), {"runner": "native"}),
+        (model("llama"), {"dtype": "int8"}),
+    ]:
+        with dp.LLM(given, speculate=None, **options) as llm:
+            assert isinstance(llm.runner, NativeRunner), options
+
+
+def test_the_native_runner_is_refused_where_the_gpu_was_asked_for(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match="native .int8 and int4 too. is for the CPU, not for cuda"):
+        dp.LLM(folder, dtype="int8", device="cuda")
+    with pytest.raises(ValueError, match="cuda:7 was asked for and torch sees 1 of them"):
+        dp.LLM(folder, device="cuda:7")

@@ -179,14 +179,15 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
     """
     rounded = options.dtype in choice.QUANTISED
     source = hub.fetched(located(options.model, "target"), options.revision)
-    where = loading.pick_device(options.device)
+    must = rounded or options.runner == "native"
+    where = loading.pick_device(options.device, must)
     common: dict[str, Any] = {
         "device": where,
         "trust_remote_code": options.trust_remote_code,
     }
     named_by = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
     encodes = encoders.is_one(source, **named_by)
-    if encodes and (rounded or options.runner == "native" or options.inflate is not None):
+    if encodes and (must or options.inflate is not None):
         raise ValueError(
             "an encoder-decoder runs on torch at its own size: drop --inflate, --runner native, "
             "and --dtype int8 or int4"

@@ -62,10 +62,12 @@ def make(
         raise ValueError(f"runner {runner!r} is unknown: use {', '.join(RUNNERS)}")
     check_threads(threads)
     owned = not isinstance(model, torch.nn.Module)
-    where = loading.pick_device(device)
     quantised = dtype if dtype in QUANTISED else None
     wanted = None if quantised else loading.pick_dtype(dtype)
     must = runner == "native" or quantised is not None
+    where = loading.pick_device(device, natively=must)
+    if not owned and device == "auto":
+        where = getattr(model, "device", where)  # it stays where it is
     if must:
         _refuse(runner, where, wanted)
     source: dict[str, Any] = {
@@ -267,7 +269,9 @@ def _refuse(runner: str, device: torch.device, dtype: torch.dtype | None) -> Non
             "the torch runner has no int8 and no int4: use runner auto, or dtype bfloat16"
         )
     if device.type != "cpu":
-        raise ValueError(f"the native runner is for the CPU, not for {device}: use device='cpu'")
+        raise ValueError(
+            f"native (int8 and int4 too) is for the CPU, not for {device}: drop device"
+        )
     if dtype not in (None, torch.bfloat16):
         raise ValueError(f"the native runner has bfloat16, int8, int4, not {dtype}: change dtype")
     try:

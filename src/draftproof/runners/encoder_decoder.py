@@ -108,7 +108,7 @@ class EncoderDecoder(TorchRunner):
         """From now on the encoder of another runner, which is the same, reads for this one too."""
         self.reader = other.reader
         other.reader.lent = True
-        size = int(crossing.nothing_read(other.model).last_hidden_state.nbytes)
+        size = int(altering.nothing_read(other.model).last_hidden_state.nbytes)
         other._lent_bytes = size
         other.learn_input(other._input_bytes)
 

@@ -33,10 +33,10 @@ OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32":
 OTHER_NAMES |= {"float": "float32", "fp64": "float64", "double": "float64"}
 
 
-def pick_device(device: str | torch.device) -> torch.device:
-    """`auto` is the first CUDA device, else the CPU."""
+def pick_device(device: str | torch.device, natively: bool = False) -> torch.device:
+    """`auto` is the first CUDA device, else the CPU; for the native runner it is the CPU."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if torch.cuda.is_available() and not natively else "cpu")
     try:
         chosen = torch.device(device)
     except RuntimeError:

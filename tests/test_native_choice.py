@@ -22,7 +22,7 @@ from transformers.models.llama import LlamaConfig
 import draftproof as dp
 import tiny
 from draftproof import native
-from draftproof.runners import choice, packing
+from draftproof.runners import choice, packing, telling
 from draftproof.runners.matrix import Linear
 from draftproof.runners.native import NativeRunner
 from draftproof.runners.torch import TorchRunner
@@ -68,7 +68,7 @@ def test_a_draft_of_another_shape_runs_on_torch(caplog: pytest.LogCaptureFixture
 
 def test_what_auto_cannot_run_is_said_once(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     tiny.model("gemma3", dtype=torch.bfloat16).save_pretrained(tmp_path)
-    choice.say_once.cache_clear()
+    telling.say_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert isinstance(dp.LLM(str(tmp_path), speculate=None).runner, TorchRunner)
@@ -82,7 +82,7 @@ def test_without_kernels_torch_is_used_and_native_refused(
         raise native.Missing("the native kernels were not built")
 
     monkeypatch.setattr(native, "library", missing)
-    choice.say_once.cache_clear()
+    telling.say_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert isinstance(dp.LLM(folder, speculate=None).runner, TorchRunner)
     assert "the torch runner is used: the native kernels were not built" in caplog.text
@@ -165,7 +165,7 @@ def test_too_little_memory_is_told_with_what_would_fit(
 
 def test_more_threads_than_cores_work_and_are_told(caplog: pytest.LogCaptureFixture) -> None:
     before = torch.get_num_threads()
-    choice.say_once.cache_clear()
+    telling.say_once.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
             llm = dp.LLM(model("llama"), runner="native", threads=16, speculate=None)

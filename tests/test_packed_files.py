@@ -18,7 +18,7 @@ import draftproof as dp
 import gguf_files
 import tiny
 from draftproof import native
-from draftproof.runners import checkpoint, gguf_checkpoint, packed_files, packing, probe
+from draftproof.runners import checkpoint, gguf_checkpoint, packed_files, packing, probe, telling
 from draftproof.runners.checkpoint import Checkpoint
 from spelling import tokenizer
 
@@ -234,7 +234,7 @@ def test_what_keeps_nothing_says_so(tmp_path: Path, caplog: pytest.LogCaptureFix
     llm = dp.LLM(saved(tmp_path, "folder"), speculate=None)
     with pytest.raises(ValueError, match="shared as they are"):
         dp.LLM(llm, cache_weights=True)
-    dp.runners.choice.say_once.cache_clear()
+    telling.say_once.cache_clear()
     dp.LLM(tmp_path / "m", runner="torch", cache_weights=True)
     assert "no weights are kept: the torch runner packs none" in caplog.text
 

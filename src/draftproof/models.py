@@ -16,6 +16,7 @@ from draftproof.runners.base import Target
 from draftproof.runners.encoder_decoder import EncoderDecoder
 from draftproof.runners.native import NativeRunner
 from draftproof.runners.takeover import on_threads
+from draftproof.runners.team import check_threads
 from draftproof.runners.torch import TorchRunner
 
 
@@ -28,7 +29,7 @@ def make(model: Any, **options: Any) -> TorchRunner | NativeRunner:
     kept, revision = options.pop("cache_weights"), options.pop("revision")
     if (runner := options.pop("runner")) not in choice.RUNNERS:
         raise ValueError(f"runner {runner!r} is unknown: use {', '.join(choice.RUNNERS)}")
-    choice.check_threads(options["threads"])
+    check_threads(options["threads"])
     if runner == "native" or dtype in choice.QUANTISED or kept:
         raise ValueError(
             "the native runner, which alone has int8, int4 and cache_weights, takes no "

@@ -8,8 +8,6 @@ bfloat16 or int8, an architecture it knows. Everything else runs on torch.
 from __future__ import annotations
 
 import functools
-import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +29,14 @@ from draftproof.runners.base import Target
 from draftproof.runners.checkpoint import Checkpoint
 from draftproof.runners.native import NativeRunner
 from draftproof.runners.takeover import Takeover, on_threads
-from draftproof.runners.team import Team
+from draftproof.runners.team import Team, check_threads
+from draftproof.runners.telling import LOG, say_once
 from draftproof.runners.torch import TorchRunner
 
 RUNNERS = ("auto", "torch", "native")
 INT8 = "int8"
 QUANTISED = (INT8, "int4")
 WITH_BFLOAT16 = ("amx", "avx512", "neon-matrix")  # kernels whose instructions multiply it
-LOG = logging.getLogger("draftproof")
 
 
 def make(
@@ -248,20 +246,6 @@ def _native(
     return made
 
 
-def check_threads(threads: int | None) -> None:
-    if threads is None:
-        return
-    if threads < 1:
-        raise ValueError(f"threads={threads} computes nothing: use 1 or more")
-    cores = os.cpu_count() or threads
-    if threads > 16 * cores:
-        raise ValueError(
-            f"threads={threads} on {cores} cores only wait for one another: use {cores}"
-        )
-    if threads > cores:
-        say_once(f"{threads} threads on {cores} cores wait for one another: use {cores}")
-
-
 def _refuse(runner: str, device: torch.device, dtype: torch.dtype | None) -> None:
     """Raise where the native runner was asked for and cannot be had."""
     if runner == "torch":
@@ -293,9 +277,3 @@ def suits(model: Any) -> bool:
     if reason:
         say_once(f"the torch runner is used: {reason}")
     return reason is None
-
-
-@functools.cache
-def say_once(text: str) -> None:
-    """A warning to the log, which without other orders goes to standard error."""
-    LOG.warning("%s", text)

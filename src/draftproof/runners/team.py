@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from draftproof import native
+from draftproof.runners.telling import say_once
 
 
 class Team:
@@ -25,3 +28,18 @@ class Team:
         read = max(library.dp_read_rate(self.handle, 1 << 30, 1) for _ in range(3))
         kind = native.PRECISIONS[precision]
         return read, max(library.dp_tile_rate(self.handle, kind, 20_000) for _ in range(5))
+
+
+def check_threads(threads: int | None) -> None:
+    """Raises `ValueError` for numbers that no machine of so many cores has a use for."""
+    if threads is None:
+        return
+    if threads < 1:
+        raise ValueError(f"threads={threads} computes nothing: use 1 or more")
+    cores = os.cpu_count() or threads
+    if threads > 16 * cores:
+        raise ValueError(
+            f"threads={threads} on {cores} cores only wait for one another: use {cores}"
+        )
+    if threads > cores:
+        say_once(f"{threads} threads on {cores} cores wait for one another: use {cores}")

@@ -131,10 +131,19 @@ def test_what_cannot_be_done_is_told(
     )
 
 
-def test_a_ray_that_is_not_there(pair: Path, tmp_path: Path, alone: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("nowhere", "Ray cannot be reached or started"),
+        ("127.0.0.1:9", "no cluster answers at 127.0.0.1:9"),
+    ],
+)
+def test_a_ray_that_is_not_there(
+    pair: Path, tmp_path: Path, alone: dict[str, str], address: str, said: str
+) -> None:
     asked = write(tmp_path / "in.jsonl", lines(9))
     words = command(pair, asked, tmp_path / "out.jsonl", "--ray", "1")
-    env = alone | {"RAY_ADDRESS": "nowhere"}
+    env = alone | {"RAY_ADDRESS": address}
     done = subprocess.run(words, cwd=pair, env=env, capture_output=True, text=True)
-    assert done.returncode == 2 and "Ray cannot be reached or started" in done.stderr
+    assert done.returncode == 2 and said in done.stderr
     assert "Traceback" not in done.stderr

@@ -7,6 +7,8 @@ it was writing. Knows neither the output nor who gets which lines: `batch.engine
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,6 +46,20 @@ class BatchEngine:
         yield from Batch(self._calls).write(lines)
 
 
+def _check_address(address: str) -> None:
+    """Raise `ValueError` where no cluster answers: Ray would try again for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not (colon and port.isdecimal()):
+        return  # none, or a word such as `auto`
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError as error:
+        raise ValueError(
+            f"no cluster answers at {address} ({error}): set RAY_ADDRESS to one that runs, or to "
+            "nothing, and one is started here"
+        ) from error
+
+
 class Actors:
     """See `batch.engines.Engines`. Joins the cluster that Ray finds, or starts one on this machine.
 
@@ -59,6 +75,7 @@ class Actors:
         self._made = options, name, dict(defaults)
         self._actors: dict[int, Any] = {}
         self._awaited: dict[Any, int] = {}  # an answer, or a stream of them, of which engine
+        _check_address(os.environ.get("RAY_ADDRESS", ""))
         try:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:

@@ -69,6 +69,25 @@ def test_the_drop_in_writes_what_transformers_writes(family: str) -> None:
         assert sum(stats.accepted for stats in fast.stats) > 0
 
 
+@pytest.mark.parametrize("family", ["Speech2Text", "Moonshine"])
+def test_the_drop_in_hears_no_padding(family: str) -> None:
+    """Inputs of three lengths in one batch, whose mask says how long each is."""
+    made: Any = model(family)
+    heard = sorted(features(family, 9), key=len)[::4]
+    lengths = [len(one) for one in heard]
+    assert len({*lengths}) == 3
+    noise = torch.randn(3, max(lengths), *heard[0].shape[1:], dtype=heard[0].dtype)
+    mask = torch.zeros(noise.shape[:2], dtype=torch.long)
+    for row, one in enumerate(heard):
+        noise[row, : len(one)], mask[row, : len(one)] = one, 1
+    options = {name_of(family): noise, "attention_mask": mask}
+    options |= {"max_new_tokens": 12, "do_sample": False}
+    want = made.generate(**options)
+    for speculate in (None, dp.NGram(min_ngram=1), dp.DraftModel(made)):
+        got = made.generate(**options, custom_generate=dp.custom_generate(speculate))
+        assert got.tolist() == want.tolist()
+
+
 def timed(**rules: Any) -> Any:
     """Whisper with tokens from 40 on that are times."""
     made = copy.copy(model("Whisper"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,12 @@ def test_costs_are_those_of_the_card(run: Any) -> None:
     done = run("info", "T", "--device", CUDA, "--measure", "--json")
     assert done.code == 0, done.err
     assert torch.cuda.get_device_name() in done.out
+
+
+def test_a_comparison_names_the_card(run: Any, tmp_path: Path) -> None:
+    words = "--num-prompts", "1", "--max-tokens", "8", "--rounds", "1", "--out", str(tmp_path)
+    done = run("bench", "T", "--device", CUDA, "--method", "ngram", *words)
+    assert done.code == 0 and torch.cuda.get_device_name() in " ".join(done.out.split())
 
 
 def test_refusals_are_one_sentence(run: Any) -> None:

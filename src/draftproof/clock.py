@@ -7,7 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -50,6 +50,15 @@ def processor() -> str:
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
     return line.partition(":")[2].strip()
+
+
+def computes(device: Any) -> str:
+    """The name of what computes on a torch device: a card, or the processor."""
+    if device.type != "cuda":
+        return processor()
+    import torch  # as below
+
+    return str(torch.cuda.get_device_name(device))
 
 
 def machine() -> str:

@@ -261,7 +261,7 @@ def environment(model: PreTrainedModel, plain: LLM) -> dict[str, Any]:
     """The machine, the versions and the model, as they were."""
     return {
         "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-        "processor": clock.processor(),
+        "processor": clock.computes(model.device),
         "machine": clock.machine(),
         "load_before": clock.load(),
         "threads": torch.get_num_threads(),

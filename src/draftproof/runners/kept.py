@@ -79,12 +79,11 @@ def description(runner: Any) -> dict[str, Any]:
     """What passes of a runner depend on, its model by name."""
     config, device = runner.config, runner.device
     name = getattr(config, "_name_or_path", "") or config.model_type
-    on_gpu = device.type == "cuda"
     said = (
         Path(str(name)).name,
         runner.name,
         runner.precision,
-        torch.cuda.get_device_name(device) if on_gpu else clock.processor(),
+        clock.computes(device),
         runner.threads or torch.get_num_threads(),
         metadata.version("draftproof"),
     )

@@ -45,7 +45,7 @@ REFUSED = {
     "MENDER --draft MENDER --for vllm": "is an encoder-decoder",
     "T --draft D --to vllm": "there is no option --to: write --for ENGINE",
     "T --draft D": "Missing option",
-    "--model T --draft D --for vllm": "the model is the first argument: export MODEL",
+    "--model T --draft D --for vllm": "the model is the first argument: draftproof export MODEL",
 }
 
 

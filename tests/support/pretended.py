@@ -134,6 +134,9 @@ class Module(_DummyBackendModule):
     def set_rng_state(self, state: Tensor, device: Any = None) -> None:
         """It has no random numbers of its own."""
 
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return []  # torch asks for it once the device is known, whatever runs where
+
     def synchronize(self, device: Any = None) -> None:
         """All is done."""
 

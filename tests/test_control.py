@@ -159,6 +159,30 @@ def test_a_batch_is_never_slower(price: float, count: int) -> None:
             assert run.total <= 300 * cost(FLAT, count) / 1.1
 
 
+JUMP = ((1, 1.0), (2, 1.35), (8, 1.4), (64, 4.0))  # a second row is dear, and more are not
+
+
+def one_after_another(kinds: list[str], price: float) -> float:
+    """What 24 texts of 45 tokens take, of what they take plainly."""
+    truths, clock = texts(24, 45), Clock()
+    traces = {n: Trace.made(kinds[n % len(kinds)], 46, n) for n in range(24)}
+    guesser = Guesser(traces, dict(enumerate(truths)), clock, price=price)
+    machine, arrivals = Machine(JUMP, clock), [46 * n for n in range(24)]
+    auto = Auto(guesser, clock=clock)
+    run = machine.run(auto, truths, table=known(JUMP), arrivals=arrivals)
+    assert [request.tokens for request in run.requests] == truths
+    return run.total / (24 * 44)
+
+
+def test_short_texts_go_by_what_those_before_them_won() -> None:
+    """Or each would be over before it dared to look again behind a first draft that failed."""
+    assert one_after_another(["easy"], FREE) < 0.33
+    assert one_after_another(["easy"], 0.1) < 0.6
+    assert one_after_another(["hopeless"], FREE) < 1.03
+    assert one_after_another(["easy", "hopeless"], FREE) < 0.7
+    assert one_after_another(["easy", "hopeless"], 0.1) < 1.0
+
+
 class Busy(Clock):
     """A clock by which deciding takes time: whoever looks at it has taken a fiftieth of a pass."""
 

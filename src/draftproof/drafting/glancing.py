@@ -38,6 +38,7 @@ class Glances:
         """Whether asking for a draft, which takes `bother`, may pay for any; `promising` tells."""
         if not texts:
             return False
+        seen = all([text.guessed for text in texts])
         began = self.clock()
         for number in self.numbers:
             self.sources[number].drafter.useful = 1
@@ -45,8 +46,8 @@ class Glances:
             text.promising = self._promising(text, price, bother)
             text.step.why = "price" if text.guesses else "nothing offered"
         took = (self.clock() - began) / price.one / len(texts)
-        # The first one of a text reads its prompt, which is no glance.
-        self.cost += (min(took, 4 * self.cost + 1e-3) - self.cost) * LATELY
+        if seen:  # the first one of a text reads its prompt, which is no glance
+            self.cost += (min(took, 4 * self.cost + 1e-3) - self.cost) * LATELY
         for text in texts:
             text.glanced += min(took, 4 * self.cost)
         return any([text.promising for text in texts])

@@ -1,14 +1,14 @@
 """A model's decoder, altered for one call and then as it was.
 
 Fewer layers, other positions, experts without a bound, states that the head reads instead of its
-own: by transformers' names and by hooks, so that all else stays the model's business. Knows nothing
-of attention, and nothing of requests.
+own, products that nobody looks at: by transformers' names and by hooks, so that all else stays the
+model's business. Knows nothing of attention, and nothing of requests.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -67,6 +67,43 @@ def nothing_read(model: Any) -> Any:
     for name in ("attention_mask", "router_logits"):  # which some models look for
         setattr(made, name, None)
     return made
+
+
+def reading(
+    modules: Sequence[nn.Module], states: Tensor, call: Callable[[], T]
+) -> tuple[T, dict[nn.Module, Tensor]]:
+    """`call`, and the parts of these modules that are given `states` (N, tokens, d) in it.
+
+    With what each makes of one token of zeros, or of anything: nobody is to look at it.
+    """
+    seen: dict[nn.Module, Tensor] = {}
+
+    def behind(part: Any, args: Any, output: Any) -> None:
+        if args and args[0] is states and isinstance(output, Tensor):
+            seen[part] = output.new_zeros(1, 1, *output.shape[2:])
+
+    parts = [part for module in modules for part in module.modules() if part is not module]
+    handles = [part.register_forward_hook(behind) for part in parts]
+    try:
+        return call(), seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def silent(made: Mapping[nn.Module, Tensor], call: Callable[[], T]) -> T:
+    """`call` while these modules compute nothing and return what is named."""
+    before = [part.__dict__.get("forward") for part in made]
+    try:
+        for part, output in made.items():
+            part.__dict__["forward"] = lambda *_, output=output, **__: output
+        return call()
+    finally:
+        for part, old in zip(made, before, strict=True):
+            if old is not None:  # somebody's wrapper
+                part.__dict__["forward"] = old
+            else:
+                part.__dict__.pop("forward", None)
 
 
 def headed(

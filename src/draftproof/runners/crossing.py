@@ -40,6 +40,7 @@ class Roles:
     def __init__(self, decoder: nn.Module) -> None:
         self.own: dict[int, int] = {}  # id of a module -> layer
         self.across: dict[int, int] = {}
+        self.crossing: list[nn.Module] = []  # whose ids those are
         self.tables: list[Any] = []  # of each layer the module that has its biases; None: no bias
         for path, module in decoder.named_modules():
             name = path.rpartition(".")[2]
@@ -49,6 +50,7 @@ class Roles:
                 self.tables.append(module if biased else next(iter(self.tables), None))
             elif name in CROSS:
                 self.across[id(module)] = len(self.across)
+                self.crossing.append(module)
         if not self.own or len(self.own) != len(self.across):
             raise ValueError(f"{len(self.own)} layers of self- and {len(self.across)} of others")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from draftproof.runners import altering, crossing, encoders
@@ -59,6 +59,7 @@ class EncoderDecoder(TorchRunner):
         self.ear = encoders.hearing(self.model)
         self.bounded = altering.bounded(self.decoder)
         self._nothing = altering.nothing_read(self.model)
+        self._silent: dict[nn.Module, Tensor] = {}  # what reads it, as far as that is known
         self._timed = self.example(TIMED)
         self._inputs: dict[int, EncoderInput] = {}  # key -> what it brought
         self._across: dict[EncoderInput, Across] = {}
@@ -187,10 +188,14 @@ class EncoderDecoder(TorchRunner):
             states = self.reader.read(batch)
             options = {"encoder_hidden_states": states, "use_cache": False}
             start = torch.zeros(len(batch), 1, dtype=torch.long, device=self.device)
-            self.takeover.run(
-                crossing.NAME,
-                lambda: crossing.during(step, lambda: self.decoder(input_ids=start, **options)),
-            )
+
+            def decode() -> Any:
+                return crossing.during(step, lambda: self.decoder(input_ids=start, **options))
+
+            def seen() -> Any:
+                return altering.reading(self._roles.crossing, states, decode)
+
+            _, self._silent = self.takeover.run(crossing.NAME, seen)
 
         on_threads(self.threads, read)
         assert len(step.pairs) == self._depth
@@ -262,8 +267,11 @@ class EncoderDecoder(TorchRunner):
         def ended() -> Any:
             return altering.ending(self.decoder, self._depth, layers, packed)
 
+        def silenced() -> Any:
+            return altering.silent(self._silent, ended)
+
         def whole() -> Any:
-            return altering.unbounded(self.bounded, ended)
+            return altering.unbounded(self.bounded, silenced)
 
         def taken() -> Any:
             return self.takeover.run(crossing.NAME, lambda: crossing.during(step, whole))

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kAhead = 8192;  // bytes of the panel that are fetched before they are needed
 constexpr int kHalf = kPanel / 2;
+constexpr int kFew = 8;  // rows of int8
 constexpr int kOutBytes = kPanel * 4;  // a row of sums
 
 static_assert(kHalf * 4 == amx::kRowBytes && kMostTileRows == 2 * amx::kRows);
@@ -137,9 +138,11 @@ void amx_bf16(const char *panel, const char *x, int64_t stride, int inputs, int 
                     : bf16<false>(panel, x, stride, inputs, rows, out);
 }
 
+// Of few rows AVX512's kernel is faster, as floats are added for every group whatever multiplies.
 // Two blocks are on their way at once, because sums come long after their products began: two
 // blocks of rows, or two groups of the only one.
 void amx_int8(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out) {
+  if (rows <= kFew) return kAvx512.tiles[DP_INT8].tile(panel, x, stride, inputs, rows, out);
   const bool two = rows > amx::kRows;
   const int first = two ? amx::kRows : rows, second = two ? rows - first : rows;
   amx::configure(shapes_of(kGroup, first, second));

@@ -1,4 +1,4 @@
-"""Models whose logits hang on the last bits: no rounding gets one refused, and a wrong pass does."""
+"""Models whose logits hang on the last bits: a wrong pass is refused, and rounding is not."""
 
 from __future__ import annotations
 

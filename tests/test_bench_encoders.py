@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from draftproof.bench import suite
 from encoder_folders import TEXTS, prompts, saved
+from encoders import V
 
 NEW = 10
 
@@ -42,9 +44,38 @@ def test_all_sides_write_the_same(family: str, tmp_path: Path) -> None:
     assert steps is not None and steps > 1
 
 
+def test_a_decoder_alone_drafts(tmp_path: Path) -> None:
+    """It goes by the output; transformers' assistants do not, and that is told."""
+    target, decoder = saved(tmp_path / "target", "BART"), tmp_path / "decoder"
+    config = transformers.LlamaConfig(
+        vocab_size=V,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(decoder)
+    options = suite.Options(
+        model=str(target),
+        draft=str(decoder),
+        methods=("none", "draft"),
+        against=("transformers",),
+        draft_options={"min_confidence": 0.0},
+        prompts=(str(prompts(tmp_path)),),
+        max_tokens=NEW,
+        rounds=1,
+        dtype="float64",
+    )
+    report = suite.run(options, lambda text, share: None)
+    sides = {one.side: one for one in report.results}
+    assert sides["draftproof draft"].differing == 0
+    assert sides["draftproof draft"].draft_ms
+    assert any("transformers assistant" in said for said in report.skipped)
+
+
 REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("--max-tokens", "120"), "120 tokens and one to start from exceed the 96"),
-    (("--draft", "bundled"), "an encoder-decoder and the draft a decoder alone"),
+    (("--draft", "bundled"), "use a draft with the target's tokenizer\n"),
     (("--dtype", "int8"), "drop --inflate"),
     (("--runner", "native"), "drop --inflate"),
     (("--inflate", "7b"), "drop --inflate"),

@@ -6,22 +6,17 @@ samples or penalises is no rule: that is `SamplingParams`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import (
-    EncoderNoRepeatNGramLogitsProcessor,
     ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
     WhisperTimeStampLogitsProcessor,
 )
 
@@ -51,13 +46,80 @@ class Context:
     prompt: Sequence[int] = ()  # of the decoder
 
 
+class Banned:
+    """Of these tokens none comes next, where `at` says so of a text's length.
+
+    As transformers' rules have it, which look for each token of the vocabulary among the ids: for
+    every node of a tree, several times as long as this takes.
+    """
+
+    def __init__(self, ids: Iterable[int], at: Callable[[int], bool] = lambda length: True) -> None:
+        self.ids, self.at = sorted({*ids}), at
+        self.places: Tensor | None = None  # of those that the vocabulary has
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        """ids (1, n), scores (1, V) -> (1, V)."""
+        if not self.at(ids.shape[-1]):
+            return scores
+        if self.places is None:
+            size = scores.shape[-1]
+            self.places = torch.tensor(
+                [each for each in self.ids if 0 <= each < size], dtype=torch.long
+            ).to(scores.device)
+        return scores.index_fill(-1, self.places, -math.inf)
+
+
+class BadWords:
+    """The last token of no word comes behind the others of it; one that ends a text may."""
+
+    def __init__(self, words: list[list[int]], ends: Sequence[int]) -> None:
+        NoBadWordsLogitsProcessor(words, list(ends) or None)  # which refuses what is none
+        self.most = max(max(word, default=0) for word in words)
+        self.alone = Banned(word[0] for word in words if len(word) == 1 and word[0] not in ends)
+        self.longer: dict[int, list[list[int]]] = {}  # by the last token but one
+        for word in words:
+            if len(word) > 1:
+                self.longer.setdefault(word[-2], []).append(word)
+        self.reach = max(map(len, words)) - 1
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        if self.most >= scores.shape[-1]:
+            raise ValueError(
+                f"bad_words_ids of the model's generation config holds token id {self.most}, and "
+                f"the vocabulary ends at {scores.shape[-1] - 1}"
+            )
+        scores = self.alone(ids, scores)
+        if self.longer:
+            text = ids[0, -self.reach :].tolist()
+            known = self.longer.get(text[-1], []) if text else []
+            found = [word[-1] for word in known if text[1 - len(word) :] == word[:-1]]
+            if found:
+                scores = Banned(found)(ids, scores)
+        return scores
+
+
+class Repeats:
+    """No run of `size` tokens that `given` (n,) has, or the text itself (None), is written."""
+
+    def __init__(self, size: int, given: Tensor | None = None) -> None:
+        self.size, self.given = size, given
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        text, before = ids[0], self.size - 1
+        source = text if self.given is None else self.given.to(text.device)
+        if len(text) < before or len(source) < self.size:
+            return scores
+        runs = source.unfold(0, self.size, 1)  # (runs, size)
+        alike = (runs[:, :before] == text[len(text) - before :]).all(1)
+        return scores.index_fill(-1, runs[alike, before], -math.inf)
+
+
 def _least_length(least: int, text: Context) -> Any:
-    return MinLengthLogitsProcessor(least, text.ends, device=text.device) if text.ends else None
+    return Banned(text.ends, lambda length: length < least)
 
 
 def _least_new(least: int, text: Context) -> Any:
-    given = text.begin, least, text.ends
-    return MinNewTokensLengthLogitsProcessor(*given, device=text.device) if text.ends else None
+    return Banned(text.ends, lambda length: length - text.begin < least)
 
 
 def _timestamps(on: bool, text: Context) -> Any:
@@ -75,19 +137,15 @@ def _last(token: int | list[int], text: Context) -> Any:
 
 # By the name in a generation config, in transformers' order.
 RULES: dict[str, Callable[[Any, Context], Any]] = {
-    "encoder_no_repeat_ngram_size": lambda n, text: EncoderNoRepeatNGramLogitsProcessor(
-        n, text.given
-    ),
-    "no_repeat_ngram_size": lambda n, text: NoRepeatNGramLogitsProcessor(n),
-    "bad_words_ids": lambda words, text: NoBadWordsLogitsProcessor(words, text.ends or None),
+    "encoder_no_repeat_ngram_size": lambda n, text: Repeats(n, text.given[0]),
+    "no_repeat_ngram_size": lambda n, text: Repeats(n),
+    "bad_words_ids": lambda words, text: BadWords(words, text.ends),
     "min_length": _least_length,
     "min_new_tokens": _least_new,
     "forced_bos_token_id": lambda token, text: ForcedBOSTokenLogitsProcessor(token),
     "forced_eos_token_id": _last,
-    "suppress_tokens": lambda ids, text: SuppressTokensLogitsProcessor(ids, device=text.device),
-    "begin_suppress_tokens": lambda ids, text: SuppressTokensAtBeginLogitsProcessor(
-        ids, text.free, device=text.device
-    ),
+    "suppress_tokens": lambda ids, text: Banned(ids),
+    "begin_suppress_tokens": lambda ids, text: Banned(ids, lambda length: length == text.free),
     "return_timestamps": _timestamps,
 }
 OFF = [

@@ -154,7 +154,10 @@ def chat_ids(
     one that cannot take the messages.
     """
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
-        raise ValueError("this model has no chat template: use generate with a plain prompt")
+        raise ValueError(
+            "this model has no chat template: give a plain prompt (to generate in a shell, to "
+            "/v1/completions of a server)"
+        )
     try:
         ids = tokenizer.apply_chat_template(
             list(messages),

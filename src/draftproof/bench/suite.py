@@ -202,8 +202,12 @@ def load(options: Options) -> tuple[PreTrainedModel, LLM, PreTrainedModel | None
     assistant: Any = None
     if options.draft is not None:
         draft = hub.fetched(located(options.draft, "draft"))
-        encoders.check_kind(draft, encodes, trust_remote_code=options.trust_remote_code)
-        assistant = loads(draft, dtype=model.dtype, **common)
+        trust = options.trust_remote_code
+        if not encodes:
+            encoders.check_kind(draft, encodes, trust_remote_code=trust)
+        # A decoder alone drafts for an encoder-decoder too.
+        reads = encodes and encoders.is_one(draft, trust_remote_code=trust)
+        assistant = (encoders if reads else choice).load(draft, dtype=model.dtype, **common)
     if options.inflate is not None:
         model = inflate(model, like=options.inflate)
         if assistant is not None:
@@ -248,7 +252,11 @@ def _add_transformers(
         return
     lookup = transformers("lookup", model, ends, batches=False, prompt_lookup_num_tokens=10)
     comparison.sides.append(lookup)
-    if assistant is not None:
+    if assistant is not None and (
+        model.config.is_encoder_decoder and not assistant.config.is_encoder_decoder
+    ):
+        comparison.skipped.append("transformers assistant: that of an encoder-decoder is one too")
+    elif assistant is not None:
         lengths = (None, *options.assistant_lengths)
         best, _, skipped = fastest(
             [assisted(model, assistant, ends, n) for n in lengths], comparison

@@ -33,10 +33,11 @@ class Beside:
 
     def __init__(self, runner: Target, target: Target) -> None:
         if abs(target.vocabulary - runner.vocabulary) >= PADDING:
+            # What an encoder reads is ids, which no text of the output translates.
+            mapped = "" if target.encodes else ", or ForeignDraft (in the shell --any-tokenizer)"
             raise ValueError(
                 f"the draft's vocabulary has {runner.vocabulary} tokens and the target's "
-                f"{target.vocabulary}: use a draft with the target's tokenizer, or ForeignDraft "
-                "(in the shell --any-tokenizer)"
+                f"{target.vocabulary}: use a draft with the target's tokenizer{mapped}"
             )
         self.runner = runner
         self._places: dict[int, Place] = {}

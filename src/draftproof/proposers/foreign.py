@@ -58,7 +58,7 @@ class ForeignDraft(Growing):
 
     def bind(self, target: Target, load: Load) -> None:
         if target.encodes:
-            raise ValueError("what an encoder reads needs a draft of its tokenizer: use one")
+            raise ValueError("an encoder-decoder takes only drafts with its own tokenizer: use one")
         self.runner, self.size = load(target, self.model), target.vocabulary
         self.beside = Translated(self.runner, self.own, self.other, self.bos, self.lookbehind)
         shared = {self.other.piece(i): i for i in range(self.size)}

@@ -29,25 +29,31 @@ def check(runner: EncoderDecoder) -> None:
     """
     name = type(runner.model).__name__
     asked = [_request(runner, number) for number in range(len(REQUESTS))]
-    beside = runner.again(max_batch=len(asked), parked=0)
-    try:
+    beside: list[EncoderDecoder] = []
+
+    def passes(runner: EncoderDecoder) -> tuple[Tensor, Tensor]:
+        other = runner.again(max_batch=len(asked), parked=0)
+        beside.append(other)
         read = [Work(key, new, None, encoder_input=given) for key, (given, new, _) in _keyed(asked)]
-        beside.forward(read)
+        other.forward(read)
         trees = [
             Work(key, [], tree, encoder_input=given) for key, (given, _, tree) in _keyed(asked)
         ]
-        packed = torch.cat([output.logits for output in beside.forward(trees)])
-        own = torch.cat([_own(runner, *each) for each in asked])
+        packed = torch.cat([output.logits for output in other.forward(trees)])
+        return packed, torch.cat([_own(runner, *each) for each in asked])
+
+    try:
+        off = probe.verdict(runner, passes)
     except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
         if isinstance(error, Refused):
             raise
         text = " ".join(str(error).split())[:200]
         raise Refused(f"{name} cannot be run packed ({text}): {INSTEAD}") from error
-    if (off := probe.differs(runner.model, packed, own)) is not None:
+    if off is not None:
         raise Refused(
             f"{name} gives other logits when requests are packed (off by {off:.2g}): {INSTEAD}"
         )
-    runner.learn_from(beside)
+    runner.learn_from(beside[0])
 
 
 def _keyed(asked: list[Any]) -> list[Any]:

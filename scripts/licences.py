@@ -29,7 +29,7 @@ draftproof is under the [Apache License 2.0](../LICENSE). `scripts/licences.py` 
 
 | what | licence | from |
 |---|---|---|
-| bundled models, tokenizers, heads | this project's | trained for it on Python's standard library (PSF) |
+| bundled models, tokenizers, heads | this project's | Python's standard library (PSF) |
 | HumanEval's prompts | MIT | OpenAI's human-eval |
 | MT-Bench's questions | Apache-2.0 | FastChat |
 | the English text of `quality` | this project's | written for it |

@@ -9,7 +9,7 @@ CORPUS := build/demo/sources
 BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume --overwrite
 WRITTEN := --self-distill --limit 1500000
 
-.PHONY: setup demo test test-all real bench-peers models lint wheel clean FORCE
+.PHONY: setup demo test test-all real bench-peers models lint wheel packages docs clean FORCE
 
 setup: .venv/dev.stamp
 
@@ -55,6 +55,16 @@ lint: setup
 # dist/draftproof-*.whl, kernels included: for any Python from 3.11 on, on this kind of machine.
 wheel: | $(BIN)/python
 	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist .
+
+# The sdist and the wheel, read by twine, installed outside of the checkout, and tried there.
+packages: | $(BIN)/python
+	$(BIN)/python scripts/packages.py
+
+# The site, in build/site: strict, so that a dead link fails.
+docs: setup
+	$(INSTALL) -e '.[docs]'
+	$(BIN)/python scripts/site_pages.py build/pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file mkdocs.yml
 
 # build/ stays: training keeps its checkpoints there.
 clean:

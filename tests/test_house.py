@@ -35,7 +35,8 @@ foreign_names kinds allocator <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 hub                     <-  | huggingface_hub
 gguf gguf.*             <- gguf.* | torch transformers numpy tokenizers gguf
-runners.loading         <- hub runners.kv | torch transformers huggingface_hub
+runners.claims          <-  |
+runners.loading         <- hub runners.claims runners.kv | torch transformers huggingface_hub
 runners.checkpoint      <- hub runners.* | torch transformers safetensors
 runners.gguf_checkpoint <- native gguf.* runners.* | torch transformers
 runners.four_bits       <- native runners.weights | torch
@@ -102,7 +103,7 @@ fingerprints            <- tree runners.base sampling | torch
 resuming                <- request
 batch batch.*           <- batch.* llm request sampling server.* | msgspec pydantic_core
 server server.*         <- llm request asked intake fingerprints {SAMPLED} server.* {WEB}
-ray.affinity            <- asked
+ray.affinity            <- asked text
 ray.gathered ray.scaling <-  |
 ray.options             <- cli cli.*
 ray.deployments         <- ray.* cli.* server.*

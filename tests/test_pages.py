@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+import draftproof
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OTHERS = re.compile(r"\b(?:client|model)\.|\b(?:Qwen|openai|google|facebook)/")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
@@ -60,6 +63,28 @@ def test_the_programs_of_the_quickstart_run(capsys: Any) -> None:
         exec(program, space)
     assert "import argparse" in capsys.readouterr().out
     assert len(space["out"][0]) > 64  # prompt and output of the drop-in
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["control", "encoder_decoder", "structured", pytest.param("tuning", marks=pytest.mark.slow)],
+)
+def test_the_programs_of_a_page_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In turn, as they stand; those that call a server or name somebody's model are left out."""
+    monkeypatch.chdir(tmp_path)  # what they write is not written into the checkout
+    programs = [p for p in fences(f"docs/{page}.md", "python") if not OTHERS.search(p)]
+    assert programs
+    space: dict[str, Any] = {"__name__": page, "dp": draftproof}
+    for program in programs:
+        exec(program, space)
+
+
+def test_every_program_can_be_read() -> None:
+    for page in PAGES:
+        for program in fences(str(page.relative_to(ROOT)), "python"):
+            compile(program, page.name, "exec")
 
 
 @pytest.mark.slow

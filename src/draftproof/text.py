@@ -9,10 +9,11 @@ Does not know requests, or what a model computes.
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -21,6 +22,9 @@ from draftproof.allocator import give_back
 from draftproof.detokenizer import CHUNK, Detokenizer
 from draftproof.gguf.reader import located
 from draftproof.gguf.tokenizer import of_gguf
+
+SECONDS = 10.0  # that a chat template may take
+T = TypeVar("T")
 
 
 class TextStream:
@@ -159,12 +163,14 @@ def chat_ids(
             "/v1/completions of a server)"
         )
     try:
-        ids = tokenizer.apply_chat_template(
-            list(messages),
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-            **(template or {}),
+        ids = in_time(
+            lambda: tokenizer.apply_chat_template(
+                list(messages),
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+                **(template or {}),
+            )
         )
     except ImportError:  # of the library that templates need
         raise
@@ -172,6 +178,42 @@ def chat_ids(
         said = " ".join(str(error).split())[:200]
         raise ValueError(f"the model's chat template cannot take these messages: {said}") from error
     return [int(i) for i in ids]
+
+
+class TooLong(RuntimeError):
+    """A template did not end."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it takes more than {SECONDS:g} s")
+
+
+def in_time(render: Callable[[], T]) -> T:
+    """What a template makes, on a thread that is ended where the template loops.
+
+    transformers' sandbox keeps a template from Python's objects and from files; loops in loops it
+    lets run. Raises what `render` raises, and `TooLong`.
+    """
+    made: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            made.append(render())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="draftproof template", daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    if thread.is_alive():  # raised in the template, between two of its operations
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TooLong)
+        )
+        thread.join(1.0)
+        raise TooLong
+    if failed:
+        raise failed[0]
+    return made[0]
 
 
 def load_tokenizer(model: Any, tokenizer: Any, options: dict[str, Any]) -> Any:

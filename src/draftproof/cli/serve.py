@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ def run(given: SimpleNamespace) -> int:
     with opening.needing_serve("serve"):
         from draftproof.server import running
     made = settings_of(given)
+    made = replace(made, local=running.is_local(given.host))
     open = opened(given)
     with _logged(), running.listen(given.host, given.port) as bound:
         where = "http://{}:{}".format(*bound.getsockname()[:2])
@@ -61,6 +63,7 @@ def settings_of(given: SimpleNamespace) -> Settings:
         cors=tuple(given.cors or ()),
         chunk=given.chunk,
         share=given.share,
+        hosts=tuple(given.hosts or ()),
         defaults=sampling.of_clients(given),
         as_model=given.model_defaults,
         log=not given.quiet,

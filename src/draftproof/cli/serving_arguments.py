@@ -85,6 +85,15 @@ def serve(
         list[str] | None,
         option(CLIENTS, "A web page of this origin may call; repeatable.", metavar="ORIGIN"),
     ] = None,
+    hosts: Annotated[
+        list[str] | None,
+        option(
+            CLIENTS,
+            "A name by which this machine alone may call it; repeatable.",
+            "--allow-host",
+            metavar="NAME",
+        ),
+    ] = None,
     max_queue: Annotated[int, option(CLIENTS, "Completions that wait, at most.", min=0)] = 256,
     max_queue_tokens: Annotated[
         int, option(CLIENTS, "Tokens of prompts that wait, at most.", min=1)

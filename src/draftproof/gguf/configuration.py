@@ -61,7 +61,8 @@ def configuration(file: File) -> PreTrainedConfig:
     if embeddings is None or len(embeddings.shape) != 2:
         raise ValueError(f"{file.path} has no {TOP[EMBEDDINGS]}: it is a vocabulary, or damaged")
     layers = size(file, "{arch}.block_count")
-    if (last := f"blk.{layers - 1}.attn_norm.weight") not in file.tensors:
+    last = f"blk.{layers - 1}.attn_norm.weight"
+    if last not in file.tensors or layers > len(file.tensors):
         raise ValueError(f"{file.path} lacks {last}: it is damaged, or of another kind")
     sizes: dict[str, Any] = {
         "vocab_size": embeddings.shape[0],

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftproof.asked import is_conversation
+from draftproof.text import in_time
 
 TOKENS = 256  # of a prompt
 CHARACTERS = 16 * TOKENS  # that are encoded for them: the rest of a long prompt is the engine's
@@ -32,9 +33,9 @@ def beginning(tokenizer: Any, prompt: Any) -> list[int]:
     """
     try:
         if is_conversation(prompt):
-            prompt = tokenizer.apply_chat_template(
-                prompt, tokenize=False, add_generation_prompt=True
-            )
+            render = tokenizer.apply_chat_template
+            messages = prompt
+            prompt = in_time(lambda: render(messages, tokenize=False, add_generation_prompt=True))
         if isinstance(prompt, str):
             prompt = tokenizer(prompt[:CHARACTERS])["input_ids"]
         return [int(token) for token in prompt[:TOKENS]]

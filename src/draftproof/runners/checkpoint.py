@@ -25,7 +25,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from draftproof import hub
-from draftproof.runners import loading, packing
+from draftproof.runners import claims, loading, packing
 from draftproof.runners.weights import Blocks
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
@@ -220,5 +220,6 @@ def files_of(name: str, options: dict[str, Any]) -> list[str]:
     index = cached_file(name, SAFE_WEIGHTS_INDEX_NAME, **options, **quiet)
     if index is None:
         return []
+    claims.check_index(Path(index))
     shards, _ = get_checkpoint_shard_files(name, index, **options)
     return list(shards)

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from draftproof import hub
+from draftproof.runners import claims
 from draftproof.runners.kv import available_bytes
 
 DEVICES = "cpu", "cuda"
@@ -95,6 +96,8 @@ def load(
     if device.type == "cpu":
         _refuse_what_does_not_fit(Path(name), config, dtype)
     try:
+        for index in Path(name).glob("*.index.json"):
+            claims.check_index(index)
         options |= hub.options(name)
         answer: Any = kind.from_pretrained(
             name, dtype=dtype or "auto", output_loading_info=True, **options
@@ -132,7 +135,7 @@ def configuration(
 def described(name: str, **options: Any) -> Any:
     """A model's configuration, of whatever kind. Raises `ValueError`, as `load`."""
     try:
-        return AutoConfig.from_pretrained(name, **options, **hub.options(name))
+        return claims.checked(AutoConfig.from_pretrained(name, **options, **hub.options(name)))
     except Exception as error:  # whatever a folder or the hub comes up with
         raise ValueError(f"cannot load the model {name!r}: {_reason(name, error)}") from error
 
@@ -290,4 +293,6 @@ def _reason(name: str, error: Exception) -> str:
             return "the folder has no weights; save the model there with save_pretrained"
     elif isinstance(error, OSError):
         return f"no such folder, and {hub.reason(error)}"
+    if "weights_only" in str(error):  # torch's words advise to run the code
+        return claims.UNSAFE
     return " ".join(str(error).split())[:300]

@@ -1,4 +1,4 @@
-"""What stands before every call: the size of headers and bodies, API keys, request ids, the log.
+"""What stands before every call: sizes of headers and bodies, web pages, API keys, ids, the log.
 
 Plain ASGI, so that nothing is between a stream and its socket.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import logging
 import time
 import uuid
@@ -21,6 +22,7 @@ from draftproof.server.settings import Limits, Settings, digest
 
 OPEN = frozenset({"/", "/health", "/ready", "/load", "/version", "/metrics"})
 UNLOGGED = frozenset({"/health", "/ready", "/load", "/metrics"})  # what is polled
+READING = frozenset({"GET", "HEAD", "OPTIONS"})  # nothing is written for these
 logger = logging.getLogger("draftproof.server")
 
 
@@ -63,6 +65,8 @@ class Guards:
         limits = self.settings.limits
         if sum(len(k) + len(v) for k, v in scope["headers"]) > limits.header_bytes:
             raise Refused(431, f"headers may take {limits.header_bytes:,} bytes: send fewer")
+        if not self.settings.keys:  # a page that has none is let in nowhere
+            check_page(scope["method"], headers, self.settings)
         word, _, key = headers.get("authorization", "").partition(" ")
         key = key.strip() if word.lower() == "bearer" else ""
         scope["draftproof"]["key"] = key
@@ -88,6 +92,43 @@ def any_equal(given: bytes, keys: Sequence[bytes]) -> bool:
     """Whether one of the keys is it; always compares with every one."""
     same = [hmac.compare_digest(given, key) for key in keys]
     return any(same)
+
+
+def check_page(method: str, headers: Headers, settings: Settings) -> None:
+    """Refuse what a browser sends for a page that is not this server's own.
+
+    It keeps answers from such a page, and lets it send: so a page could have texts written. And a
+    page whose name was pointed at this machine, once it was loaded, counts as this server's own:
+    its name is in Host. Raises `Refused`.
+    """
+    given = headers.get("host", "")
+    bracketed = given.startswith("[")  # an address of IPv6
+    host = given[1:].partition("]")[0] if bracketed else given.partition(":")[0].rstrip(".").lower()
+    if settings.local and given and not _is_here(host, settings.hosts):
+        raise Refused(
+            403,
+            f"the server is not called {host[:80]!r} here: call it by its address or as "
+            "localhost, or start it with --allow-host NAME or with --api-key",
+        )
+    origin = headers.get("origin", "")
+    if method in READING or not (origin == "null" or origin.startswith(("http:", "https:"))):
+        return
+    ours = {given, headers.get("x-forwarded-host", given)}
+    same = headers.get("sec-fetch-site") == "same-origin" or origin.partition("://")[2] in ours
+    if not (same or {"*", origin} & {*settings.cors}):
+        raise Refused(
+            403,
+            f"web pages of {origin[:80]!r} may not call here: start the server with --cors ORIGIN",
+        )
+
+
+def _is_here(host: str, names: Sequence[str]) -> bool:
+    if host == "localhost" or host.endswith(".localhost") or host in names:
+        return True
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def too_large(limits: Limits) -> Refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import socket
@@ -44,6 +45,16 @@ def listen(host: str, port: int) -> socket.socket:
         reason = error.strerror or str(error)
         raise ValueError(f"cannot listen on {host}:{port}: {reason}; try another --port") from error
     return made
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach what listens on that address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 async def serve(

@@ -41,7 +41,8 @@ class Settings:
     names: the model's, the first in answers. keys: digests of the API keys; none lets all in.
     chunk: "step" sends what a step wrote, "token" each token by itself. defaults: sampling
     parameters of clients that do not name them; as_model: behind these come the model's own. share:
-    texts of all clients are reused for all.
+    texts of all clients are reused for all. local: only this machine is meant to call, by an
+    address, as localhost or by one of `hosts`.
     """
 
     names: tuple[str, ...]
@@ -49,6 +50,8 @@ class Settings:
     cors: tuple[str, ...] = ()
     chunk: str = "step"
     share: bool = False
+    local: bool = False
+    hosts: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     as_model: bool = False
     keep_alive: float = 15.0  # seconds without a chunk until a stream sends a comment

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from draftproof.text import in_time
+
 ARGUMENTS, CALL_ID = "[ARGS]", "[CALL_ID]"
 SPACE = r"[\x20\x0A\x0D\x09]{1,40}"  # in a document: a model in doubt would write it for ever
 THINK = ("<think>", "</think>")
@@ -143,7 +145,8 @@ class Known:
         calls = [{**CALL, "id": f"abcdefgh{number}"} for number in range(count)]
         messages = [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]
         try:
-            return str(self.tokenizer.apply_chat_template(messages, tools=[TOOL], tokenize=False))
+            render = self.tokenizer.apply_chat_template
+            return str(in_time(lambda: render(messages, tools=[TOOL], tokenize=False)))
         except Exception:  # a template is a program, and there may be none
             return None
 

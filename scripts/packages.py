@@ -1,0 +1,162 @@
+"""`make packages`: the sdist and the wheel, checked as those who install them will find them.
+
+    python scripts/packages.py [--python PYTHON ...] [--constraint FILE] [--no-compiler]
+
+Builds both with `build`, has `twine` read them, tells their sizes and largest files, installs the
+wheel in an environment of its own outside of the checkout, for each interpreter, and there lets it
+write, certify and serve. --no-compiler: a wheel is built from the sdist without one, and has to
+work on torch. --constraint: versions to install with (default: constraints.txt).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import urllib.request
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+WHEEL_MB, SDIST_MB = 60, 70  # at most: the bundled models are most of both
+READY = 120  # seconds that a server may take to load the bundled model
+
+
+def run(*words: str | Path, **options: object) -> None:
+    print("$", *words, flush=True)
+    subprocess.run([str(word) for word in words], check=True, **options)  # type: ignore[call-overload]
+
+
+def tools(folder: Path) -> Path:
+    """An environment with what builds and reads packages; its Python."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        run(sys.executable, "-m", "venv", folder)
+        run(python, "-m", "pip", "install", "-q", "build", "twine")
+    return python
+
+
+def built(python: Path) -> tuple[Path, Path]:
+    """The sdist, and the wheel made of it."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    run(python, "-m", "build", "--outdir", DIST, ROOT)
+    (sdist,), (wheel,) = DIST.glob("*.tar.gz"), DIST.glob("*.whl")
+    run(python, "-m", "twine", "check", "--strict", sdist, wheel)
+    return sdist, wheel
+
+
+def check_contents(sdist: Path, wheel: Path) -> None:
+    """Sizes, and that nothing lies there that should not."""
+    with zipfile.ZipFile(wheel) as file:
+        inside = {each.filename: each.file_size for each in file.infolist()}
+    with tarfile.open(sdist) as file:
+        source = {each.name.partition("/")[2]: each.size for each in file if each.isfile()}
+    for path, names, most in ((wheel, inside, WHEEL_MB), (sdist, source, SDIST_MB)):
+        size = path.stat().st_size / 1e6
+        print(f"{path.name}: {size:.1f} MB, {len(names)} files; the largest:")
+        for name in sorted(names, key=names.__getitem__, reverse=True)[:6]:
+            print(f"  {names[name] / 1e6:7.2f} MB  {name}")
+        assert size <= most, f"{path.name} has {size:.1f} MB, and at most {most} are meant"
+    models = {name.split("/")[3] for name in inside if name.startswith("draftproof/bundled/models")}
+    assert models == {"target", "draft", "heads", "mender", "mender-draft"}, models
+    foreign = [n for n in inside if not n.startswith(("draftproof/", "draftproof-"))]
+    assert not foreign, foreign
+    ours = [n for n in inside if n.endswith((".cpp", ".h", ".inl")) or "__pycache__" in n]
+    assert not ours, ours
+    assert any(name.endswith("LICENSE") for name in inside)
+    for name in ("SECURITY.md", "docs/security.md", "tests/test_house.py", "constraints.txt"):
+        assert name in source, f"the sdist lacks {name}"
+
+
+def environment(folder: Path, python: str, wheel: Path, extra: str, constraint: Path) -> Path:
+    """A fresh environment with the wheel; its Python."""
+    run(python, "-m", "venv", folder)
+    made = folder / "bin" / "python"
+    run(made, "-m", "pip", "install", "-q", "-c", constraint, f"{wheel}{extra}")
+    return made
+
+
+def smoke(python: Path, runner: str) -> None:
+    """What a new user does, in a folder that is none of the checkout's."""
+    program = python.with_name("draftproof")
+    quiet = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    with tempfile.TemporaryDirectory() as here:
+
+        def do(*words: str) -> None:
+            run(program, *words, cwd=here, env=quiet)
+
+        do("info")
+        do("generate", "bundled", "import argparse", "--max-tokens", "16", "--runner", runner)
+        few = ("--num-prompts", "1", "--runs", "20", "--max-tokens", "16", "--runner", runner)
+        do("certify", "bundled", "--draft", "bundled", "--method", "draft", *few)
+        serve(program, here, quiet, runner)
+
+
+def serve(program: Path, here: str, env: dict[str, str], runner: str) -> None:
+    """A request to the server, and an end at a signal."""
+    words = ["serve", "bundled", "--port", "8799", "--served-name", "m", "--runner", runner]
+    print("$", program, *words, flush=True)
+    with subprocess.Popen([str(program), *words], cwd=here, env=env) as server:
+        try:
+            url = "http://127.0.0.1:8799"
+            wait(f"{url}/ready", server)
+            body = json.dumps({"prompt": "import argparse", "max_tokens": 8}).encode()
+            with urllib.request.urlopen(f"{url}/v1/completions", body, timeout=60) as answer:
+                said = json.load(answer)
+            assert said["choices"][0]["text"], said
+            print(said["choices"][0]["text"])
+        finally:
+            server.terminate()
+        assert server.wait(60) == 0
+
+
+def wait(url: str, server: subprocess.Popen[bytes]) -> None:
+    for _ in range(10 * READY):
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            assert server.poll() is None, "the server ended"
+            time.sleep(0.1)
+    raise AssertionError(f"{url} is not there after {READY} s")
+
+
+def without_compiler(sdist: Path, folder: Path, constraint: Path) -> Path:
+    """A wheel of the sdist, where no compiler can be called: it has no kernels."""
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, sdist,
+        env={**os.environ, "CC": "/none", "CXX": "/none", "CMAKE_GENERATOR": "Ninja"})  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        kernels = [name for name in file.namelist() if name.endswith(".so")]
+    assert not kernels, kernels
+    return wheel
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("--python", action="append", metavar="PYTHON")
+    words.add_argument("--constraint", type=Path, default=ROOT / "constraints.txt")
+    words.add_argument("--no-compiler", action="store_true")
+    given = words.parse_args()
+    sdist, wheel = built(tools(ROOT / "build" / "packing"))
+    check_contents(sdist, wheel)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        runner = "auto"
+        if given.no_compiler:
+            wheel, runner = without_compiler(sdist, place / "wheel", given.constraint), "torch"
+        for number, python in enumerate(given.python or [sys.executable]):
+            made = environment(place / str(number), python, wheel, "[serve]", given.constraint)
+            smoke(made, runner)
+    print("packages: all is well")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 """Everything crossed with everything: what runs, what is refused, and whether the text is the same.
 
-    python scripts/matrix.py                     every cell that build/matrix.json has not yet
+    python scripts/matrix.py                     every cell that build/matrix.json has not yet,
+                                                 and those that failed
     python scripts/matrix.py --only 'server/*'   those whose names match
     python scripts/matrix.py --sample 40 --seed 3
     python scripts/matrix.py --write             docs/what_runs/matrix.json, and the tables of it
@@ -186,7 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         KEPT.write_text(json.dumps(committed, indent=1) + "\n", encoding="utf-8")
         return subprocess.run([sys.executable, ROOT / "scripts" / "figures.py"]).returncode
     wanted = chosen(given, every())
-    todo = [cell for cell in wanted if given.again or cell.name not in found]
+    judged = {name for name, each in found.items() if each["verdict"] != "FAIL"}
+    todo = [cell for cell in wanted if given.again or cell.name not in judged]
     began = time.monotonic()
 
     def told(done: int, last: Any) -> None:

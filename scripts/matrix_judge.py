@@ -67,11 +67,11 @@ def of_completion(one: dp.Completion) -> Answer:
 
 def asked(model: Model, cell: Cell) -> list[tuple[str, dict[str, Any]]]:
     """Each prompt with its parameters, by the names of `SamplingParams`, and `decoder_prompt`."""
-    rows = cell.door == DROP_IN  # which are all written for as long
-    return [
-        (text, _params(model, cell, at, text, TOKENS if rows else most))
-        for at, text, most in model.prompts(cell.batch)
-    ]
+    prompts = model.prompts(cell.batch)
+    if cell.door == DROP_IN:  # whose rows have one set of options
+        one = _params(model, cell, 0, prompts[0][1], TOKENS)
+        return [(text, dict(one)) for _, text, _ in prompts]
+    return [(text, _params(model, cell, at, text, most)) for at, text, most in prompts]
 
 
 def _params(model: Model, cell: Cell, at: int, text: str, most: int) -> dict[str, Any]:

@@ -29,9 +29,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from matrix_page import kept, verdicts
+
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "docs" / "what_runs" / "matrix.json"
-CODES = {"equal": "=", "runs": "~", "refused": "-", "FAIL": "!"}
 ONCE = {"auto"}  # methods that decide by the clock: under a law no second run is the same
 
 
@@ -108,35 +109,6 @@ def idle(found: Mapping[str, Any]) -> list[str]:
         for kind, method in sorted(ran)
         if not drafted[kind, method] and method not in ("none", "auto")
     ]
-
-
-def kept(found: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
-    """What is committed: verdicts by door, kind and method, and every sentence once."""
-    groups: dict[str, dict[str, list[str]]] = {}
-    said: dict[str, list[str]] = {}
-    for name, each in found.items():
-        door, kind, method, *rest = name.split("/")
-        code = CODES[each["verdict"]]
-        if code == "-":
-            said.setdefault(each["why"], []).append(name)
-        groups.setdefault(f"{door}/{kind}/{method}", {}).setdefault(code, []).append("/".join(rest))
-    cells = {
-        name: {code: "|".join(rest) for code, rest in sorted(each.items())}
-        for name, each in groups.items()
-    }
-    refusals = {why: {"cells": len(names), "as": names[0]} for why, names in sorted(said.items())}
-    return {**about, "cells": cells, "refusals": refusals}
-
-
-def verdicts(committed: Mapping[str, Any]) -> dict[str, str]:
-    """The verdict of each committed cell, by its name."""
-    names = {code: name for name, code in CODES.items()}
-    return {
-        f"{group}/{rest}": names[code]
-        for group, each in committed["cells"].items()
-        for code, listed in each.items()
-        for rest in listed.split("|")
-    }
 
 
 def about() -> dict[str, Any]:

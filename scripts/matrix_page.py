@@ -1,0 +1,138 @@
+"""The tables of docs/what_runs.md, and how the verdicts of the matrix are committed.
+
+Knows docs/what_runs/matrix.json and the axes, and nothing of the package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from matrix_axes import DOORS, EXTRAS, KINDS, METHODS, PYTHON, RULES, Cell
+from measured import load, markdown
+
+CODES = {"equal": "=", "runs": "~", "refused": "-", "FAIL": "!"}
+
+
+def kept(found: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
+    """What is committed: verdicts by door, kind and method, and every sentence once."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    said: dict[str, list[str]] = {}
+    for name, each in found.items():
+        door, kind, method, *rest = name.split("/")
+        code = CODES[each["verdict"]]
+        if code == "-":
+            said.setdefault(each["why"], []).append(name)
+        groups.setdefault(f"{door}/{kind}/{method}", {}).setdefault(code, []).append("/".join(rest))
+    cells = {
+        name: {code: "|".join(rest) for code, rest in sorted(each.items())}
+        for name, each in groups.items()
+    }
+    refusals = {why: {"cells": len(names), "as": names[0]} for why, names in sorted(said.items())}
+    return {**about, "cells": cells, "refusals": refusals}
+
+
+def verdicts(committed: Mapping[str, Any]) -> dict[str, str]:
+    """The verdict of each committed cell, by its name."""
+    names = {code: name for name, code in CODES.items()}
+    return {
+        f"{group}/{rest}": names[code]
+        for group, each in committed["cells"].items()
+        for code, listed in each.items()
+        for rest in listed.split("|")
+    }
+
+
+def shown(some: Iterable[str]) -> str:
+    """Verdicts in one field: what all are, or how many were refused or failed too."""
+    counts = Counter(CODES[each] for each in some)
+    if not counts:
+        return ""
+    signs = [code for code in "=~" if counts[code]]
+    if refused := counts["-"]:
+        signs.append("refused" if refused == counts.total() else f"refused {refused}")
+    if failed := counts["!"]:
+        signs.append(f"FAIL {failed}")
+    return " ".join(signs)
+
+
+def table(
+    corner: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    of: Callable[[Cell, str, str], bool],
+) -> str:
+    """A field for each row and column, of the cells that `of` takes for it."""
+    known = {Cell.named(name): each for name, each in verdicts(load("what_runs/matrix")).items()}
+    lines = [
+        [
+            row,
+            *(shown(v for cell, v in known.items() if of(cell, row, column)) for column in columns),
+        ]
+        for row in rows
+    ]
+    return markdown((corner, *columns), lines)
+
+
+def about() -> str:
+    run = load("what_runs/matrix")
+    counts = Counter(verdicts(run).values())
+    told = ", ".join(f"{counts[name]:,} {name}" for name in CODES if counts[name])
+    return (
+        f"{sum(counts.values()):,} cells: {told}. {run['date']}, {run['commit']}, "
+        f"{run['processor']}; `python scripts/matrix.py`.\n"
+    )
+
+
+def methods() -> str:
+    def of(cell: Cell, method: str, kind: str) -> bool:
+        return (cell.door, cell.kind, cell.method, cell.extra) == (PYTHON, kind, method, "-")
+
+    return table("method", METHODS, KINDS, of)
+
+
+def extras() -> str:
+    def of(cell: Cell, extra: str, kind: str) -> bool:
+        return (cell.door, cell.kind, cell.extra) == (PYTHON, kind, extra)
+
+    return table("extra", EXTRAS[1:], KINDS, of)
+
+
+def doors() -> str:
+    return table("extra", EXTRAS, DOORS, lambda cell, extra, door: cell[::5] == (door, extra))
+
+
+def rules() -> str:
+    return table("rule", RULES, DOORS, lambda cell, rule, door: cell[::3] == (door, rule))
+
+
+def kinds() -> str:
+    return table("kind", KINDS, DOORS, lambda cell, kind, door: cell[:2] == (door, kind))
+
+
+def refusals() -> str:
+    """Every sentence, those that differ in a name alone once; with how many cells it answered."""
+    merged: dict[str, list[Any]] = {}
+    for why, each in load("what_runs/matrix")["refusals"].items():
+        said = re.sub(r"here drafts [\w+ -]+", "here drafts ...", why)
+        merged.setdefault(said, []).append(each)
+    rows = [
+        [said.replace("|", "\\|"), str(sum(each["cells"] for each in some)), some[0]["as"]]
+        for said, some in merged.items()
+    ]
+    return markdown(
+        ("what is said", "cells", "one of them"), sorted(rows, key=lambda r: -int(r[1]))
+    )
+
+
+MATRIX: dict[str, Callable[[], str]] = {
+    "matrix": about,
+    "matrix-methods": methods,
+    "matrix-extras": extras,
+    "matrix-doors": doors,
+    "matrix-rules": rules,
+    "matrix-kinds": kinds,
+    "matrix-refusals": refusals,
+}

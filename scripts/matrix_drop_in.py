@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from matrix_axes import Cell
-from matrix_judge import Answer, asked
+from matrix_judge import Answer, Refusal, asked
 from matrix_models import Model
 
 import draftproof as dp
@@ -29,7 +29,10 @@ def drop_in(
         try:
             yield cell, rows(model, cell, model.speculate(cell.method))
         except Exception as error:
-            yield cell, error
+            theirs = "`model_kwargs` are not used by the model" in str(
+                error
+            )  # before ours is called
+            yield cell, Refusal(str(error)) if theirs else error
 
 
 def plain(model: Model, cell: Cell) -> list[Answer]:
@@ -109,7 +112,7 @@ def options_of(model: Model, cell: Cell, params: Mapping[str, Any]) -> dict[str,
     if "logprobs" in params:
         options |= {"output_scores": True, "return_dict_in_generate": True}
     if "decoder_prompt" in params:
-        begin = model.loaded.generation_config.decoder_start_token_id
+        begin = model.loaded.generation_config.decoder_start_token_id or 0
         more = model.tokenizer(params["decoder_prompt"], add_special_tokens=False)["input_ids"]
         count = len(model.prompts(cell.batch))
         options["decoder_input_ids"] = torch.tensor([[begin, *more]] * count)

@@ -147,7 +147,9 @@ def verdict(
         return (REFUSED, said) if said else (FAIL, told(got))
     if isinstance(want, BaseException):
         return FAIL, f"it runs, and plain decoding is refused: {want}"
-    each = max(1, len(got) // len(model.prompts(cell.batch)))  # completions of a prompt
+    each, rest = divmod(len(got), len(model.prompts(cell.batch)))  # completions of a prompt
+    if rest or not each or (cell.rule in EXACT and len(got) != len(want)):
+        return FAIL, f"it has {len(got)} texts"
     parts = [given for _, given in asked(model, cell) for _ in range(each)]
     if cell.door == DROP_IN:  # transformers leaves the stop string in the text
         parts = [{name: v for name, v in given.items() if name != "stop"} for given in parts]
@@ -156,8 +158,6 @@ def verdict(
             return FAIL, f"text {at}: {wrong}"
     if cell.rule not in EXACT:
         return RUNS, ""
-    if len(got) != len(want):
-        return FAIL, f"{len(got)} texts for {len(want)}"
     for at, (one, other) in enumerate(zip(got, want, strict=True)):
         if wrong := differs(one, other):
             return FAIL, f"text {at}: {wrong}"
@@ -217,7 +217,7 @@ def refusal(error: BaseException) -> str:
     if type(error) is not ValueError and not type(error).__module__.startswith("draftproof"):
         return ""
     last = traceback.extract_tb(error.__traceback__)[-1:]
-    ours = all(Path(frame.filename).is_relative_to(PACKAGE) for frame in last)
+    ours = bool(last) and all(Path(frame.filename).is_relative_to(PACKAGE) for frame in last)
     return said if ours and isinstance(error, ValueError) else ""
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from matrix_axes import DOORS, EXTRAS, KINDS, METHODS, PYTHON, RULES, Cell
 from measured import load, markdown
 
+NEVER = "encoder-decoder", "foreign"  # is refused, whatever else is asked for
 CODES = {"equal": "=", "runs": "~", "refused": "-", "FAIL": "!"}
 
 
@@ -52,7 +53,8 @@ def shown(some: Iterable[str]) -> str:
         return ""
     signs = [code for code in "=~" if counts[code]]
     if refused := counts["-"]:
-        signs.append("refused" if refused == counts.total() else f"refused {refused}")
+        alone = refused == counts.total()
+        signs.append("refused" if alone else f"refused {refused} of {counts.total()}")
     if failed := counts["!"]:
         signs.append(f"FAIL {failed}")
     return " ".join(signs)
@@ -63,9 +65,14 @@ def table(
     rows: Sequence[str],
     columns: Sequence[str],
     of: Callable[[Cell, str, str], bool],
+    without: tuple[str, str] | None = None,
 ) -> str:
-    """A field for each row and column, of the cells that `of` takes for it."""
-    known = {Cell.named(name): each for name, each in verdicts(load("what_runs/matrix")).items()}
+    """A field for each row and column, of the cells that `of` takes for it.
+
+    without: a kind and a method that are told of elsewhere.
+    """
+    told = verdicts(load("what_runs/matrix"))
+    known = {cell: told[cell.name] for cell in map(Cell.named, told) if cell[1:3] != without}
     lines = [
         [
             row,
@@ -97,19 +104,28 @@ def extras() -> str:
     def of(cell: Cell, extra: str, kind: str) -> bool:
         return (cell.door, cell.kind, cell.extra) == (PYTHON, kind, extra)
 
-    return table("extra", EXTRAS[1:], KINDS, of)
+    return table("extra", EXTRAS[1:], KINDS, of, NEVER)
 
 
 def doors() -> str:
-    return table("extra", EXTRAS, DOORS, lambda cell, extra, door: cell[::5] == (door, extra))
+    def of(cell: Cell, extra: str, door: str) -> bool:
+        return (cell.door, cell.extra) == (door, extra)
+
+    return table("extra", EXTRAS, DOORS, of, NEVER)
 
 
 def rules() -> str:
-    return table("rule", RULES, DOORS, lambda cell, rule, door: cell[::3] == (door, rule))
+    def of(cell: Cell, rule: str, door: str) -> bool:
+        return (cell.door, cell.rule, cell.extra) == (door, rule, "-")
+
+    return table("rule", RULES, DOORS, of, NEVER)
 
 
 def kinds() -> str:
-    return table("kind", KINDS, DOORS, lambda cell, kind, door: cell[:2] == (door, kind))
+    def of(cell: Cell, kind: str, door: str) -> bool:
+        return (cell.door, cell.kind, cell.extra) == (door, kind, "-")
+
+    return table("kind", KINDS, DOORS, of, NEVER)
 
 
 def refusals() -> str:

@@ -112,12 +112,13 @@ def idle(found: Mapping[str, Any]) -> list[str]:
 
 
 def about() -> dict[str, Any]:
-    from draftproof import clock
+    from draftproof import clock, native
 
     git = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     day = datetime.date.today().isoformat()
-    return {"date": day, "commit": commit, "processor": clock.processor()}
+    machine = f"{clock.processor()} ({native.kernels()}), {os.cpu_count()} cores"
+    return {"date": day, "commit": commit, "processor": machine}
 
 
 def save(path: Path, found: Mapping[str, Any], **more: Any) -> None:

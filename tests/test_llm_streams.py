@@ -79,6 +79,7 @@ def test_interleaved_streams(drafted_llm: dp.LLM, plain_llm: dp.LLM) -> None:
 def test_a_stream_refuses_at_once(plain_llm: dp.LLM) -> None:
     refused(lambda: plain_llm.stream("", params()), "empty")
     refused(lambda: plain_llm.stream("x", params(n=2)), "n=2")
+    refused(lambda: plain_llm.stream("x", params(prompt_logprobs=1)), "use generate")
 
 
 # --- life ---

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 import draftproof as dp
 import tiny
@@ -269,3 +271,17 @@ def test_info_tells_of_a_draft(run: Any) -> None:
     assert code == 0 and "vocabulary same" in out and "at batch 8" in out
     code, out, err = run("info", "--draft", "D")
     assert code == 2 and "--draft is about a model" in err
+
+
+def test_the_drop_in_takes_a_profile(models: Path, file: Path) -> None:
+    load, ids = AutoModelForCausalLM.from_pretrained, torch.tensor([PROMPTS[0]])
+    model, other = load(models / "target"), load(models / "other")
+    path = edited(file, choice=Choice((Part("ngram"),)).as_dict())
+    fast = dp.custom_generate(path)
+    got = model.generate(ids, max_new_tokens=8, pad_token_id=0, custom_generate=fast)
+    assert got.tolist() == model.generate(ids, max_new_tokens=8, pad_token_id=0).tolist()
+    assert fast.stats[0].drafted
+    with pytest.raises(ValueError, match="this is another model"):
+        other.generate(ids, max_new_tokens=8, custom_generate=dp.custom_generate(path))
+    with pytest.raises(ValueError, match="cannot read the profile"):
+        dp.custom_generate("none.json")

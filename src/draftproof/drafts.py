@@ -108,8 +108,9 @@ class Drafts:
     def check(self, params: SamplingParams) -> None:
         """Raises `ValueError` for parameters that let a method draft which is not there."""
         if isinstance(params.speculate, str) and params.speculate not in self.names:
-            there = " or ".join(self.names) or "nothing"
-            raise ValueError(f"speculate is {params.speculate!r}, but here drafts {there}")
+            there = " or ".join(self.names)
+            told = f"{there}: name that, or drop it" if there else "nothing: drop it"
+            raise ValueError(f"speculate is {params.speculate!r}, but here drafts {told}")
         if params.prediction is not None and PREDICTION not in self.names:
             there = " and ".join(self.names) or "nothing"
             raise ValueError(

@@ -52,6 +52,11 @@ class EncoderIntake(Intake):
             )
         given = self.read(prompt)
         ids = self.begins([*given.tokens], decoder_prompt)
+        if params.prompt_logprobs is not None and len(ids) < 2:
+            raise ValueError(
+                "prompt_logprobs are of what the decoder is given, and what an encoder reads has "
+                "none: give decoder_prompt, or drop them"
+            )
         made = self.of_ids(ids, params, rule, salt, given)
         longest = None if params.max_tokens is None else len(ids) + params.max_tokens
         warnings = self.generation.warnings(params.repetition_penalty != 1)

@@ -34,7 +34,7 @@ from draftproof.hf_inputs import of_rows
 from draftproof.hf_options import of_generate, refuse, signature_with_tokenizer
 from draftproof.hf_rows import Row, padded, stacked
 from draftproof.llm import LLM
-from draftproof.methods import resolve
+from draftproof.profiles import is_profile, resolve
 from draftproof.sampling import SamplingParams
 
 Written = GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput
@@ -74,7 +74,8 @@ class CustomGenerate:
         self, speculate: Any, rule: str, seed: int | None, max_batch: int, bound: Bound
     ) -> None:
         self._options: dict[str, Any] = {"rule": rule, "max_batch": max_batch}
-        self._options["speculate"] = resolve(speculate)
+        made = resolve(speculate)  # what is wrong is told here
+        self._options["speculate"] = speculate if is_profile(speculate) else made
         self._seed, self._bound = seed, bound
         self._lock = threading.Lock()
         self._users: list[threading.Lock] = []  # each held for the length of a call

@@ -234,6 +234,8 @@ class LLM(metaclass=Explained):
         """
         if params is not None and params.n != 1:
             raise ValueError(f"stream writes one completion, not n={params.n}: use generate")
+        if params is not None and params.prompt_logprobs is not None:
+            raise ValueError("a stream's chunks have no prompt_logprobs: use generate")
         (request,) = self.prepare(prompt, params or SamplingParams(), decoder_prompt=decoder_prompt)
         return chunks(self.engine, request)
 

@@ -106,14 +106,16 @@ class ForeignDraft(Growing):
         request, part = growth.request, 1.0  # of the mass: what can be proposed at all
         every = row.new_full((self.vocabulary,), -torch.inf)
         row = every.scatter_(0, self.tips, row)  # indexing takes 100 times as long
-        if request.params.temperature > 0 and request.races:
+        if sampled := request.params.temperature > 0 and request.races:
             part = float(row.softmax(0)[: self.size].sum())
-            row = row[: self.size]
-        elif request.history.ruled:  # which knows the target's ids alone
+        if sampled or request.history.ruled:  # which knows the target's ids alone
             row = row[: self.size]
         if not request.races:
             # Greedily and alone, which under this rule has to be said.
-            best = sampling.allowed(row, request.params, request.history, path)
+            try:
+                best = sampling.allowed(row, request.params, request.history, path)
+            except sampling.NoCandidate:  # the grammar allows no string that both have
+                return [], [], []
             row = row.masked_fill(best < best.max(), -torch.inf)
             part *= float(row.softmax(0).max())
         ids, shares, laws = request.rule.children(request, path, row, count, len(row))
@@ -139,8 +141,7 @@ class ForeignDraft(Growing):
         if request.params.temperature == 0 or not request.races:
             kept, known = text.partition(BROKEN)[0], request.tokens[-self.lookbehind :]
             ids = self.other.ids(kept, self.other.text(known)) or []
-        ids = ids if max(ids, default=0) < self.size else []
-        whole = len(wrote) if ids else 0
+        ids, whole = (ids, len(wrote)) if ids and max(ids) < self.size else ([], 0)
         while kept != text and whole and len(self.own.text(wrote[:whole], behind)) > len(kept):
             whole -= 1
         if first:  # siblings were never expected to be right

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from aims import AIMS
 from controlled import CONTROLLED
 from encoded import ENCODED
 from measured import (
@@ -184,6 +185,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "gguf-files": gguf_files,
     "servers": servers,
     "structured": structured,
+    **AIMS,
     **CONTROLLED,
     **ENCODED,
     **SCALED,

@@ -35,6 +35,8 @@ from measured import (
 )
 from scaled import SCALED
 
+from beside import BESIDE
+
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PAIRS = {
     "bundled": "The bundled pair",
@@ -186,6 +188,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "servers": servers,
     "structured": structured,
     **AIMS,
+    **BESIDE,
     **CONTROLLED,
     **ENCODED,
     **SCALED,

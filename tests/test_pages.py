@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from draftproof import cli
+from draftproof.cli import commands
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -40,6 +43,39 @@ def broken_links(path: Path, text: str) -> list[str]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_link_leads_somewhere(path: Path) -> None:
     assert broken_links(path, path.read_text(encoding="utf-8")) == []
+
+
+def unknown_options(text: str) -> list[str]:
+    """Options that a command shown as `draftproof COMMAND ...` does not have."""
+    every = commands.every(cli.group())
+    shown = re.compile(rf"draftproof ({'|'.join(sorted(every, reverse=True))})\b([^\n`|#]*)")
+    found = []
+    for name, words in shown.findall(re.sub(r"\\\n\s*", " ", text)):
+        has = {
+            option
+            for param in every[name].params
+            for option in (*param.opts, *param.secondary_opts)
+        }
+        found += [
+            f"{name} {each}"
+            for each in re.findall(r"(?<!\w)--[a-z][\w-]*", words)
+            if each not in has
+        ]
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_option_is_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    recorded = re.compile(r"<!-- figures: .*?<!-- end -->", re.DOTALL)  # as it was run then
+    assert path.name == "log.md" or unknown_options(recorded.sub("", text)) == []
+
+
+def test_an_unknown_option_is_found() -> None:
+    text = (
+        "`draftproof load URL --rate 2` and draftproof generate M \\n  --max-tokens 2 --maxtokens 3"
+    )
+    assert unknown_options(text) == ["load --rate", "generate --maxtokens"]
 
 
 def test_a_broken_link_is_found() -> None:

@@ -51,11 +51,7 @@ def unknown_options(text: str) -> list[str]:
     shown = re.compile(rf"draftproof ({'|'.join(sorted(every, reverse=True))})\b([^\n`|#]*)")
     found = []
     for name, words in shown.findall(re.sub(r"\\\n\s*", " ", text)):
-        has = {
-            option
-            for param in every[name].params
-            for option in (*param.opts, *param.secondary_opts)
-        }
+        has = {"--help"}.union(*(each.opts + each.secondary_opts for each in every[name].params))
         found += [
             f"{name} {each}"
             for each in re.findall(r"(?<!\w)--[a-z][\w-]*", words)

@@ -111,3 +111,16 @@ def test_the_commands_of_the_quickstart_run(number: int, tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_layout_names_every_module_and_no_other() -> None:
+    """Of the package's own folder: its modules by file, its packages by folder."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    layout = page[page.index("## The layout") : page.index("**Who may import whom:**")]
+    cells = " ".join(line.split("|")[1] for line in layout.splitlines() if line.startswith("|"))
+    named = set(re.findall(r"`([\w*/.]+)`", cells)) - {"benchmarks/", "scripts/"}
+    source = ROOT / "src" / "draftproof"
+    there = {path.name for path in source.glob("*.py")} - {"__init__.py"}
+    there |= {f"{path.parent.name}/" for path in source.glob("*/__init__.py")}
+    hf = {name for name in there if name.startswith("hf")}
+    assert named - {"hf*.py"} == there - hf

@@ -143,7 +143,7 @@ def beside() -> str:
     return (
         f"Of {len(rows)} comparisons another engine is ahead in {behind}.\n\n"
         + markdown(headings, lines)
-        + "\n2 cores, 2 threads; medians of the rounds, temperature 0; all sides of a row in one run "
+        + "\n2 cores, 2 threads; medians of rounds, temperature 0; all sides of a row in one run "
         "with the same weights, precision and prompts.\n"
     )
 

@@ -47,11 +47,11 @@ def best(run: Any, ours: bool, method: str | None = None) -> float:
     )
 
 
-def inflated(method: str | None) -> Run:
+def inflated(method: str | None, sampled: str = "") -> Run:
     return together(
         *[
             of_peers(
-                f"writing-inflated-{precision}",
+                f"writing-inflated-{precision}{sampled}",
                 lambda run: [best(run, True) / best(run, False, method)],
             )
             for precision in ("bf16", "int8")
@@ -243,6 +243,7 @@ TORCH, MENDER = "benchmarks/bundled-pair-float32", "encoder_decoder/bundled-mend
 INFLATED = "benchmarks/inflated-pair-bfloat16"
 FIGURES: Mapping[str, Callable[[], Run]] = {
     "best-of-peers": lambda: inflated(None),
+    "best-of-peers-sampled": lambda: inflated(None, "-sampled"),
     "best-of-plain": lambda: inflated("none"),
     "prompts-qwen3": lambda: prompts("passes-Qwen3-0.6B-bf16"),
     "flat-bf16": lambda: over_one("passes-Qwen3-0.6B-bf16", "8", "12"),

@@ -120,6 +120,18 @@ def test_weights_that_are_not_finite_are_refused(whole: Path, tmp_path: Path) ->
         dp.LLM(file, speculate=None)
 
 
+def test_what_is_no_text_takes_no_more_memory_than_it_has_bytes(
+    whole: Path, tmp_path: Path
+) -> None:
+    """A name that is said to be a megabyte long, of which most is weights: once four times that."""
+    data, file = whole.read_bytes(), tmp_path / "long.gguf"
+    at = data.index(b"llama.rope.freq_base") - 8
+    file.write_bytes(data[:at] + struct.pack("<Q", 1 << 20) + data[at + 8 :])
+    with pytest.raises(ValueError, match="not UTF-8"):
+        read(file)
+    assert fuzzed_files.taken(file) < fuzzed_files.taken(whole) + 2 * len(data)
+
+
 def test_mutated_headers_crash_nothing(whole: Path, tmp_path: Path) -> None:
     assert 150 < fuzzed_files.fuzz(whole, tmp_path, 300, 0) < 300
 

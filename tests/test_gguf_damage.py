@@ -67,6 +67,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "layers for an hour": (put(b"llama.block_count", "<I", 1 << 20, 4), "lacks blk.1048575"),
     "more blocks than there are": (put(b"llama.block_count", "<I", 3, 4), "lacks blk.2"),
     "fewer blocks": (put(b"llama.block_count", "<I", 1, 4), "which no llama model has"),
+    "heads that do not divide": (put(b"llama.attention.head_count\x04", "<I", 2031620, 3), "heads"),
     "a field of another type": (put(b"llama.block_count", "<I", 6), "is of type float"),
     "an alignment": (put(b"general.alignment", "<I", 31, 4), "its alignment is 31"),
     "an unknown type": (put(b"blk.0.ffn_down.weight", "<I", 63, 20), "of type 63"),

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from aims import AIMS
 from controlled import CONTROLLED
 from encoded import ENCODED
 from matrix_page import MATRIX
@@ -34,6 +35,8 @@ from measured import (
     structured,
 )
 from scaled import SCALED
+
+from beside import BESIDE
 
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PAIRS = {
@@ -185,6 +188,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "gguf-files": gguf_files,
     "servers": servers,
     "structured": structured,
+    **AIMS,
+    **BESIDE,
     **CONTROLLED,
     **ENCODED,
     **MATRIX,

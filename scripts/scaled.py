@@ -26,8 +26,8 @@ def about() -> str:
         f"measured, by the shipped curve). Prompts of {said['prompt']} tokens, answers of "
         f"{said['tokens']}; {said['places']} places a replica; a draft's token costs "
         f"{said['price']:g} of a pass. Limits: {1e3 * said['first_limit_s']:,.0f} ms to the first "
-        f"token, {1e3 * said['per_token_limit_s']:.0f} ms per token. Plain decoding can "
-        f"{run['plain_calls_per_s']:.2f} calls a second at most.\n"
+        f"token, {1e3 * said['per_token_limit_s']:.0f} ms per token. Plain decoding sustains "
+        f"{run['plain_calls_per_s']:.2f} calls a second.\n"
     )
 
 

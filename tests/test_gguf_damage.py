@@ -67,6 +67,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "layers for an hour": (put(b"llama.block_count", "<I", 1 << 20, 4), "lacks blk.1048575"),
     "more blocks than there are": (put(b"llama.block_count", "<I", 3, 4), "lacks blk.2"),
     "fewer blocks": (put(b"llama.block_count", "<I", 1, 4), "which no llama model has"),
+    "heads that do not divide": (put(b"llama.attention.head_count\x04", "<I", 2031620, 3), "heads"),
     "a field of another type": (put(b"llama.block_count", "<I", 6), "is of type float"),
     "an alignment": (put(b"general.alignment", "<I", 31, 4), "its alignment is 31"),
     "an unknown type": (put(b"blk.0.ffn_down.weight", "<I", 63, 20), "of type 63"),
@@ -118,6 +119,18 @@ def test_weights_that_are_not_finite_are_refused(whole: Path, tmp_path: Path) ->
     file.write_bytes(data[:at] + struct.pack("<e", float("nan")) + data[at + 2 :])
     with pytest.raises(ValueError, match="not finite|NaN|nan"):
         dp.LLM(file, speculate=None)
+
+
+def test_what_is_no_text_takes_no_more_memory_than_it_has_bytes(
+    whole: Path, tmp_path: Path
+) -> None:
+    """A name that is said to be a megabyte long, of which most is weights: once four times that."""
+    data, file = whole.read_bytes(), tmp_path / "long.gguf"
+    at = data.index(b"llama.rope.freq_base") - 8
+    file.write_bytes(data[:at] + struct.pack("<Q", 1 << 20) + data[at + 8 :])
+    with pytest.raises(ValueError, match="not UTF-8"):
+        read(file)
+    assert fuzzed_files.taken(file) < fuzzed_files.taken(whole) + 2 * len(data)
 
 
 def test_mutated_headers_crash_nothing(whole: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ tree                    <-  | torch
 foreign_names kinds allocator <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 hub                     <-  | huggingface_hub
-gguf gguf.*             <- gguf.* | torch transformers numpy tokenizers gguf
+gguf gguf.*             <- gguf.* | torch transformers huggingface_hub numpy tokenizers gguf
 runners.claims          <-  |
 runners.loading         <- hub runners.claims runners.kv | torch transformers huggingface_hub
 runners.checkpoint      <- hub runners.* | torch transformers safetensors

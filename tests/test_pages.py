@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import draftproof
+from draftproof import cli
+from draftproof.cli import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,6 +45,35 @@ def broken_links(path: Path, text: str) -> list[str]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_link_leads_somewhere(path: Path) -> None:
     assert broken_links(path, path.read_text(encoding="utf-8")) == []
+
+
+def unknown_options(text: str) -> list[str]:
+    """Options that a command shown as `draftproof COMMAND ...` does not have."""
+    every = commands.every(cli.group())
+    shown = re.compile(rf"draftproof ({'|'.join(sorted(every, reverse=True))})\b([^\n`|#]*)")
+    found = []
+    for name, words in shown.findall(re.sub(r"\\\n\s*", " ", text)):
+        has = {"--help"}.union(*(each.opts + each.secondary_opts for each in every[name].params))
+        found += [
+            f"{name} {each}"
+            for each in re.findall(r"(?<!\w)--[a-z][\w-]*", words)
+            if each not in has
+        ]
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_option_is_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    recorded = re.compile(r"<!-- figures: .*?<!-- end -->", re.DOTALL)  # as it was run then
+    assert path.name == "log.md" or unknown_options(recorded.sub("", text)) == []
+
+
+def test_an_unknown_option_is_found() -> None:
+    text = (
+        "`draftproof load URL --rate 2` and draftproof generate M \\n  --max-tokens 2 --maxtokens 3"
+    )
+    assert unknown_options(text) == ["load --rate", "generate --maxtokens"]
 
 
 def test_a_broken_link_is_found() -> None:
@@ -104,3 +135,16 @@ def test_the_commands_of_the_quickstart_run(number: int, tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_layout_names_every_module_and_no_other() -> None:
+    """Of the package's own folder: its modules by file, its packages by folder."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    layout = page[page.index("## The layout") : page.index("**Who may import whom:**")]
+    cells = " ".join(line.split("|")[1] for line in layout.splitlines() if line.startswith("|"))
+    named = set(re.findall(r"`([\w*/.]+)`", cells)) - {"benchmarks/", "scripts/"}
+    source = ROOT / "src" / "draftproof"
+    there = {path.name for path in source.glob("*.py")} - {"__init__.py"}
+    there |= {f"{path.parent.name}/" for path in source.glob("*/__init__.py")}
+    hf = {name for name in there if name.startswith("hf")}
+    assert named - {"hf*.py"} == there - hf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from draftproof.models import beside
 from draftproof.profiles import Choice, Part
 from draftproof.runners.costs import PassCosts
 from draftproof.tuning import reading, recording, sources
-from draftproof.tuning.decided import decided
+from draftproof.tuning.decided import Settled, decided
 from draftproof.tuning.records import MOST_BYTES, Text, bytes_of
 from draftproof.tuning.replay import Drafting, Machine, Tape, replay
 
@@ -147,6 +148,17 @@ def test_the_controller_is_replayed_by_itself() -> None:
     free = Machine(PassCosts(1e9), (0.0, 0.0), {name: Drafting(0.0) for name in machine().drafting})
     cheap = decided(texts, Choice(parts, True), listed(), free, 1)
     assert cheap.accepted.sum() > 0 and cheap.text_steps.sum() < cheap.tokens.sum()
+
+
+def test_prompts_in_slices_ask_the_costs_of_the_replay() -> None:
+    """Longer prompts than a pass reads: the others write meanwhile, and slices have their price."""
+    texts = [replace(text, prompt=text.prompt * 150) for text in recorded(0.8, 23)]
+    found = decided(texts, Choice(()), (), machine(), 4)
+    assert found.tokens.sum() == sum(map(len, texts))
+    costs = PassCosts()
+    settled = Settled(costs)
+    assert settled.slices.tokens(2, 1, 0, 512) == costs.slices.tokens(2, 1, 0, 512)
+    assert settled.slices._costs is settled
 
 
 def test_records_are_small_and_come_back(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from draftproof.gguf import others
@@ -75,18 +76,26 @@ def configuration(file: File) -> PreTrainedConfig:
         "tie_word_embeddings": TOP[HEAD] not in file.tensors,
         **ends(file),
     }
-    if architecture in others.MAKE:
-        config = others.configuration(file, sizes, width)
-    else:
-        bias = {"attention_bias": "blk.0.attn_q.bias" in file.tensors}
-        config = CONFIGS[architecture](
-            architectures=[CLASSES[architecture]],
-            head_dim=width,
-            rms_norm_eps=rms_epsilon(file),
-            rope_parameters=rope(file),
-            use_sliding_window=False,
-            **({} if architecture == "qwen2" else bias),
-            **sizes,
-        )
+    try:
+        config = made(file, architecture, sizes, width)
+    except StrictDataclassError as error:
+        raise ValueError(f"{file.path} is damaged: {error.__cause__ or error}") from error
     config._name_or_path = str(file.path)
+    return config
+
+
+def made(file: File, architecture: str, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
+    """transformers' configuration, which has rules of its own about numbers that fit together."""
+    if architecture in others.MAKE:
+        return others.configuration(file, sizes, width)
+    bias = {"attention_bias": "blk.0.attn_q.bias" in file.tensors}
+    config: PreTrainedConfig = CONFIGS[architecture](
+        architectures=[CLASSES[architecture]],
+        head_dim=width,
+        rms_norm_eps=rms_epsilon(file),
+        rope_parameters=rope(file),
+        use_sliding_window=False,
+        **({} if architecture == "qwen2" else bias),
+        **sizes,
+    )
     return config

@@ -5,6 +5,7 @@ Knows how numbers, texts and lists are packed, and not what they are for.
 
 from __future__ import annotations
 
+import codecs
 import mmap
 import struct
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ SCALARS = {  # of a field, by number: how it is packed
     12: "<d",
 }
 STRING, ARRAY = 8, 9
+PIECE = 1 << 16  # bytes of a text that are looked at at once
 
 
 class Damaged(Exception):
@@ -118,6 +120,10 @@ def _walk(data: mmap.mmap, at: int, count: int, into: list[str] | None) -> int:
 
 def _decoded(text: bytes) -> str:
     try:
+        if len(text) > PIECE:  # what is no text is refused before it takes four times its bytes
+            pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
+            for _ in codecs.iterdecode(pieces, "utf-8"):
+                pass
         return text.decode()
     except UnicodeDecodeError:
         raise Damaged("a name or text in it is not UTF-8: it is damaged") from None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aims import AIMS
+from comparisons import BESIDE
 from controlled import CONTROLLED
 from encoded import ENCODED
 from matrix_page import MATRIX
@@ -35,8 +36,6 @@ from measured import (
     structured,
 )
 from scaled import SCALED
-
-from beside import BESIDE
 
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PAIRS = {

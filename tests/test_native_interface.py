@@ -287,7 +287,7 @@ def test_kernels_teams_and_rates_that_there_are_not() -> None:
     library, shape = native.library(), native.Shape(**SHAPE)
     assert library.dp_model_new(byref(shape), same_format(2, native.BF16), b"abacus") is None
     assert library.dp_team_new(FAR) is None
-    for size, rows in ((-1, 1), (0, 1), (1 << 20, 0), (1 << 20, -1), (1 << 20, 13)):
+    for size, rows in ((-1, 1), (0, 1), (1 << 20, 0), (1 << 20, -1), (1 << 20, 33)):
         assert library.dp_read_rate(team(), size, rows) == 0.0
     assert library.dp_tile_rate(team(), native.INT8, -1) == 0.0
     row, found, scaled, mass = floats([1.0, 2.0]), ids([0]), ctypes.c_double(), ctypes.c_double()

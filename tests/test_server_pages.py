@@ -14,7 +14,6 @@ import draftproof as dp
 import serving
 from draftproof.server.bodies import TextBody
 from draftproof.server.metrics import FIRST, GAP
-from draftproof.server.settings import Limits
 from serving import Server
 from sources import REPOSITORY
 
@@ -77,15 +76,6 @@ def test_endpoints(server: Server) -> None:
 def paths(server: Server) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = server.client.get("/openapi.json").json()["paths"]
     return found
-
-
-def test_limits() -> None:
-    limits = Limits()
-    table = PAGE.partition("## Limits")[2]
-    for size in (limits.queued, limits.queued_tokens, limits.texts, limits.n, limits.stops):
-        assert f"{size:,}" in table, size
-    assert f"{limits.body_bytes >> 20} MiB, {limits.header_bytes >> 10} KiB" in table
-    assert f"{limits.seconds:,.0f} s" in table and f"{limits.stall:.0f} s" in table
 
 
 def test_every_sampling_parameter_has_a_field() -> None:

@@ -21,6 +21,8 @@ from encoders import FAMILIES, model
 
 QUICK = ["--steps", "4", "--rows", "2", "--length", "24", "--calibration-tokens", "100"]
 QUICK += ["--device", "cpu"]
+IN_FLOAT32 = {"rtol": 1e-4, "atol": 1e-4}
+ROUTED = {"Switch": IN_FLOAT32, "NLLB-MoE": IN_FLOAT32}  # by routers that reckon in it
 PAIRS = [  # they begin with no padding, which T5Gemma never looks at
     Document([2, 7, 8, 9, 2], [False, True, True, True, True], [5, 6, 7]),
     Document([2, 11, 2], [False, True, True], [4, 5, 6, 9, 8, 3]),
@@ -62,7 +64,9 @@ def test_states_of_padded_pairs_are_the_models_own(family: str) -> None:
     for row, one in enumerate(PAIRS):
         ids = torch.tensor([one.ids])
         own = made(input_ids=torch.tensor([one.read]), decoder_input_ids=ids, use_cache=False)
-        torch.testing.assert_close(logits[row, : len(one.ids)], own.logits[0])
+        torch.testing.assert_close(
+            logits[row, : len(one.ids)], own.logits[0], **ROUTED.get(family, {})
+        )
 
 
 def test_a_model_that_padding_changes_is_refused() -> None:

@@ -82,7 +82,9 @@ def _check_pair(target: Any, row: Batch) -> None:
             "another encoder-decoder of transformers"
         ) from error
     real = batch["segments"][0] >= 0
-    bound = 256 * torch.finfo(own.dtype).eps * max(1.0, float(own.abs().max()))
+    # Routers of experts reckon in float32, whatever the model's precision is.
+    eps = max(torch.finfo(own.dtype).eps, torch.finfo(torch.float32).eps)
+    bound = 256 * eps * max(1.0, float(own.abs().max()))
     if _apart(both[:, real], own[:, real], bound):
         raise ValueError(
             f"the logits of {name} are not its LM head over its last hidden states, or padding of "

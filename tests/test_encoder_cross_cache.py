@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import draftproof as dp
-from draftproof.runners.crossing import CROSS
+from draftproof.runners.crossing import CROSS, Roles
 from encoders import model, own, prompts
 
 
@@ -65,3 +67,19 @@ def test_made_once_for_a_request_and_never_copied(
             if number != 2:
                 assert request.output == own(made, prompt, 4 + 5 * (number % 3))
         llm.engine.check()
+
+
+@pytest.mark.parametrize("family", ["T5", "UMT5"])
+def test_biases_are_the_modules_own_and_follow_its_weights(family: str) -> None:
+    """By distance, however far, in a line or not; kept only as long as its weights stay."""
+    made = copy.deepcopy(model(family))
+    kept = Roles(made.get_decoder()).tables[0]
+    assert kept is not None
+    like = made.shared.weight
+    for turn, reach in enumerate((3, 200, 40)):
+        distances = torch.arange(-reach, reach + 1)
+        own = kept.module.compute_bias(reach + 1, reach + 1)  # of the last row: the distances to 0
+        assert torch.equal(kept.at(distances[: reach + 1], like), own[:, :, -1]), turn
+        assert torch.equal(kept.line(-reach, reach + 1, like), own[:, :, -1:]), turn
+        with torch.no_grad():
+            kept.module.relative_attention_bias.weight.mul_(1.5)

@@ -41,13 +41,14 @@ class Roles:
         self.own: dict[int, int] = {}  # id of a module -> layer
         self.across: dict[int, int] = {}
         self.crossing: list[nn.Module] = []  # whose ids those are
-        self.tables: list[Any] = []  # of each layer the module that has its biases; None: no bias
+        self.tables: list[Distances | None] = []  # of each layer; None: no bias
         for path, module in decoder.named_modules():
             name = path.rpartition(".")[2]
             if name in SELF:
                 self.own[id(module)] = len(self.own)
                 biased = getattr(module, "has_relative_attention_bias", False)
-                self.tables.append(module if biased else next(iter(self.tables), None))
+                first = next(iter(self.tables), None)
+                self.tables.append(Distances(module) if biased else first)
             elif name in CROSS:
                 self.across[id(module)] = len(self.across)
                 self.crossing.append(module)
@@ -148,14 +149,15 @@ def _biased(
     step: CrossStep, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
 ) -> Tensor:
     """Self-attention with T5's bias, which the model itself has made for rows in one line."""
-    table, pieces = step.roles.tables[layer], []
+    bias, pieces = step.roles.tables[layer], []
+    assert bias is not None
     for seg in step.segments:
         span = slice(seg.begin, seg.end)
         step.cache.write(layer, seg.row, seg.at, key[0, :, span], value[0, :, span])
         for part in seg.parts:
-            known = (seg.begin, part, id(table))
+            known = (seg.begin, part, bias)
             if known not in step.biases:
-                step.biases[known] = _bias(table, seg, part, query)
+                step.biases[known] = _bias(bias, seg, part, query)
             piece = F.scaled_dot_product_attention(
                 query[:, :, seg.begin + part.begin : seg.begin + part.end],
                 *step.cache.read(layer, seg.row, part.slots),
@@ -166,26 +168,64 @@ def _biased(
     return torch.cat(pieces, dim=1)
 
 
-def _bias(table: Any, seg: Segment, part: Part, like: Tensor) -> Tensor:
+def _bias(bias: Distances, seg: Segment, part: Part, like: Tensor) -> Tensor:
     """(1, heads, rows, slots): by the distance of positions, and -inf where a row may not look."""
+    asking = seg.positions()[part.begin : part.end]
+    if len(asking) == 1 and part.slots <= seg.root + 1:  # slots in a line: no gathering, no mask
+        return bias.line(-asking[0], part.slots, like)
     places = list(range(seg.root))
     if seg.tree is not None:
         places += [seg.root + depth for depth in seg.tree.depths]
-    asking = torch.tensor(seg.positions()[part.begin : part.end], device=like.device)
-    distance = torch.tensor(places[: part.slots], device=like.device) - asking[:, None]
-    options: dict[str, Any] = {}
-    if "bidirectional" in inspect.signature(table._relative_position_bucket).parameters:
-        options = {
-            "bidirectional": False,
-            "num_buckets": table.relative_attention_num_buckets,
-            "max_distance": table.relative_attention_max_distance,
-        }
-    buckets = table._relative_position_bucket(distance, **options)
-    bias: Tensor = table.relative_attention_bias(buckets).permute(2, 0, 1)[None].to(like.dtype)
+    at = torch.tensor(places[: part.slots]) - torch.tensor(asking)[:, None]
+    found = bias.at(at.to(like.device), like)
     mask = seg.mask(part, None, like)
     if mask is not None:
-        bias = bias + (mask.flip(0) if part.chain else mask)
-    return bias
+        found = found + (mask.flip(0) if part.chain else mask)
+    return found
+
+
+class Distances:
+    """T5's bias by distance, as a module makes it; kept until its weights change."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self._reach = 0  # of what is kept: distances -reach ... reach
+        self._of: tuple[Any, ...] = ()  # what it was made from
+        self._kept = torch.empty(0)  # (heads, 2 * reach + 1)
+
+    def line(self, first: int, count: int, like: Tensor) -> Tensor:
+        """(1, heads, 1, count), of the distances first, first + 1, ..."""
+        kept = self._made(max(abs(first), abs(first + count)), like)
+        at = first + self._reach
+        return kept[None, :, None, at : at + count]
+
+    def at(self, distances: Tensor, like: Tensor) -> Tensor:
+        """(1, heads, ...), of any distances (...)."""
+        kept = self._made(int(distances.abs().max()), like)
+        return kept[:, distances + self._reach][None]
+
+    def _made(self, reach: int, like: Tensor) -> Tensor:
+        weight = self.module.relative_attention_bias.weight
+        version = 0 if weight.is_inference() else weight._version
+        of = weight.data_ptr(), version, like.dtype, like.device
+        if reach > self._reach or of != self._of:
+            self._reach, self._of = max(64, 1 << reach.bit_length()), of
+            distances = torch.arange(-self._reach, self._reach + 1, device=like.device)
+            self._kept = self._biases(distances[None]).to(like.dtype)[0].T.contiguous()
+        return self._kept
+
+    def _biases(self, distances: Tensor) -> Tensor:
+        """(1, n, heads)."""
+        module, options = self.module, {}
+        if "bidirectional" in inspect.signature(module._relative_position_bucket).parameters:
+            options = {
+                "bidirectional": False,
+                "num_buckets": module.relative_attention_num_buckets,
+                "max_distance": module.relative_attention_max_distance,
+            }
+        buckets = module._relative_position_bucket(distances, **options)
+        found: Tensor = module.relative_attention_bias(buckets)
+        return found
 
 
 AttentionInterface.register(NAME, attend)

@@ -15,7 +15,7 @@ from encoders import V
 NEW = 10
 
 
-@pytest.mark.parametrize("family", ["T5", "BART"])
+@pytest.mark.parametrize("family", ["T5", pytest.param("BART", marks=pytest.mark.slow)])
 def test_all_sides_write_the_same(family: str, tmp_path: Path) -> None:
     target = saved(tmp_path / "target", family)
     options = suite.Options(

@@ -14,6 +14,7 @@ import draftproof as dp
 from draftproof import bundled, places
 from draftproof.bundled import FOLDERS, MENDER, folder
 from draftproof.bundled.damaged import Damaged, Mended, held_out
+from marking import all_but_some_slow
 
 DAMAGED = "def area(width, height)\n    retrun width * height"
 CLEAN = "def area(width, height):\n    return width * height"
@@ -66,7 +67,7 @@ def test_it_mends_what_it_has_not_read_and_leaves_the_rest(
     assert found.mended_share > LEAST_MENDED and found.kept_share > LEAST_KEPT
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", all_but_some_slow(METHODS, "ngram", "draft", "auto"))
 def test_every_method_writes_the_same(plain: dp.LLM, pairs: list[Damaged], method: str) -> None:
     """Alone, three, and eight at once; at temperature 0 and above."""
     llm = dp.LLM(plain, speculate=METHODS[method](), max_batch=8)

@@ -6,7 +6,7 @@ The pretended one finds tensors that were made in the wrong place; `pytest -m gp
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ import tiny
 from cases import PROMPTS, SAMPLED
 from generating import inputs
 from generating import model as generating_model
+from marking import all_but_some_slow
 from speculating import TOKENS, draft, generated, params_of, target
 
 
@@ -36,11 +37,6 @@ def there(
         yield lambda model: copy.deepcopy(model).to("cuda")
     else:
         pytest.skip("torch sees no GPU")
-
-
-def all_but_some_slow(names: Iterable[str], *some: str) -> list[Any]:
-    """Every operation there is a call of Python."""
-    return [pytest.param(n, marks=[pytest.mark.slow][: n not in some]) for n in names]
 
 
 def tokens(llm: dp.LLM, given: Any, params: Any) -> list[list[int]]:
@@ -64,6 +60,7 @@ def test_architectures(there: Any, name: str) -> None:
         assert tokens(llm, PROMPTS, drawn) == want
 
 
+@pytest.mark.slow
 def test_every_parameter(there: Any) -> None:
     some = PROMPTS[:2]
     with dp.LLM(target("llama", torch.float64), speculate=None) as llm:

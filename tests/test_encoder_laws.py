@@ -21,6 +21,7 @@ import draftproof as dp
 from chi_square import chi_square_p
 from draftproof import verify
 from encoders import T5
+from marking import all_but_some_slow
 
 IDS, NEW, RUNS = 4, 3, 1500
 READ = [1, 2, 3, 1]
@@ -80,12 +81,14 @@ def p_value(rule: str, proposer: Any) -> float:
 
 
 @pytest.mark.parametrize("rule", ["rejection", pytest.param("coupled", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize("name", all_but_some_slow(DRAFTS, "chain", "drafts", "merged"))
 def test_joint_law(name: str, rule: str) -> None:
     assert p_value(rule, DRAFTS[name]()) > 1e-5
 
 
-@pytest.mark.parametrize("name", ["chain", "shared encoder", "siblings", "drafts", "staged"])
+@pytest.mark.parametrize(
+    "name", all_but_some_slow(["chain", "shared encoder", "siblings", "drafts", "staged"], "drafts")
+)
 def test_the_test_finds_corrections_from_the_wrong_law(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ CASES += [(method, {"top_p": 0.8}) for method in ("plain", "draft")]  # cuts are
 
 
 @pytest.mark.parametrize(("method", "options"), CASES)
-@pytest.mark.parametrize("rule", ["rejection", "coupled"])
+@pytest.mark.parametrize("rule", ["rejection", pytest.param("coupled", marks=pytest.mark.slow)])
 def test_the_joint_law_is_the_masked_one(rule: str, method: str, options: dict[str, Any]) -> None:
     grammar = dp.Grammar.choice(TEXTS)
     params = [

@@ -15,6 +15,7 @@ import draftproof as dp
 from encoders import methods
 from encoders import model as reader
 from hearing import FAMILIES, features, model, name_of, own
+from marking import all_but_some_slow
 
 NEW = 14
 METHODS = methods(model)
@@ -27,7 +28,7 @@ def tokens(llm: dp.LLM, inputs: Any, **options: Any) -> list[list[int]]:
     return [one.token_ids for one in done]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", all_but_some_slow(FAMILIES, "Whisper"))
 def test_identity(family: str) -> None:
     """Every method, alone, three ragged ones, eight that come and go; greedy is transformers'."""
     name = name_of(family)

@@ -103,7 +103,7 @@ def method(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["none", "repetition", "allowed", "as a dict"])
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_greedy_output_is_that_of_transformers_under_the_mask(batch: int, kind: str) -> None:
     """A grammar for all rows, and one for each; whatever drafts."""
     width, options = inputs(batch)["input_ids"].shape[1], options_of(kind)

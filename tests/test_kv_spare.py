@@ -20,7 +20,7 @@ def sizes(made: dp.LLM) -> set[int]:
 
 
 @pytest.mark.parametrize("speculate", [None, "draft", "ngram"])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_text_that_is_written_never_moves(
     speculate: str | None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,7 +147,7 @@ def test_no_tool_is_called_where_none_may_be(server: Server, script: Script, for
     assert '"city": "Rome"' in choice["message"]["content"]
 
 
-@pytest.mark.parametrize("temperature", [0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0, marks=pytest.mark.slow), 1.0])
 def test_what_has_to_be_called_is(
     server: Server, script: Script, form: str, temperature: float
 ) -> None:

@@ -18,7 +18,7 @@ from encoder_folders import saved
 from encoders import model, prompts
 
 
-@pytest.mark.parametrize("family", ["T5", "BART"])
+@pytest.mark.parametrize("family", ["T5", pytest.param("BART", marks=pytest.mark.slow)])
 def test_what_was_found_is_what_runs(family: str, tmp_path: Path) -> None:
     """Predicted tokens per step are those of the runs, whatever drafts, and no text is another."""
     near = copy.deepcopy(model(family))

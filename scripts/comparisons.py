@@ -41,6 +41,8 @@ def of_peers() -> Iterator[Row]:
     runs = [
         ("passes-Qwen3-0.6B-bf16", shape, "bfloat16"),
         ("passes-Qwen3-0.6B-int8", shape, "int8"),
+        ("passes-Qwen3-0.6B-bf16-amx", shape, "bfloat16"),
+        ("passes-Qwen3-0.6B-int8-amx", shape, "int8"),
         ("passes-Llama-3.2-1B-bf16", "Llama-3.2-1B's shape", "bfloat16"),
         ("smollm2-bf16", real, "bfloat16"),
         ("smollm2-int8", real, "int8"),
@@ -50,13 +52,20 @@ def of_peers() -> Iterator[Row]:
     ways = {"none": "plain writing", "draft": "writing with a draft", "lookup": "with look-up"}
     for name, model, precision in runs:
         run, said = load(f"cpu_peers/{name}"), f"{model}, {precision}"
-        when = run["environment"]["date"], run["environment"]["machine"]
+        about = run["environment"]
+        amx = about["versions"]["draftproof"].get("runner") == "native (amx)"
+        told = about["machine"].replace("AVX512", "AVX-512 and AMX") if amx else about["machine"]
+        when = about["date"], told
         passes, prompts = run["pass_medians"], run["prompts"]
         for rows in ("1", "12") if passes else ():
-            figures = {side: 1e3 * passes[side][rows] for side in passes}
+            figures = {side: 1e3 * took[rows] for side, took in passes.items() if took.get(rows)}
             yield Row(f"pass over {rows}, {said}", "ms", figures, *when)
         for tokens in ("512", "2048") if prompts else ():
-            figures = {side: int(tokens) / middle(prompts[side][tokens]) for side in prompts}
+            figures = {
+                side: int(tokens) / middle(took[tokens])
+                for side, took in prompts.items()
+                if took.get(tokens)
+            }
             yield Row(f"prompt of {tokens}, {said}", "tokens/s", figures, *when)
         for method, way in ways.items():
             cases = [case for case in run["cases"] if case["method"] == method]

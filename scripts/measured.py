@@ -230,6 +230,7 @@ def _passes(sides: Mapping[str, Mapping[str, float]]) -> str:
     rows = [
         [side, *(f"{1e3 * s:.2f}<br>{s / costs[sizes[0]]:.2f}x" for s in costs.values())]
         for side, costs in sides.items()
+        if costs
     ]
     return "**ms of a pass over so many tokens**\n\n" + markdown(["", *sizes], rows)
 
@@ -239,6 +240,7 @@ def _reading(sides: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     rows = [
         [side, *(f"{int(n) / statistics.median(took):.0f}" for n, took in each.items())]
         for side, each in sides.items()
+        if any(each.values())  # else it ended before, as is said below
     ]
     return "**reading a prompt, tokens/s**\n\n" + markdown(["", *lengths], rows)
 

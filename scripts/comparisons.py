@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from measured import load, machine, markdown, speed
+from measured import load, machine, markdown, peer_machine, speed
 
 ENGINES = ("draftproof", "transformers", "openvino", "llama.cpp")
 TITLES = ("ours", "transformers", "OpenVINO GenAI", "llama.cpp")
@@ -53,9 +53,7 @@ def of_peers() -> Iterator[Row]:
     for name, model, precision in runs:
         run, said = load(f"cpu_peers/{name}"), f"{model}, {precision}"
         about = run["environment"]
-        amx = about["versions"]["draftproof"].get("runner") == "native (amx)"
-        told = about["machine"].replace("AVX512", "AVX-512 and AMX") if amx else about["machine"]
-        when = about["date"], told
+        when = about["date"], peer_machine(about)
         passes, prompts = run["pass_medians"], run["prompts"]
         for rows in ("1", "12") if passes else ():
             figures = {side: 1e3 * took[rows] for side, took in passes.items() if took.get(rows)}

@@ -40,6 +40,13 @@ def machine(told: str) -> str:
     return re.sub(r", load [\d.]+", "", told)
 
 
+def peer_machine(about: Mapping[str, Any]) -> str:
+    """The machine of a run of benchmarks/peers/cpu_peers.py; torch does not tell of AMX."""
+    told = machine(about["machine"])
+    amx = about["versions"]["draftproof"].get("runner") == "native (amx)"
+    return told.replace("AVX512", "AVX512 and AMX") if amx else told
+
+
 # --- docs/serving.md ---------------------------------------------------------------------------
 
 
@@ -211,7 +218,7 @@ def _peer_run(path: Path) -> str:
     parts = [
         f"## {path.stem.replace('-', ' ')}{sampled}\n",
         f"`{about['command']}`\n",
-        f"{about['date'][:10]}, {machine(about['machine'])}. {', '.join(sorted(versions))}. The "
+        f"{about['date'][:10]}, {peer_machine(about)}. {', '.join(sorted(versions))}. The "
         f"machine: {about['versions']['draftproof']['limits']}.\n",
     ]
     parts += [_passes(run["pass_medians"])] if run["pass_medians"] else []

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 
 from draftproof.bench import suite
 from encoder_folders import TEXTS, prompts, saved
-from encoders import V
+from encoders import decoder_alone
 
 NEW = 10
 
@@ -47,14 +46,7 @@ def test_all_sides_write_the_same(family: str, tmp_path: Path) -> None:
 def test_a_decoder_alone_drafts(tmp_path: Path) -> None:
     """It goes by the output; transformers' assistants do not, and that is told."""
     target, decoder = saved(tmp_path / "target", "BART"), tmp_path / "decoder"
-    config = transformers.LlamaConfig(
-        vocab_size=V,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(decoder)
+    decoder_alone().save_pretrained(decoder)
     options = suite.Options(
         model=str(target),
         draft=str(decoder),

@@ -15,7 +15,7 @@ import draftproof as dp
 import hearing
 import tiny
 from encoder_folders import tokenizer
-from encoders import BART, V, model, own, prompts
+from encoders import BART, V, decoder_alone, model, own, prompts
 
 NEW = 14
 START = 0
@@ -147,17 +147,7 @@ def test_models_that_do_not_go_together() -> None:
 def test_a_decoder_alone_drafts_from_what_was_written() -> None:
     """Of a like vocabulary; what the target's encoder reads it does not see."""
     made, given = model("BART"), prompts(4)
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        config = transformers.LlamaConfig(
-            vocab_size=V,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            initializer_range=0.02,
-        )
-        decoder = transformers.LlamaForCausalLM(config).double().eval()
+    decoder = decoder_alone().double().eval()
     plain = dp.LLM(made, speculate=None)
     llm = dp.LLM(plain, speculate=dp.DraftModel(decoder, 3, min_confidence=0.0))
     for options in ({}, {"temperature": 0.8, "seed": 3}):

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -24,7 +24,6 @@ from draftproof.gguf.reader import located
 from draftproof.gguf.tokenizer import of_gguf
 
 SECONDS = 10.0  # that a chat template may take
-T = TypeVar("T")
 
 
 class TextStream:
@@ -163,14 +162,13 @@ def chat_ids(
             "/v1/completions of a server)"
         )
     try:
-        ids = in_time(
-            lambda: tokenizer.apply_chat_template(
-                list(messages),
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=False,
-                **(template or {}),
-            )
+        ids = rendered(
+            tokenizer,
+            list(messages),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **(template or {}),
         )
     except ImportError:  # of the library that templates need
         raise
@@ -187,18 +185,18 @@ class TooLong(RuntimeError):
         super().__init__(f"it takes more than {SECONDS:g} s")
 
 
-def in_time(render: Callable[[], T]) -> T:
-    """What a template makes, on a thread that is ended where the template loops.
+def rendered(tokenizer: Any, messages: Any, **options: Any) -> Any:
+    """What `tokenizer.apply_chat_template` makes, on a thread that is ended where a template loops.
 
     transformers' sandbox keeps a template from Python's objects and from files; loops in loops it
-    lets run. Raises what `render` raises, and `TooLong`.
+    lets run. Raises whatever that raises, and `TooLong`.
     """
-    made: list[T] = []
+    made: list[Any] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            made.append(render())
+            made.append(tokenizer.apply_chat_template(messages, **options))
         except BaseException as error:
             failed.append(error)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedModel
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 import draftproof as dp
 
@@ -168,3 +168,18 @@ def methods(model: Callable[..., PreTrainedModel]) -> dict[str, Callable[[str], 
         "early-exit": lambda family: dp.EarlyExit(1, 3, min_confidence=0.0),
         "auto": lambda family: dp.Auto("ngram", dp.DraftModel(model(family))),
     }
+
+
+def decoder_alone() -> LlamaForCausalLM:
+    """A random decoder of the same vocabulary, in float32."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return LlamaForCausalLM(
+            transformers.LlamaConfig(
+                vocab_size=V,
+                hidden_size=16,
+                intermediate_size=16,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+            )
+        )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftproof.asked import is_conversation
-from draftproof.text import in_time
+from draftproof.text import rendered
 
 TOKENS = 256  # of a prompt
 CHARACTERS = 16 * TOKENS  # that are encoded for them: the rest of a long prompt is the engine's
@@ -33,9 +33,7 @@ def beginning(tokenizer: Any, prompt: Any) -> list[int]:
     """
     try:
         if is_conversation(prompt):
-            render = tokenizer.apply_chat_template
-            messages = prompt
-            prompt = in_time(lambda: render(messages, tokenize=False, add_generation_prompt=True))
+            prompt = rendered(tokenizer, prompt, tokenize=False, add_generation_prompt=True)
         if isinstance(prompt, str):
             prompt = tokenizer(prompt[:CHARACTERS])["input_ids"]
         return [int(token) for token in prompt[:TOKENS]]

@@ -8,7 +8,7 @@ model's business. Knows nothing of attention, and nothing of requests.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -70,7 +70,7 @@ def nothing_read(model: Any) -> Any:
 
 
 def reading(
-    modules: Sequence[nn.Module], states: Tensor, call: Callable[[], T]
+    modules: Iterable[nn.Module], states: Tensor, call: Callable[[], T]
 ) -> tuple[T, dict[nn.Module, Tensor]]:
     """`call`, and the parts of these modules that are given `states` (N, tokens, d) in it.
 

@@ -38,20 +38,18 @@ class Roles:
     """
 
     def __init__(self, decoder: nn.Module) -> None:
-        self.own: dict[int, int] = {}  # id of a module -> layer
-        self.across: dict[int, int] = {}
-        self.crossing: list[nn.Module] = []  # whose ids those are
+        self.own: dict[nn.Module, int] = {}  # -> layer
+        self.across: dict[nn.Module, int] = {}
         self.tables: list[Distances | None] = []  # of each layer; None: no bias
         for path, module in decoder.named_modules():
             name = path.rpartition(".")[2]
             if name in SELF:
-                self.own[id(module)] = len(self.own)
+                self.own[module] = len(self.own)
                 biased = getattr(module, "has_relative_attention_bias", False)
                 first = next(iter(self.tables), None)
                 self.tables.append(Distances(module) if biased else first)
             elif name in CROSS:
-                self.across[id(module)] = len(self.across)
-                self.crossing.append(module)
+                self.across[module] = len(self.across)
         if not self.own or len(self.own) != len(self.across):
             raise ValueError(f"{len(self.own)} layers of self- and {len(self.across)} of others")
 
@@ -97,23 +95,23 @@ def attend(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """The registered function; returns (1, T, heads, head size) as transformers expects."""
-    step, me = _STEP.get(), id(module)
+    step = _STEP.get()
     if step is None:
         raise RuntimeError(attention.ELSEWHERE)
-    if me in step.roles.across:
-        layer = step.roles.across[me]
+    if module in step.roles.across:
+        layer = step.roles.across[module]
         if isinstance(step, Capture):
             step.pairs[layer] = key, value
             return torch.zeros_like(query).transpose(1, 2), None
         return _across(step, layer, query, scaling, others.get("softcap")), None
-    if me not in step.roles.own:
+    if module not in step.roles.own:
         raise RuntimeError("an attention layer stands where none was found")
     if isinstance(step, Capture):
         return torch.zeros_like(query).transpose(1, 2), None
     if position_bias is None:
         given = attention_mask, scaling, dropout
         return attention.attend(module, query, key, value, *given, draftproof_step=step, **others)
-    return _biased(step, step.roles.own[me], query, key, value, scaling), None
+    return _biased(step, step.roles.own[module], query, key, value, scaling), None
 
 
 def _across(
@@ -177,7 +175,7 @@ def _bias(bias: Distances, seg: Segment, part: Part, like: Tensor) -> Tensor:
     if seg.tree is not None:
         places += [seg.root + depth for depth in seg.tree.depths]
     at = torch.tensor(places[: part.slots]) - torch.tensor(asking)[:, None]
-    found = bias.at(at.to(like.device), like)
+    found = bias.at(at, like)
     mask = seg.mask(part, None, like)
     if mask is not None:
         found = found + (mask.flip(0) if part.chain else mask)
@@ -200,9 +198,9 @@ class Distances:
         return kept[None, :, None, at : at + count]
 
     def at(self, distances: Tensor, like: Tensor) -> Tensor:
-        """(1, heads, ...), of any distances (...)."""
-        kept = self._made(int(distances.abs().max()), like)
-        return kept[:, distances + self._reach][None]
+        """(1, heads, ...), of any distances (...), which lie on the CPU."""
+        kept = self._made(int(distances.abs().max()), like)  # no wait for a device
+        return kept[:, (distances + self._reach).to(like.device)][None]
 
     def _made(self, reach: int, like: Tensor) -> Tensor:
         weight = self.module.relative_attention_bias.weight

@@ -193,7 +193,7 @@ class EncoderDecoder(TorchRunner):
                 return crossing.during(step, lambda: self.decoder(input_ids=start, **options))
 
             def seen() -> Any:
-                return altering.reading(self._roles.crossing, states, decode)
+                return altering.reading(self._roles.across, states, decode)
 
             _, self._silent = self.takeover.run(crossing.NAME, seen)
 

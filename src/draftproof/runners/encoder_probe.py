@@ -27,7 +27,6 @@ def check(runner: EncoderDecoder) -> None:
 
     From then on the runner knows the keys and values of every layer.
     """
-    name = type(runner.model).__name__
     asked = [_request(runner, number) for number in range(len(REQUESTS))]
     beside: list[EncoderDecoder] = []
 
@@ -42,14 +41,8 @@ def check(runner: EncoderDecoder) -> None:
         packed = torch.cat([output.logits for output in other.forward(trees)])
         return packed, torch.cat([_own(runner, *each) for each in asked])
 
-    try:
-        off = probe.verdict(runner, passes)
-    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
-        if isinstance(error, Refused):
-            raise
-        text = " ".join(str(error).split())[:200]
-        raise Refused(f"{name} cannot be run packed ({text}): {INSTEAD}") from error
-    if off is not None:
+    if (off := probe.verdict(runner, passes, INSTEAD)) is not None:
+        name = type(runner.model).__name__
         raise Refused(
             f"{name} gives other logits when requests are packed (off by {off:.2g}): {INSTEAD}"
         )

@@ -65,14 +65,7 @@ def check_torch(runner: TorchRunner) -> None:
         caches.append(cache)
         return packed, torch.cat([_own(runner, sequence) for sequence in ids])
 
-    try:
-        off = verdict(runner, passes)
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
-        if isinstance(error, Refused):
-            raise
-        text = " ".join(str(error).split())[:200]
-        raise Refused(f"{name} cannot be run packed ({text}): {ANOTHER}") from error
-    if off is not None:
+    if (off := verdict(runner, passes, ANOTHER)) is not None:
         raise Refused(
             f"{name} gives other logits when its sequences are packed (off by {off:.2g}), "
             f"because {_cause(runner, ids[0])}: {ANOTHER}"
@@ -97,12 +90,19 @@ def _packed(runner: TorchRunner, ids: Sequence[list[int]]) -> tuple[KVCache, Ten
     return cache, packed
 
 
-def verdict(runner: R, passes: Callable[[R], tuple[Tensor, Tensor]]) -> float | None:
+def verdict(runner: R, passes: Callable[[R], tuple[Tensor, Tensor]], instead: str) -> float | None:
     """How far the packed logits that `passes` gives are off the model's own, its second; or None.
 
-    Where they are, a copy in float64 decides, as rounding alone takes some models as far.
+    Where they are, a copy in float64 decides, as rounding alone takes some models as far. Raises
+    `Refused`, with what to use instead, where there are no logits.
     """
-    off = differs(runner.model, *passes(runner))
+    try:
+        off = differs(runner.model, *passes(runner))
+    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
+        if isinstance(error, Refused):
+            raise
+        name, text = type(runner.model).__name__, " ".join(str(error).split())[:200]
+        raise Refused(f"{name} cannot be run packed ({text}): {instead}") from error
     if off is None or not math.isfinite(off):
         return off
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from draftproof.text import in_time
+from draftproof.text import rendered
 
 ARGUMENTS, CALL_ID = "[ARGS]", "[CALL_ID]"
 SPACE = r"[\x20\x0A\x0D\x09]{1,40}"  # in a document: a model in doubt would write it for ever
@@ -145,8 +145,7 @@ class Known:
         calls = [{**CALL, "id": f"abcdefgh{number}"} for number in range(count)]
         messages = [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]
         try:
-            render = self.tokenizer.apply_chat_template
-            return str(in_time(lambda: render(messages, tools=[TOOL], tokenize=False)))
+            return str(rendered(self.tokenizer, messages, tools=[TOOL], tokenize=False))
         except Exception:  # a template is a program, and there may be none
             return None
 

@@ -100,7 +100,7 @@ def test_what_an_answer_has(batch: Any) -> None:
     assert ran["run"]["tokens"] == 3
 
 
-@pytest.mark.parametrize("at", [0, 1, 200, 1500, 4000, -1, -40])
+@pytest.mark.parametrize("at", [0, 200, 1500, -40])
 def test_it_goes_on_wherever_it_was_cut(batch: Any, at: int) -> None:
     """A killed process leaves the beginning of both files."""
     lines = some(12)

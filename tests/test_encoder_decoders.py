@@ -31,8 +31,8 @@ def tokens(llm: dp.LLM, given: list[list[int]], **options: Any) -> list[list[int
 
 def cases() -> Iterator[Any]:
     for family in FAMILIES:
-        thorough = family in ("T5", "BART", "Marian")
-        few = ["ngram", "draft"]
+        thorough = family in ("T5", "BART")
+        few = ["draft"]
         yield pytest.param(family, [*METHODS] if thorough else few, id=family)
         if not thorough:
             yield pytest.param(family, [*METHODS], id=f"{family}-all", marks=pytest.mark.slow)

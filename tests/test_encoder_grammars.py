@@ -48,7 +48,7 @@ def written(family: str, speculate: Any, **options: Any) -> list[dp.Completion]:
 
 
 @pytest.mark.parametrize("temperature", [0, 0.9])
-@pytest.mark.parametrize("family", ["T5", "BART", "M2M100"])
+@pytest.mark.parametrize("family", ["T5", "BART", pytest.param("M2M100", marks=pytest.mark.slow)])
 def test_speculation_changes_no_text(family: str, temperature: float) -> None:
     plain = written(family, None, temperature=temperature)
     assert len({one.text for one in plain}) > len(GRAMMARS)

@@ -40,9 +40,9 @@ def check_greedy(name: str, method: str, dtype: torch.dtype, max_batch: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "max_batch"), [("llama", 1), *((name, 4) for name in tiny.CONFIGS)]
+    ("name", "method", "max_batch"),
+    [("llama", method, 1) for method in METHODS] + [(name, "both", 4) for name in tiny.CONFIGS],
 )
-@pytest.mark.parametrize("method", METHODS)
 def test_greedy_equals_transformers(name: str, method: str, max_batch: int) -> None:
     check_greedy(name, method, torch.float32, max_batch)
 

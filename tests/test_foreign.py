@@ -42,8 +42,16 @@ from laws import RUNS, check_law, small
 # --- the output is that of plain decoding ---
 
 
-@pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("name", DRAFTS)
+EACH = [
+    pytest.param(
+        name, kind, marks=[pytest.mark.slow] * (name != "merges" and kind != "sampled, penalised")
+    )
+    for name in DRAFTS
+    for kind in ALL
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), EACH)
 def test_tokens_are_those_of_plain_decoding(name: str, kind: str) -> None:
     proposer, drafted = foreign(name), 0
     for batch in (4, 1):

@@ -59,11 +59,15 @@ DRAWN = {
 }
 
 
+ALIKE = ("shaped", "lookahead", "staged")  # to another one of these
 CASES: list[tuple[str, dict[str, Any]]] = [(method, {}) for method in DRAWN]
 CASES += [(method, {"top_p": 0.8}) for method in ("plain", "draft")]  # cuts are the target's own
 
 
-@pytest.mark.parametrize(("method", "options"), CASES)
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] in ALIKE)) for case in CASES],
+)
 @pytest.mark.parametrize("rule", ["rejection", pytest.param("coupled", marks=pytest.mark.slow)])
 def test_the_joint_law_is_the_masked_one(rule: str, method: str, options: dict[str, Any]) -> None:
     grammar = dp.Grammar.choice(TEXTS)

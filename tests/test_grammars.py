@@ -67,6 +67,9 @@ METHODS: dict[str, Callable[[], Any]] = {
 }
 
 
+ALIKE = ("suffix", "lookahead", "early-exit", "specinfer")  # to another one of these
+
+
 @cache
 def plain() -> dp.LLM:
     return dp.LLM("bundled", speculate=None)
@@ -116,7 +119,7 @@ def test_texts_are_valid_and_end_where_their_grammar_is_complete() -> None:
 @pytest.mark.parametrize(
     ("method", "batch"),
     [
-        pytest.param(method, batch, marks=() if batch == 3 else pytest.mark.slow)
+        pytest.param(method, batch, marks=[pytest.mark.slow] * (batch != 3 or method in ALIKE))
         for method in METHODS
         for batch in (1, 3, 8)
     ],

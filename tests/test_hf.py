@@ -81,7 +81,7 @@ def processed(kind: str, batch: int) -> tuple[dict[str, Any], Tensor]:
     return options, want
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("kind", PROCESSORS)
 def test_processors_do_what_they_do_in_transformers(kind: str, batch: int) -> None:
     options, want = processed(kind, batch)

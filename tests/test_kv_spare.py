@@ -19,7 +19,9 @@ def sizes(made: dp.LLM) -> set[int]:
     return {*made.runner.held.sizes().values()}
 
 
-@pytest.mark.parametrize("speculate", [None, "draft", "ngram"])
+@pytest.mark.parametrize(
+    "speculate", [None, pytest.param("draft", marks=pytest.mark.slow), "ngram"]
+)
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_text_that_is_written_never_moves(
     speculate: str | None, count: int, monkeypatch: pytest.MonkeyPatch

@@ -47,7 +47,7 @@ def check(name: str, case: str, proposer: Any, dtype: torch.dtype = torch.float6
 
 
 @pytest.mark.parametrize("max_batch", [1, 4])
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("qwen3", marks=pytest.mark.slow), "gemma3"])
 @pytest.mark.parametrize("case", ["greedy", "everything"])
 def test_heads_do_not_change_a_token(name: str, case: str, max_batch: int) -> None:
     check(name, case, Medusa(fitted(name), "grown"), max_batch=max_batch)

@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := $(wildcard src/draftproof/native/*.cpp src/draftproof/native/*.h src/draftproof/native/*.inl) \
   src/draftproof/native/CMakeLists.txt
-INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+# Python compiles what it imports: compiling all that torch brings takes longer than installing it.
+INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
 CORPUS := build/demo/sources
 BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume --overwrite
@@ -79,13 +80,17 @@ $(BIN)/python:
 .venv/modules: FORCE | $(BIN)/python
 	@find src/draftproof -name '*.py' | sort | cmp -s - $@ || find src/draftproof -name '*.py' | sort > $@
 
-# dev includes runtime; runtime alone is enough for the demo.
+# What the package needs, as pip reads it.
+.venv/needs: pyproject.toml | $(BIN)/python
+	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > $@
+
+# dev includes runtime; runtime alone is enough for the demo: its kernels compile beside the downloads.
 .venv/dev.stamp: pyproject.toml constraints.txt $(NATIVE) .venv/modules | $(BIN)/python
 	@echo "installing draftproof and its development tools into .venv"
 	@$(INSTALL) -e '.[dev]'
 	@touch .venv/runtime.stamp $@
 
-.venv/runtime.stamp: pyproject.toml constraints.txt $(NATIVE) .venv/modules | $(BIN)/python
-	@echo "installing draftproof into .venv (a minute or so, once)"
-	@$(INSTALL) -e .
+.venv/runtime.stamp: constraints.txt $(NATIVE) .venv/modules .venv/needs | $(BIN)/python
+	@echo "installing draftproof into .venv (half a minute or so, once)"
+	@$(INSTALL) --no-deps -e . & kernels=$$!; $(INSTALL) -r .venv/needs; needs=$$?; wait $$kernels && exit $$needs
 	@touch $@

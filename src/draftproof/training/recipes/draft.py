@@ -76,7 +76,8 @@ class Draft(nn.Module):
         return self._frozen[0]
 
     def optimisers(self) -> list[Optimizer]:
-        return [AdamW(self.student.parameters(), self.rate, betas=(0.9, 0.95), weight_decay=0.0)]
+        options: dict[str, Any] = {"betas": (0.9, 0.95), "weight_decay": 0.0, "fused": True}
+        return [AdamW(self.student.parameters(), self.rate, **options)]
 
     def forward(self, batch: Batch, share: float) -> dict[str, Tensor]:
         """`agree`: how often the student's argmax is the target's (or the text)."""

@@ -106,7 +106,7 @@ class Medusa(nn.Module):
         if self.backbone is not None:
             learnt = [p for p in self.backbone.parameters() if p.requires_grad]
             groups.append({"params": learnt, "lr": self.rate / HEADS_RATE})
-        return [AdamW(groups, weight_decay=0.0)]
+        return [AdamW(groups, weight_decay=0.0, fused=True)]
 
     def forward(self, batch: Batch, share: float) -> dict[str, Tensor]:
         shown: dict[str, Tensor] = {}

@@ -36,7 +36,7 @@ class Text(nn.Module):
         rest = [p for name, p in named if p.ndim != 2 or "embed" in name]
         return [
             Muon(matrices, MATRICES_RATE * self.rate, DECAY),
-            AdamW(rest, RATE * self.rate, weight_decay=0.0, betas=(0.9, 0.95)),
+            AdamW(rest, RATE * self.rate, weight_decay=0.0, betas=(0.9, 0.95), fused=True),
         ]
 
     def forward(self, batch: Batch, share: float) -> dict[str, Tensor]:

@@ -239,6 +239,7 @@ def main(
     pause: Annotated[float, typer.Option(help="Seconds between two calls of a client.")] = 0.5,
     runner: str = "auto",
     threads: int = 2,
+    kv_memory: Annotated[str, typer.Option(help="Of keys and values: full before long.")] = "512MB",
     port: int = 8797,
     out: Annotated[Path, typer.Option(help="JSON of the quarters.")] = Path(
         "bench-results/endurance.json"
@@ -251,6 +252,7 @@ def main(
         texts += [texts[0] + "\n# " + "and so on, " * 40, "The sky. " * 30, "a"]
         known = [(body, wanted(llm, body)) for body in bodies(texts, rng, 64)]
     words = [model, "--port", str(port), "--runner", runner, "--threads", str(threads)]
+    words += ["--kv-memory", kv_memory]
     words += ["--draft", draft] if draft else []
     with served(words, port) as process:
         url = f"http://127.0.0.1:{port}"

@@ -35,7 +35,10 @@ for program in $programs; do
   [ -x "build/bin/$program" ] || missing=yes
 done
 if [ "${missing:-no}" = yes ]; then
+  # Its tiles of AMX end the process on some Xeons (an illegal instruction, under virtual machines).
+  grep -q amx_tile /proc/cpuinfo 2>/dev/null && off="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
   cmake -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF -DGGML_NATIVE=ON \
+    -DCMAKE_C_FLAGS="${off:-}" -DCMAKE_CXX_FLAGS="${off:-}" \
     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=ON -DLLAMA_USE_PREBUILT_UI=OFF
   # shellcheck disable=SC2086
   cmake --build build --target $programs

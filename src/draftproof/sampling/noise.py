@@ -138,10 +138,10 @@ class Noise:
     def race(
         self, logits: Tensor, params: SamplingParams, position: int, k: int
     ) -> tuple[list[int], list[float], float] | None:
-        """The k best ids of what the parameters leave of a row (V,), their scaled logits, best
-        first, and the log of the mass of all that is left.
+        """The k best ids of what the parameters leave of a row (V,), and their scaled logits.
 
-        None where there is no compiled race for such a row: `chain` has it in torch.
+        Best first; and the log of the mass of all that is left. None where there is no compiled
+        race for such a row: `chain` has it in torch.
         """
         if not params.whole:
             return fast.race_cut(logits, params, self.seed, self.stream, position, k)

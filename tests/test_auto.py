@@ -108,6 +108,29 @@ def test_a_hook_that_fails_takes_no_other_source_along(plain: dp.LLM, hook: str)
     assert len(released) == len(PROMPTS)
 
 
+class Stopping(Falling):
+    """Says of every text that it drafts no further, and cannot let go of it either."""
+
+    name, taps, observes = "stopping", (), False
+
+    def __init__(self) -> None:
+        super().__init__("release")
+
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        for request in requests:
+            request.stop_drafting(RuntimeError("it is tired"))
+        return super().propose(requests)
+
+
+def test_a_source_that_stops_by_itself_takes_no_other_source_along(plain: dp.LLM) -> None:
+    with made(speculate=Eager(Stopping(), dp.NGram(min_ngram=1))) as llm:
+        done = llm.generate(PROMPTS, params(max_tokens=40))
+        assert [one.token_ids for one in done] == tokens(plain)
+        for one in done:
+            assert "it is tired" in one.warnings[0] and "stopping failed" in one.warnings[1]
+            assert one.stats.decisions.share("ngram").used > 0
+
+
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_a_request_may_say_what_drafts_for_it(rule: str) -> None:
     auto = Eager(dp.NGram(min_ngram=1), dp.SuffixAutomaton(min_match=1))

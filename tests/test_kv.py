@@ -13,6 +13,7 @@ from draftproof.runners import choice, kv
 from draftproof.runners.base import Work
 from draftproof.runners.kv import KVCache
 from draftproof.runners.rows import FIRST_SLOTS
+from draftproof.tree import TokenTree
 from writing_rows import model, slots, some, write
 
 
@@ -139,6 +140,16 @@ def test_growing_copies_a_text_twice_at_most(monkeypatch: pytest.MonkeyPatch) ->
         for arrival in range(1, 32):
             held.write(0, held.reserve(arrival, 1), 0, key, key)
     assert copied[0] == 0
+
+
+def test_the_nodes_of_a_tree_lie_beyond_the_longest_text() -> None:
+    runner = choice.on_torch(model(), max_length=8)
+    wide = TokenTree([5, 6, 7, 8, 9], [-1, 0, 0, 0, 0])
+    runner.forward([Work(0, some(0, 6), wide)])
+    runner.keep(0, [0, 3])
+    assert slots(runner, 0) > runner.max_length == runner.cached(0) == 8
+    runner.check([0])
+    runner.free(0)
 
 
 def test_layers_may_differ_in_heads_sizes_and_types() -> None:

@@ -49,6 +49,21 @@ def test_one_part_of_a_list_that_breaks_does_not_take_the_request_down() -> None
     assert any("out of luck" in warning for out in outs for warning in out.warnings)
 
 
+def test_a_part_that_cannot_let_go_keeps_nothing_of_the_others() -> None:
+    def fails(request: Any) -> None:
+        raise RuntimeError("it holds on")
+
+    released: list[int] = []
+    parts = [dp.NGram(), dp.NGram(), dp.NGram()]
+    parts[1].release = fails  # type: ignore[method-assign]
+    for part in (parts[0], parts[2]):
+        part.release = lambda request: released.append(request.key)  # type: ignore[method-assign]
+    outs = written(parts)
+    assert tokens_of(outs) == plain()
+    assert len(released) == 2 * len(outs)
+    assert all(["it holds on" in " ".join(out.warnings) for out in outs])
+
+
 def test_parts_of_a_list_need_only_taps_and_propose() -> None:
     bare = SimpleNamespace(
         taps=(), propose=lambda requests: [TokenTree.chain([r.tokens[-1], 5]) for r in requests]

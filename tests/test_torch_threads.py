@@ -45,6 +45,14 @@ def test_threads_are_the_runners_for_the_length_of_a_pass(threads: tuple[int, in
         assert torch.get_num_threads() == have
 
 
+@pytest.mark.parametrize("longest", [2, 8, 9])
+def test_threads_are_chosen_where_little_fits(threads: tuple[int, int], longest: int) -> None:
+    """The pass that they are chosen by has no place for eight tokens behind a context."""
+    with dp.LLM(fresh(), max_length=longest, speculate=None) as llm:
+        (done,) = llm.generate([5], dp.SamplingParams(max_tokens=None))
+        assert len(done.token_ids) == longest - 1 and done.error is None
+
+
 def test_threads_of_the_native_runner_are_its_team(threads: tuple[int, int]) -> None:
     if not native_is_there():
         pytest.skip("no native library")

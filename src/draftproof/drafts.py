@@ -198,20 +198,13 @@ class Drafts:
         drafted: dict[int, TokenTree] = {}
         for request, tree in proposed:
             try:
-                self._check(request, tree)
+                tree.check(request.tokens[-1], self.vocabulary)
                 drafted[request.key] = tree  # what a drafter that failed had drawn before counts
             except Exception as error:
                 request.stop_drafting(error)
             if request.plain:
                 self.release(request)
         return drafted
-
-    def _check(self, request: Request, tree: TokenTree) -> None:
-        """Refuse what would reach the model as another context, or not at all."""
-        size = self.vocabulary
-        tree.check(request.tokens[-1], size)
-        if size is not None and tree.laws is not None and tree.laws.shape[1] != size:
-            raise ValueError(f"the tree's laws are not over the vocabulary of {size}")
 
 
 def _bounded(request: Request, tree: TokenTree) -> TokenTree:

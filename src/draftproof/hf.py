@@ -97,10 +97,10 @@ class CustomGenerate:
 
         input_ids: what they start with. inputs_tensor: what a prompt is, for an encoder or not.
         """
-        handed = of_generate(sys._getframe(1).f_locals)
+        handed, config = of_generate(sys._getframe(1).f_locals), generation_config
         streamer = model_kwargs.pop("streamer", handed.get("streamer"))
         encodes = bool(getattr(model.config, "is_encoder_decoder", False))
-        refuse(generation_config, logits_processor, model_kwargs, handed, encodes)
+        refuse(config, logits_processor, model_kwargs, handed, encodes)
         rows, grammars = len(input_ids), self._bound.grammars(len(input_ids))
         tokenizer = model_kwargs.get("tokenizer")
         if streamer is not None and rows > 1:
@@ -114,11 +114,13 @@ class CustomGenerate:
                 "criteria are met, which is not supported: pass eos_token_id, or one row at a time"
             )
         params: dict[str, Any] = {
-            "temperature": 1.0 if generation_config.do_sample else 0.0,
+            "temperature": 1.0 if config.do_sample else 0.0,
             "max_tokens": int(stopping_criteria.max_length or 0) - input_ids.shape[1],
             "stop_token_ids": sorted({token for ids in eos for token in ids}),
             "ignore_eos": True,
         }
+        detailed = config.return_dict_in_generate
+        scored = bool(detailed and config.output_scores)
         written: list[Row] = []
         mine = threading.Lock()
         with mine:
@@ -126,7 +128,7 @@ class CustomGenerate:
             asked = of_rows(input_ids, inputs_tensor, model_kwargs, llm.runner)
             intake = self._bound.intake(llm.intake, tokenizer, params["stop_token_ids"])
             predicted = self._bound.predictions(rows, llm.intake, tokenizer)
-            seeds = self._seeds(rows, bool(generation_config.do_sample))
+            seeds = self._seeds(rows, bool(config.do_sample))
             for index, (padding, ids, read) in enumerate(asked):
                 more = {"grammar": grammars[index], "prediction": predicted[index]}
                 one = SamplingParams(seed=seeds[index], **params, **more)
@@ -136,23 +138,17 @@ class CustomGenerate:
                     else llm.prepare(read, one, decoder_prompt=ids, intake=intake)
                 )
                 written.append(Row(request, padding, index, rows, logits_processor))
-                scored = (
-                    generation_config.return_dict_in_generate and generation_config.output_scores
-                )
-                written[-1].stop_at(StoppingCriteriaList(ends), bool(scored))
-                if generation_config.return_dict_in_generate and (
-                    generation_config.output_scores or generation_config.output_logits
-                ):
+                written[-1].stop_at(StoppingCriteriaList(ends), scored)
+                if scored or (detailed and config.output_logits):
                     request.kept_logits = []
             _run(llm, written, streamer)
         self.stats = [row.request.stats for row in written]
         for row in written:
             row.tell(params["max_tokens"])
-        pad = getattr(generation_config, "_pad_token_tensor", None)
+        pad = getattr(config, "_pad_token_tensor", None)
         sequences = padded(input_ids, written, 0 if pad is None else int(pad))
-        if not generation_config.return_dict_in_generate:
+        if not detailed:
             return sequences
-        config = generation_config
         return (GenerateEncoderDecoderOutput if encodes else GenerateDecoderOnlyOutput)(
             sequences=sequences,  # type: ignore[arg-type]
             scores=stacked(written, Row.scores) if config.output_scores else None,

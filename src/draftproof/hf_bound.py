@@ -26,8 +26,11 @@ STORES = 4  # of compiled grammars, the latest
 
 
 class Bound:
-    """grammar: one for all rows, or a list of one for each. prediction: text or token ids for all,
-    or a list of either. None: there is none. Raises `ValueError`."""
+    """What the rows of a call are bound to.
+
+    grammar: one for all rows, or a list of one for each. prediction: text or token ids for all, or
+    a list of either. None: there is none. Raises `ValueError`.
+    """
 
     def __init__(self, grammar: Any, prediction: Any) -> None:
         several = isinstance(grammar, list | tuple)

@@ -31,17 +31,19 @@ class Store(Protocol):
 
 
 class Memory:
-    """At most `total` bytes; None: what there is. stores: the target first, then what drafts.
+    """At most `total` bytes; None: what there is.
 
-    given: see `bytes_of`; None is no bound.
+    given: see `bytes_of`; None is no bound. stores: the target first, then what drafts; set when
+    they are loaded.
 
     A text without `max_tokens` gets room for `OPEN` tokens, and for as many more whenever it comes
     to their end, as long as there are bytes; else it ends there, with a warning.
     """
 
-    def __init__(self, given: int | str | None, stores: Sequence[Store] = ()) -> None:
-        self.total = None if given is None else bytes_of(given)
-        self.stores, self._auto = stores, given == AUTO
+    stores: Sequence[Store] = ()
+
+    def __init__(self, given: int | str | None) -> None:
+        self.total, self._auto = None if given is None else bytes_of(given), given == AUTO
         self._claims: dict[int, int] = {}  # key -> slots
         self._inputs: dict[EncoderInput, set[int]] = {}  # what an encoder reads -> keys that claim
         self._lengths: dict[int, int] = {}  # key of a text that may get more -> its longest

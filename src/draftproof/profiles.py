@@ -6,7 +6,6 @@ with it. Knows neither how they were found nor any engine.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -193,13 +192,8 @@ def fingerprint(runner: Target) -> dict[str, Any]:
 
 def shape_of(config: Any) -> str:
     """What a configuration says of a model's shape, as a hash: the same in every precision."""
-    shape = {
-        name: value
-        for name, value in (config.to_dict() if config is not None else {}).items()
-        if not name.startswith("_") and name not in ("transformers_version", "dtype", "torch_dtype")
-    }
-    text = json.dumps(shape, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    shape = {} if config is None else kept.shape_of(config)
+    return kept.digest({n: shape[n] for n in shape if n not in ("dtype", "torch_dtype")})
 
 
 def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ needs a tokenizer is imported where it is used, for clients of a server that hav
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import re
 import zlib
@@ -216,18 +217,15 @@ def held_out(tokenizer: Any, count: int, length: int = 128) -> list[Prompt]:
 
     sources = corpus.modules(only_held_out=True)
     names: dict[str, str] = {}  # text -> id
-    for turn in range(100):
-        for path, source in sources:
-            lines = source.splitlines(keepends=True)
-            at = (7 + 61 * turn) % max(1, len(lines))
-            while at and not lines[at][:1].isalpha():
-                at -= 1
-            ids = tokenizer("".join(lines[at : at + 12]))["input_ids"][:length]
-            text = tokenizer.decode(ids, skip_special_tokens=True).removesuffix("\ufffd")
-            if len(ids) >= 24:
-                names.setdefault(text, f"{path}:{at + 1}")
-            if len(names) == count:
-                break
+    for turn, (path, source) in itertools.product(range(100), sources):
+        lines = source.splitlines(keepends=True)
+        at = (7 + 61 * turn) % max(1, len(lines))
+        while at and not lines[at][:1].isalpha():
+            at -= 1
+        ids = tokenizer("".join(lines[at : at + 12]))["input_ids"][:length]
+        text = tokenizer.decode(ids, skip_special_tokens=True).removesuffix("\ufffd")
+        if len(ids) >= 24:
+            names.setdefault(text, f"{path}:{at + 1}")
         if len(names) == count:
             break
     return [Prompt(name, (text,)) for text, name in names.items()]

@@ -215,16 +215,14 @@ class Request(Writing):
         logits (N, V) may be empty for a greedy request. Penalties do not count the token before
         `commit`, as verification goes by paths.
         """
-        count, row = (
-            self.params.logprobs,
-            None if self.kept_logits is None else logits[node].clone(),
-        )
+        count, kept = self.params.logprobs, self.kept_logits
+        row = None if kept is None else logits[node].clone()
         found = None if count is None else sampling.logprobs(logits[node], [token], count)
         self.torn = True
         if found is not None:
             self.logprobs.append(found)
-        if self.kept_logits is not None and row is not None:
-            self.kept_logits.append(row)
+        if kept is not None and row is not None:
+            kept.append(row)
         self.from_draft.append(drafted)
         self.tokens.append(token)
         ended, self.torn = self._stops(token), False

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .analysis import pass_seconds
+from draftproof.analysis import pass_seconds
 
 Path = tuple[int, ...]
 

@@ -4,7 +4,8 @@ The text of an output is what its tokens add to the text of the prompt: decode(p
 without decode(prompt), where of the prompt only the last tokens are looked at. It is made by one
 incremental decoder, so that pieces and whole agree however the tokens were handed over. Text that
 may still change (half a character, the beginning of a stop string) is held back from streaming.
-Does not know requests, or what a model computes.
+The tokenizer that lies with a model is found here too. Does not know requests, or what a model
+computes.
 """
 
 from __future__ import annotations

@@ -106,8 +106,12 @@ class TokenTree:
         """
         if self.tokens[0] != last:
             raise ValueError("node 0 of the tree is not the request's last token")
-        if vocabulary is not None and not 0 <= min(self.tokens) <= max(self.tokens) < vocabulary:
+        if vocabulary is None:
+            return
+        if not 0 <= min(self.tokens) <= max(self.tokens) < vocabulary:
             raise ValueError(f"the tree holds a token outside of the vocabulary of {vocabulary}")
+        if self.laws is not None and self.laws.shape[1] != vocabulary:
+            raise ValueError(f"the tree's laws are not over the vocabulary of {vocabulary}")
 
     def truncate(self, max_depth: int) -> TokenTree:
         """The tree without the nodes deeper than `max_depth` (>= 0); the rest keeps its order.
@@ -135,17 +139,8 @@ class TokenTree:
         return self.best(nodes + 1) if self.scores is not None else self._part(whole, None)
 
     def below(self, vocabulary: int) -> TokenTree:
-        """The tree without tokens that are no ids of such a vocabulary, and what hangs from them.
-
-        Takes the laws away where it cuts: what is dropped was dropped for what it is.
-        """
-        if min(self.tokens) >= 0 and max(self.tokens) < vocabulary:
-            return self
-        kept = [0]
-        for i in range(1, len(self)):
-            if 0 <= self.tokens[i] < vocabulary and self.parents[i] in kept:
-                kept.append(i)
-        return self._part(kept, None)
+        """As `rooted`, of the nodes whose tokens are ids of such a vocabulary."""
+        return self.rooted({i for i, token in enumerate(self.tokens) if 0 <= token < vocabulary})
 
     def rooted(self, keep: Collection[int]) -> TokenTree:
         """The tree of those nodes of `keep` whose parent is kept too; node 0 always is.
@@ -154,11 +149,10 @@ class TokenTree:
         """
         if len(keep) >= len(self):
             return self
-        kept = [0]
+        stays = [True]
         for i in range(1, len(self)):
-            if i in keep and self.parents[i] in kept:
-                kept.append(i)
-        return self._part(kept, None)
+            stays.append(i in keep and stays[self.parents[i]])
+        return self._part([i for i, stay in enumerate(stays) if stay], None)
 
     def best(self, count: int) -> TokenTree:
         """At most `count` (>= 1) nodes: of those whose parent is kept always the best score next.

@@ -12,7 +12,7 @@ from functools import partial
 from draftproof.drafting import dear
 from draftproof.drafting.base import GoesOn, alone
 from draftproof.drafting.deepening import Deepening
-from draftproof.drafting.failing import check, give_up, too_large
+from draftproof.drafting.failing import check, give_up, let_go, too_large
 from draftproof.drafting.lawful import lawful
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
@@ -116,7 +116,7 @@ class Asking:
             if request.plain:  # it said so itself
                 request.plain = False
                 text.failed.add(number)
-                source.drafter.release(request)
+                let_go(source, request)
             if number not in text.failed:
                 if len(tree) - 1 > LARGEST:
                     too_large(text, number, source, len(tree) - 1)

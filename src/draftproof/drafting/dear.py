@@ -64,8 +64,6 @@ def _calls(source: Source, texts: int) -> float:
 
 def reading_pays(number: int, source: Source, text: Text) -> bool:
     """Whether a source may read a prompt along: drafting will bring more than that takes."""
-    if not text.may_ask(number, source.name):
-        return False
     reading = len(text.request.prompt) * source.cost / READ
     if source.free or reading > source.balance:
         return source.free

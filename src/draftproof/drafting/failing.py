@@ -52,7 +52,5 @@ def too_large(text: Text, number: int, source: Source, size: int) -> None:
 def check(tree: TokenTree, request: Writing, vocabulary: int) -> None:
     """Raises `ValueError`: nothing can be made of the tree."""
     tree.check(request.tokens[-1], vocabulary)
-    if tree.laws is not None and tree.laws.shape[1] != vocabulary:
-        raise ValueError(f"the tree's laws are not over the vocabulary of {vocabulary}")
     if tree.scores is not None and not all(map(math.isfinite, tree.scores)):
         raise ValueError("a score of the tree is not a number")

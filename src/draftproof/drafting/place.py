@@ -47,8 +47,10 @@ class Place:
         return min(self.edit + self.since, len(self.other))
 
     def _found(self, end: Sequence[int]) -> tuple[int, int]:
-        """Behind the longest end of the text that is there, and how long that is; of several the
-        one that is nearest to where an edit would lead."""
+        """Behind the longest end of the text that is there, and how long that is.
+
+        Of several the one that is nearest to where an edit would lead.
+        """
         found, length = np.flatnonzero(self._array == end[-1]), 0
         more = found
         while len(more):

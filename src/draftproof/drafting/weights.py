@@ -11,8 +11,10 @@ SURE = 32  # steps after which the pace of a text counts as much as that of all
 
 
 def by_row(curve: Sequence[float], texts: int) -> float:
-    """Part of what a plain token takes that its row alone makes dearer: 0 on a flat curve of costs,
-    where only the last text to end saves passes, and 1 where every row takes as long.
+    """Part of what a plain token takes that its row alone makes dearer.
+
+    0 on a flat curve of costs, where only the last text to end saves passes, and 1 where every row
+    takes as long.
     """
     rows = min(texts, len(curve) - 1)
     return (1 - curve[1] / curve[rows]) * rows / (rows - 1) if rows > 1 else 0.0

@@ -18,8 +18,10 @@ from draftproof.sampling import NoCandidate
 
 
 class Guide:
-    """start: a matcher at the beginning, which stays there. ends: ids that end a text; marks: what
-    the matcher takes for ends.
+    """A matcher that follows one text.
+
+    start: one at the beginning, which stays there. ends: ids that end a text; marks: what the
+    matcher takes for ends.
 
     Every question is about what follows `output` and then `path`. Between two of them `output` only
     grows, unless `rewind` is told: so a question costs by what is new, not by the text's length. An

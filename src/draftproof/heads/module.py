@@ -56,24 +56,21 @@ class Heads(nn.Module):
         self.accuracies = None if accuracies is None else checked_accuracies(accuracies, K)
         self.tree = None if tree is None else checked_tree(tree, K)
 
-    def forward(self, states: Tensor, heads: int | None = None) -> Tensor:
-        """Hidden states (N, d) -> those of the first `heads` heads, (K, N, d)."""
-        weights = self.weights[:heads]
-        x = states.expand(len(weights), *states.shape)
+    def forward(self, states: Tensor) -> Tensor:
+        """Hidden states (N, d) -> those of each head, (K, N, d)."""
+        x = states.expand(self.heads, *states.shape)
         for layer in range(self.layers):
-            y = x @ weights[:, layer].transpose(1, 2)
+            y = x @ self.weights[:, layer].transpose(1, 2)
             if self.biases is not None:
-                y = y + self.biases[:heads, layer, None]
+                y = y + self.biases[:, layer, None]
             x = x + nn.functional.silu(y)
         return x
 
-    def logits(
-        self, states: Tensor, lm_head: Callable[[Tensor], Tensor], heads: int | None = None
-    ) -> Tensor:
+    def logits(self, states: Tensor, lm_head: Callable[[Tensor], Tensor]) -> Tensor:
         """Hidden states (N, d) -> logits (K, N, V); a shared LM head takes all rows in one call."""
-        x: Tensor = self(states, heads)
+        x: Tensor = self(states)
         if self.outputs is not None:
-            return x @ self.outputs[:heads].transpose(1, 2)
+            return x @ self.outputs.transpose(1, 2)
         rows: Tensor = lm_head(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return rows
 

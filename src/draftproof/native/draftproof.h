@@ -169,7 +169,7 @@ DP_API int32_t dp_head(dp_model *model, dp_team *team, const float *hidden, int3
 DP_API double dp_read_rate(dp_team *team, int64_t bytes, int32_t rows);
 DP_API double dp_tile_rate(dp_team *team, int32_t format, int32_t tiles);
 
-// Coupled sampling (noise.py and sampling.py say what it is; here it is fast).
+// Coupled sampling (noise.py and chain.py say what it is; here it is fast).
 // -log(u), float, of the ids 0 to 4 * blocks - 1.
 DP_API void dp_gumbel(uint64_t seed, uint32_t stream, uint32_t position, int32_t blocks, float *out);
 // E, double, of some ids: the bits of noise.noise.

@@ -29,7 +29,7 @@ bool pack(const float *weights, int count, int, int output, char *panel) {
 
 void unpack(const char *panel, int, int output, int count, float *weights) {
   const uint16_t *from = reinterpret_cast<const uint16_t *>(panel);
-  for (int i = 0; i < count; ++i) weights[i] = float_of(uint32_t(from[place(output, i)]) << 16);
+  for (int i = 0; i < count; ++i) weights[i] = from_bf16(from[place(output, i)]);
 }
 
 }  // namespace bf16

@@ -1,5 +1,4 @@
 // Tiles and attention in plain C++, for sets without dot-product instructions.
-#include "half.h"
 #include "loops.inl"
 
 namespace {
@@ -16,7 +15,7 @@ void tile_bf16(const char *panel, const char *x, int64_t stride, int inputs, int
       const float a0 = from_bf16(a[i]), a1 = from_bf16(a[i + 1]);
       const float b0 = from_bf16(b[i]), b1 = from_bf16(b[i + 1]);
       for (int n = 0; n < kPanel; ++n) {
-        const float low = as_float(w[n] << 16), high = as_float(w[n] & 0xffff0000u);
+        const float low = float_of(w[n] << 16), high = float_of(w[n] & 0xffff0000u);
         sum[0][n] = madd(high, a1, madd(low, a0, sum[0][n]));
         sum[1][n] = madd(high, b1, madd(low, b0, sum[1][n]));
       }
@@ -107,7 +106,7 @@ void scores(const uint16_t *keys, int blocks, const uint16_t *q, int pairs, int 
         const float q0 = from_bf16(of[i]), q1 = from_bf16(of[i + 1]);
         for (int l = 0; l < kLanes; ++l) {
           const uint32_t pair = k[i / 2 * kLanes + l];
-          sum[l] = madd(as_float(pair & 0xffff0000u), q1, madd(as_float(pair << 16), q0, sum[l]));
+          sum[l] = madd(float_of(pair & 0xffff0000u), q1, madd(float_of(pair << 16), q0, sum[l]));
         }
       }
       std::memcpy(out + p * apart + b * kLanes, sum, sizeof(sum));
@@ -123,7 +122,7 @@ void weigh(const uint16_t *values, int n, const float *weights, int64_t apart, i
       const float first = weights[p * apart + j], second = weights[p * apart + j + 1];
       float *sum = acc + p * head_dim;
       for (int i = 0; i < head_dim; ++i) {
-        const float low = as_float(value[i] << 16), high = as_float(value[i] & 0xffff0000u);
+        const float low = float_of(value[i] << 16), high = float_of(value[i] & 0xffff0000u);
         sum[i] = madd(second, high, madd(first, low, sum[i]));
       }
     }

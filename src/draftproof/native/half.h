@@ -1,5 +1,5 @@
-// Floating-point numbers of 16 bits (fp16), by their bits, on any machine. Static: every set of kernels
-// compiles them for its own processor.
+// Floating-point numbers of 16 bits (fp16 and bf16), by their bits, on any machine. Static: every set of
+// kernels compiles them for its own processor.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -16,6 +16,8 @@ static inline float float_of(uint32_t bits) {
   return x;
 }
 
+static inline float from_bf16(uint16_t x) { return float_of(uint32_t(x) << 16); }
+
 static inline bool finite_half(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 
 // Exact. An infinity or NaN becomes a number: whoever may meet one asks `finite_half`.
@@ -30,7 +32,7 @@ static inline float from_half(uint16_t half) {
 // A scale as a format of blocks holds it.
 template <class F>
 static inline float scale_of(uint16_t bits) {
-  return F::kBf16 ? float_of(uint32_t(bits) << 16) : from_half(bits);
+  return F::kBf16 ? from_bf16(bits) : from_half(bits);
 }
 
 template <class F>

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "amx.h"
+#include "half.h"
 #include "kernels.h"
 
 namespace {
@@ -98,15 +99,9 @@ struct Split {
 void split(const float *weights, int64_t apart, int pairs, Split &to) {
   for (int p = 0; p < pairs; ++p, weights += apart) {
     for (int i = 0; i < kStep; ++i) {
-      uint32_t bits, left;
-      std::memcpy(&bits, weights + i, 4);
-      const uint32_t cut = bits & 0xffff0000u;
-      float high;
-      std::memcpy(&high, &cut, 4);
-      const float rest = weights[i] - high;
-      std::memcpy(&left, &rest, 4);
-      to.high[p][i] = uint16_t(bits >> 16);
-      to.low[p][i] = uint16_t((left + 0x8000) >> 16);
+      const uint16_t high = uint16_t(bits_of(weights[i]) >> 16);
+      to.high[p][i] = high;
+      to.low[p][i] = uint16_t((bits_of(weights[i] - from_bf16(high)) + 0x8000) >> 16);
     }
   }
 }

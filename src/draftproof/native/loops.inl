@@ -3,24 +3,12 @@
 #include <cmath>
 #include <cstring>
 
+#include "half.h"
+
 namespace {
 
-inline float as_float(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, 4);
-  return x;
-}
-
-inline uint32_t as_bits(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return bits;
-}
-
-inline float from_bf16(uint16_t x) { return as_float(uint32_t(x) << 16); }
-
 inline uint16_t round_bf16(float x) {
-  const uint32_t bits = as_bits(x);
+  const uint32_t bits = bits_of(x);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   return uint16_t((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded);
 }
@@ -40,8 +28,8 @@ inline float exp_of(float x) {
   p = madd(p, r, 1.6666665459e-1f);
   p = madd(p, r, 5.0000001201e-1f);
   p = madd(p, r * r, r) + 1.0f;
-  const uint32_t exponent = (as_bits(shifted) - as_bits(magic)) << 23;
-  return as_float(as_bits(p) + exponent);
+  const uint32_t exponent = (bits_of(shifted) - bits_of(magic)) << 23;
+  return float_of(bits_of(p) + exponent);
 }
 
 inline float sum_of_lanes(const float *lane) {
@@ -103,7 +91,7 @@ void prepare_group(const float *__restrict x, Group *__restrict out) {
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   int32_t integers[kGroup], sums[2] = {};  // one loop would not become instructions of many lanes
   for (int i = 0; i < kGroup; ++i) {
-    integers[i] = int32_t(as_bits(x[i] * inverse + magic) - as_bits(magic));
+    integers[i] = int32_t(bits_of(x[i] * inverse + magic) - bits_of(magic));
   }
   for (int i = 0; i < kGroup / 2; ++i) sums[0] += int8_t(integers[i]);
   for (int i = kGroup / 2; i < kGroup; ++i) sums[1] += int8_t(integers[i]);
@@ -186,10 +174,10 @@ void argmax(const float *x, int n, int32_t id, float *best, int32_t *best_id, in
 
 // Within 2e-7 of log(x) or of it relative, for normal x > 0. (Cephes' polynomial.)
 inline float log_of(float x) {
-  const uint32_t bits = as_bits(x);
+  const uint32_t bits = bits_of(x);
   // The exponent so that what is left lies in [sqrt(1/2), sqrt(2)).
   const int32_t exponent = int32_t(bits - 0x3f3504f3u) >> 23;
-  const float f = as_float(bits - (uint32_t(exponent) << 23)) - 1.0f;
+  const float f = float_of(bits - (uint32_t(exponent) << 23)) - 1.0f;
   float p = 7.0376836292e-2f;
   p = madd(p, f, -1.1514610310e-1f);
   p = madd(p, f, 1.1676998740e-1f);

@@ -6,15 +6,9 @@
 #include <vector>
 
 #include "draftproof.h"
+#include "half.h"
 #include "kernels.h"
 #include "memory.h"
-
-inline float from_bf16(uint16_t x) {
-  const uint32_t bits = uint32_t(x) << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
 
 constexpr int kMostRows = 1 << 24;  // of a pass, and slots of a row: sums of a few stay in 32 bits
 

@@ -133,39 +133,17 @@ struct Floats {
   }
 };
 
-// Formats that have a loop here. The others take the generic one, which gives the same bits.
-template <class F>
-constexpr bool kHasLoop = false;
-template <> constexpr bool kHasLoop<Q8_0> = true;
-template <> constexpr bool kHasLoop<Q4_0> = true;
-template <> constexpr bool kHasLoop<Q4_1> = true;
-template <> constexpr bool kHasLoop<Q5_0> = true;
-template <> constexpr bool kHasLoop<Q5_1> = true;
-template <> constexpr bool kHasLoop<Q4_K> = true;
-template <> constexpr bool kHasLoop<Q5_K> = true;
-template <> constexpr bool kHasLoop<Q6_K> = true;
-template <> constexpr bool kHasLoop<IQ4_NL> = true;
-template <> constexpr bool kHasLoop<IQ4_XS> = true;
-template <> constexpr bool kHasLoop<MXFP4> = true;
-template <> constexpr bool kHasLoop<S4_128> = true;
-template <> constexpr bool kHasLoop<Z4_32> = true;
-template <> constexpr bool kHasLoop<Z4_128> = true;
-
 template <class F, template <int, int> class Sums>
-constexpr Tiles tiles_of() {
-  if constexpr (kHasLoop<F>) return {kTileRows, prepare_groups, Whole<F, Sums>::tile};
-  return {kTileRows, prepare_groups, tile_blocks<F>};
-}
+constexpr Tiles kTiles{kTileRows, prepare_groups, Whole<F, Sums>::tile};
 
 // `Bf16` has the products of bf16: a tile's, and those of queries and keys.
 template <class Bf16, template <int, int> class Sums>
 constexpr Kernels set_of(const char *name) {
   return {name,
-          {{kTileRows, prepare_bf16, Bf16::tile}, tiles_of<Q8_0, Sums>(), tiles_of<Q4_1, Sums>(),
-           tiles_of<Q4_0, Sums>(), tiles_of<Q5_0, Sums>(), tiles_of<Q5_1, Sums>(),
-           tiles_of<Q4_K, Sums>(), tiles_of<Q5_K, Sums>(), tiles_of<Q6_K, Sums>(),
-           tiles_of<IQ4_NL, Sums>(), tiles_of<IQ4_XS, Sums>(), tiles_of<MXFP4, Sums>(),
-           tiles_of<S4_128, Sums>(), tiles_of<Z4_32, Sums>(), tiles_of<Z4_128, Sums>()},
+          {{kTileRows, prepare_bf16, Bf16::tile}, kTiles<Q8_0, Sums>, kTiles<Q4_1, Sums>,
+           kTiles<Q4_0, Sums>, kTiles<Q5_0, Sums>, kTiles<Q5_1, Sums>, kTiles<Q4_K, Sums>,
+           kTiles<Q5_K, Sums>, kTiles<Q6_K, Sums>, kTiles<IQ4_NL, Sums>, kTiles<IQ4_XS, Sums>,
+           kTiles<MXFP4, Sums>, kTiles<S4_128, Sums>, kTiles<Z4_32, Sums>, kTiles<Z4_128, Sums>},
           norm, to_bf16, rotate, swiglu, {Floats::kRows, 2, Bf16::scores, Floats::weigh}, softmax,
           argmax, gumbel, soften, max_of};
 }

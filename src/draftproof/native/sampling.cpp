@@ -1,4 +1,4 @@
-// The picks of coupled sampling: the same as sampling.py's, of which this is the fast twin.
+// The picks of coupled sampling: the same as chain.py's, of which this is the fast twin.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -80,7 +80,7 @@ std::vector<Scored> best_of(const Kernels &kernels, const float *x, int n, int k
   return best;
 }
 
-// What temperature, min_p, top_k and top_p leave of a row, best first: sampling.survivors.
+// What temperature, min_p, top_k and top_p leave of a row, best first: chain.survivors.
 class Survivors {
  public:
   Survivors(const Kernels &kernels, const float *logits, int n, const dp_cut &cut)
@@ -222,7 +222,7 @@ DP_API int32_t dp_race(const float *logits, const float *gumbel, int32_t n, doub
   const auto exact = [&](int32_t id) {
     return Scored{scale(id) - std::log(exponential(seed, stream, position, uint32_t(id))), id};
   };
-  // As sampling._winners: whoever can still win has a bound near the k-th best exact score.
+  // As chain._winners: whoever can still win has a bound near the k-th best exact score.
   auto found = best_of(kernels, bound.data(), n, k);
   for (Scored &each : found) each = exact(each.id);
   std::sort(found.begin(), found.end());

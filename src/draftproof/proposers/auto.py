@@ -47,9 +47,8 @@ class Auto(Drafter):
         if objective not in OBJECTIVES:
             raise ValueError(f"objective {objective!r} is unknown: use {' or '.join(OBJECTIVES)}")
         self.objective, self.clock = objective, clock
-        self.given: Sequence[Proposer | str] = sources
         self.merge([each for each in sources if not isinstance(each, str)])
-        self.given = sources
+        self.given: Sequence[Proposer | str] = sources
 
     def merge(self, parts: Sequence[Proposer]) -> None:
         """Use these: what was given, with proposers in place of names."""

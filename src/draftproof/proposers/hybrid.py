@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from torch import Tensor
@@ -64,8 +65,9 @@ class Hybrid(Drafter):
             part.read_along(requests)
 
     def release(self, request: Writing) -> None:
-        for part in self.parts:
-            part.release(request)
+        with ExitStack() as all_parts:  # the others too where one fails
+            for part in self.parts:
+                all_parts.callback(part.release, request)
 
     def close(self) -> None:
         for part in self.parts:

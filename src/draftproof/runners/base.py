@@ -66,9 +66,8 @@ class Output:
     Tensors may be views of memory that the runner's next pass writes to.
     """
 
-    logits: (
-        Tensor  # (N - first, V), the model's own precision; (0, V) where `argmaxes` stands for it
-    )
+    # (N - first, V), the model's own precision; (0, V) where `argmaxes` stands for it.
+    logits: Tensor
     hidden: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> (N - first, hidden size)
     # (N - first): the first argmax of each row, -1 where NaN or +inf is in it or nothing is finite;
     # None from a runner that does not find it on the way.

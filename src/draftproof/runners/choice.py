@@ -155,8 +155,7 @@ def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) 
     if reason := packing.refusal(model):
         raise loading.Refused(
             "the native runner, which alone has int8 and int4, does not take this model: "
-            f"{reason}; "
-            "use runner auto and dtype auto"
+            f"{reason}; use runner auto and dtype auto"
         )
 
     def made() -> NativeRunner:

@@ -259,7 +259,8 @@ def threads_of_torch(runner: Target) -> int | None:
     threads = torch.get_num_threads()
     if runner.device.type != "cpu" or threads == 1:
         return None
-    over = passes(runner, min(16, runner.max_length - 8))(8)
+    nodes = min(8, runner.max_length - 1)
+    over = passes(runner, min(16, runner.max_length - nodes))(nodes)
     alone, together = partial(on_threads, 1, over), partial(on_threads, threads, over)
     try:
         if min(*clock.interleaved({"alone": alone}, 2)["alone"]) > SMALL:

@@ -9,7 +9,7 @@ import os
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -49,17 +49,23 @@ def keep(costs: Learnt, runner: Any) -> None:
     if not hasattr(getattr(runner, "config", None), "to_dict"):
         return
     of = description(runner)
-    shape = {
-        name: value
-        for name, value in runner.config.to_dict().items()
-        if not name.startswith("_") and name != "transformers_version"
-    }
-    text = json.dumps({**of, "model": shape}, sort_keys=True, default=str)
-    file = folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    file = folder() / f"{digest({**of, 'model': shape_of(runner.config)})}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         costs.restore(json.loads(file.read_text()))
     before = costs.passes
     weakref.finalize(runner, _save, costs, before, file, of, os.getpid())
+
+
+def shape_of(config: Any) -> dict[str, Any]:
+    """What a configuration says of its model, not where it was read and by which version."""
+    said = config.to_dict()
+    return {n: said[n] for n in said if not n.startswith("_") and n != "transformers_version"}
+
+
+def digest(said: Mapping[str, Any]) -> str:
+    """A hash of 32 digits, whatever the order."""
+    text = json.dumps(said, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def listed() -> Iterator[dict[str, Any]]:

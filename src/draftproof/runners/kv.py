@@ -132,7 +132,7 @@ class KVCache(Rows):
         texts |= {row: len(held.tokens) for row, held in self._parked.items()}
         for row, length in texts.items():
             held = self._held.get(row, Row())
-            assert length <= held.slots <= self.max_slots, "a text is longer than its row"
+            assert length <= min(held.slots, self.max_slots), "a text is longer than its row"
             for pair in held.layers.values():
                 assert all(part.shape[1] == held.slots for part in pair), "layers differ in slots"
 

@@ -1,7 +1,7 @@
 """The native runner: one call of the compiled kernels is one forward pass, on the CPU.
 
 What a row computes does not depend on the rows beside it, on the tree, on how a prompt is cut or
-on the number of threads: speculative output equals plain output bit for bit, in bf16 and in int8.
+on the number of threads: speculative output equals plain output bit for bit, in every format.
 """
 
 from __future__ import annotations

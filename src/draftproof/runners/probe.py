@@ -8,7 +8,6 @@ packed logits with the model's own and refuses, naming the cause.
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,13 +23,13 @@ from draftproof.runners.kv import KVCache
 from draftproof.runners.loading import Refused
 from draftproof.runners.segments import Segment
 from draftproof.runners.takeover import Takeover
+from draftproof.runners.telling import LOG
 from draftproof.tree import TokenTree
 
 if TYPE_CHECKING:
     from draftproof.runners.native import NativeRunner
     from draftproof.runners.torch import TorchRunner
 
-LOG = logging.getLogger(__name__)
 R = TypeVar("R", bound="TorchRunner")
 
 # Native: of the logits, relative to their spread. SmolLM2 has 0.08 and 0.17 with the right weights,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from draftproof.runners import checkpoint, loading
 from draftproof.runners.checkpoint import EMBEDDINGS, HEAD, Checkpoint, Stored, opened
 from draftproof.runners.four_bits import Groups, Scheme, Unreadable, scheme_of
 from draftproof.runners.packed_formats import MATRICES, TOGETHER
+from draftproof.runners.telling import LOG
 from draftproof.runners.weights import Blocks
 
-LOG = logging.getLogger("draftproof")
 WEIGHT = ".weight"
 
 
@@ -59,11 +58,6 @@ class QuantisedCheckpoint(Checkpoint):
         """The method's name where some of its matrices are multiplied as they lie."""
         matrices = (name for name in self.shapes if self._quantised(name))
         return self.scheme.method if any(self.format(name) for name in matrices) else None
-
-    @property
-    def compared(self) -> bool:
-        """Its configuration is a stranger's."""
-        return True
 
     def __contains__(self, name: str) -> bool:
         return self._place(name) in self.shapes

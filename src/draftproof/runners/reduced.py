@@ -18,8 +18,10 @@ FIELD = "draft_vocab_size"  # of a configuration: rows of the head that are not 
 
 
 def kept(head: Tensor) -> Tensor | None:
-    """The ids (R,), ascending, whose rows of the head (V, hidden) are not zeros; None: all, or
-    none, are."""
+    """The ids (R,), ascending, whose rows of the head (V, hidden) are not zeros.
+
+    None: all of them, or none.
+    """
     ids = head.ne(0).any(1).nonzero()[:, 0]
     return ids if 0 < len(ids) < len(head) else None
 

@@ -1,4 +1,4 @@
-"""The chain natively: what `noise` and `sampling` do in torch, with the same result.
+"""The chain natively: what `noise` and `chain` do in torch, with the same result.
 
 Every function answers None where it cannot do what is asked, and the caller's own code does it. One
 call, no thread: a row of logits is too little work to share, and threads of torch that wait for
@@ -27,18 +27,6 @@ def gumbel(seed: int, stream: int, position: int, vocabulary: int) -> Tensor | N
     row = torch.empty(4 * blocks)
     library.dp_gumbel(seed, stream, position, blocks, row.data_ptr())
     return row
-
-
-def exponential(seed: int, stream: int, position: int, ids: Tensor) -> Tensor | None:
-    """E, float64, of `ids` (K,): the bits of `noise.noise`."""
-    library = found()
-    if library is None or max(stream, position) > _MASK:
-        return None
-    ids = ids.to(torch.int64).contiguous()
-    out = torch.empty(ids.shape, dtype=torch.float64)
-    args = seed, stream, position, ids.data_ptr(), ids.numel(), out.data_ptr()
-    library.dp_exponential(*args)
-    return out
 
 
 def race(

@@ -46,6 +46,12 @@ def _words(seed: int, stream: int, position: Any, block: Any) -> tuple[Any, Any,
     return _philox(block, position, stream, 0, seed & _MASK, seed >> 32)
 
 
+def _words_of(seed: int, stream: int, position: int, ids: Tensor) -> Tensor:
+    """The word of each id, in the shape of `ids`."""
+    every = torch.stack(_words(seed, stream, position, ids >> 2))  # (4, *ids.shape)
+    return every.gather(0, (ids & 3)[None])[0]
+
+
 def _exponential(word: Any) -> Any:
     """E = -log1p(-u), u = (word + 1/2) / 2**32, of a float or a float64 tensor of words.
 
@@ -82,8 +88,7 @@ def noise(seed: int, stream: int, position: int, ids: Tensor | int) -> Tensor:
         block = torch.arange((ids + 3) // 4)
         words = torch.stack(_words(seed, stream, position, block), dim=-1).flatten()[:ids]
     else:
-        every = torch.stack(_words(seed, stream, position, ids >> 2))  # (4, *ids.shape)
-        words = every.gather(0, (ids & 3)[None])[0]
+        words = _words_of(seed, stream, position, ids)
     result: Tensor = _exponential(words.double())
     return result
 
@@ -133,10 +138,10 @@ class Noise:
     def race(
         self, logits: Tensor, params: SamplingParams, position: int, k: int
     ) -> tuple[list[int], list[float], float] | None:
-        """The k best ids of what the parameters leave of a row (V,), their scaled logits, best
-        first, and the log of the mass of all that is left.
+        """The k best ids of what the parameters leave of a row (V,), and their scaled logits.
 
-        None where there is no compiled race for such a row: `sampling` has it in torch.
+        Best first; and the log of the mass of all that is left. None where there is no compiled
+        race for such a row: `chain` has it in torch.
         """
         if not params.whole:
             return fast.race_cut(logits, params, self.seed, self.stream, position, k)
@@ -149,8 +154,7 @@ class Noise:
         kept = self._kept.get(position)
         if kept is None or len(kept) < vocabulary:
             if ids is not None and vocabulary > 2**14 and len(ids) < vocabulary // 8:
-                words = _words(self.seed, self.stream, position, ids >> 2)
-                return _bound(torch.stack(words).gather(0, (ids & 3)[None])[0].float())
+                return _bound(_words_of(self.seed, self.stream, position, ids).float())
             self._fill(position, vocabulary)
             kept = self._kept[position]
         return kept[:vocabulary] if ids is None else kept[ids]

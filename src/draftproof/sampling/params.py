@@ -1,6 +1,6 @@
 """How one request samples, stops and reports: its parameters, checked when they are made.
 
-Knows the ranges, not what the parameters do to a row of logits: that is `sampling`.
+Knows the ranges, not what the parameters do to a row of logits: that is `chain`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW, Optimizer
 
-from draftproof.runners import guards
+from draftproof.training import guards
 from draftproof.training.data.states import labelled, logits_of, on, states_of
 from draftproof.training.recipes import losses
 from draftproof.training.recipes.few_tokens import FewTokens

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from draftproof.heads.module import Heads
 from draftproof.runners import altering, encoders
-from draftproof.runners.guards import shallower
+from draftproof.training.guards import shallower
 from draftproof.training.recipes.student import depth_of
 
 

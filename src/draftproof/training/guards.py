@@ -1,6 +1,6 @@
 """What is changed of a model for the length of a call, and given back whatever happens.
 
-Beside `takeover`, which does it for passes that other threads may run too.
+Beside `runners.takeover`, which does it for passes that other threads may run too.
 """
 
 from __future__ import annotations

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import tempfile
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 try:
     import click  # of which the command `serve` is made
     from ray import serve
     from ray.exceptions import RayActorError, RaySystemError, RayTaskError, WorkerCrashedError
+    from ray.serve.config import HTTPOptions
     from ray.serve.exceptions import (
         BackPressureError,
         DeploymentUnavailableError,
@@ -164,6 +168,7 @@ def app(given: dict[str, Any]) -> Any:
         chosen, own = options.read(given)
         settings = settings_of(chosen)
         opened(chosen)  # what can be no model is told here
+        _check_port(click.get_current_context(silent=True))
     except ValueError as error:
         raise Unfit(str(error)) from error
     given = {**given, "threads": chosen.threads}
@@ -195,6 +200,28 @@ def app(given: dict[str, Any]) -> Any:
         graceful_shutdown_timeout_s=limits.drain + 2 * SPARE_S,
     )
     return fronts.bind(settings, given, engines.bind(settings, given))
+
+
+def _check_port(command: click.Context | None) -> None:
+    """Of the Ray that `serve run` is about to start here. Raises `ValueError`: it is in use.
+
+    Where Ray runs already, by `ray start` or elsewhere, Serve may have the port, or another one.
+    """
+    started = Path(tempfile.gettempdir(), "ray", "ray_current_cluster")  # of `ray start`
+    if command is None or command.info_name != "run" or command.params.get("address"):
+        return
+    if started.exists():
+        return
+    http = HTTPOptions()
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((http.host, http.port))
+        except OSError as error:
+            raise ValueError(
+                f"{http.host}:{http.port} cannot be listened on: {error.strerror}; end what does, "
+                "or give another port by http_options in a YAML file"
+            ) from error
 
 
 def _autoscaling(own: options.Own) -> dict[str, Any]:

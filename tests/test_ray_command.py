@@ -24,10 +24,12 @@ SERVE = "from ray.serve.scripts import cli; cli()"
         (("model=./nowhere",), "nowhere"),
         (("model=bundled", "chunk=word"), "chunk 'word' is unknown: use step or token"),
         (("model=bundled", "threads=two"), "--threads"),
+        (("model=nobody/none-such",), "cannot load the model 'nobody/none-such'"),
     ],
 )
-def test_one_sentence(words: tuple[str, ...], said: str) -> None:
+def test_one_sentence(words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And Ray is not started for it."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     command = [sys.executable, "-c", SERVE, "run", "draftproof.ray:app", *words]
     done = subprocess.run(command, capture_output=True, text=True)
     (error,) = [each for each in done.stderr.splitlines() if each.startswith("Error: ")]

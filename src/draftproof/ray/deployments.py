@@ -32,6 +32,7 @@ except ImportError as error:
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from draftproof.cli.launch import hush
+from draftproof.cli.opening import check_hub
 from draftproof.cli.opening import tokenizer as tokenizer_of
 from draftproof.cli.serve import opened, settings_of
 from draftproof.ray import engine, front, options
@@ -168,7 +169,9 @@ def app(given: dict[str, Any]) -> Any:
         chosen, own = options.read(given)
         settings = settings_of(chosen)
         opened(chosen)  # what can be no model is told here
-        _check_port(click.get_current_context(silent=True))
+        if _starts_ray():
+            check_hub(chosen)
+            _check_port()
     except ValueError as error:
         raise Unfit(str(error)) from error
     given = {**given, "threads": chosen.threads}
@@ -202,16 +205,17 @@ def app(given: dict[str, Any]) -> Any:
     return fronts.bind(settings, given, engines.bind(settings, given))
 
 
-def _check_port(command: click.Context | None) -> None:
-    """Of the Ray that `serve run` is about to start here. Raises `ValueError`: it is in use.
-
-    Where Ray runs already, by `ray start` or elsewhere, Serve may have the port, or another one.
-    """
-    started = Path(tempfile.gettempdir(), "ray", "ray_current_cluster")  # of `ray start`
+def _starts_ray() -> bool:
+    """Whether this is `serve run` on a machine where no Ray runs that was started by `ray start`:
+    it is about to start one here, with its own proxy."""
+    command = click.get_current_context(silent=True)
     if command is None or command.info_name != "run" or command.params.get("address"):
-        return
-    if started.exists():
-        return
+        return False
+    return not Path(tempfile.gettempdir(), "ray", "ray_current_cluster").exists()
+
+
+def _check_port() -> None:
+    """Of the proxy that Ray will start. Raises `ValueError`: it is in use."""
     http = HTTPOptions()
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -160,7 +160,7 @@ class Replica:
         self.steps["drafting" if nodes > len(trees) else "plain"] += bool(trees)
         seconds = self._share(rows) * ONE
         per_step, per_text, per_token = self.machine.own
-        held = sum(place.served.call.prompt + len(place.request.tokens) for place in writers)
+        held = sum(place.served.call.prompt + len(place.request.tokens) - 1 for place in writers)
         own = per_step + per_text * len(self.places) + per_token * held
         self.clock.now += seconds + own / self.scale
         if self.auto is not None:

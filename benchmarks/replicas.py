@@ -10,8 +10,7 @@ of one thread started by hand, which share the cores too and get every second ca
 the other. Streams under faults, whose texts are compared with plain `LLM.generate`: `survive`, an
 engine is killed every so many seconds; `slow`, one engine of two is stopped for most of each
 second; `update`, the engines are replaced by others with another draft, one after the other, and
-back.
-Needs `draftproof[ray]`.
+back. Needs `draftproof[ray]`.
 """
 
 from __future__ import annotations

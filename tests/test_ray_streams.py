@@ -263,32 +263,34 @@ def test_parts_are_gathered(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         async with engines(*PAIR) as pair:
             each = Lossy(pair[:1])
             expected = told((await ask(front(each).app(), path, {**USUAL, **more})).text)
-            monkeypatch.setattr(engine, "GAP", 60.0)
-            monkeypatch.setattr(engine, "LONGEST", 60.0)
+            monkeypatch.setattr(engine.Engine, "gap", 60.0)
             few = Lossy(pair[:1])
             found = await asyncio.wait_for(ask(front(few).app(), path, {**USUAL, **more}), 30)
             assert told(found.text) == expected
             assert few.came < 6 < each.came
-            assert pair[0].gap == 0
 
     run(main())
 
 
-def test_a_stream_that_is_left_gathers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_beside_others_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is alone does not; who leaves gathers no more, and ends what is written."""
     monkeypatch.setattr(engine, "GAP", 60.0)
-    monkeypatch.setattr(engine, "LONGEST", 60.0)
+    monkeypatch.setattr(engine, "LONGEST", 100.0)
 
     async def main() -> None:
         body = {**USUAL, "prompt": "the quick", "max_tokens": 200}
         async with engines(*PAIR) as pair, asyncio.timeout(30):
-            reading = asyncio.ensure_future(ask(front(Lossy(pair[:1])).app(), TEXT, body))
-            while not pair[0].gap:
+            (one, _), reading = pair, list[asyncio.Task[Any]]()
+            for gap in (0.0, 60.0, 100.0):
+                made = front(Lossy([one])).app()
+                reading.append(asyncio.ensure_future(ask(made, TEXT, body)))
+                while one._streams < len(reading):
+                    await asyncio.sleep(0.001)
+                assert one.gap == gap and not any(each.done() for each in reading)
+            for each in reading:
+                each.cancel()
+            while one.load()["running"] or one._streams:
                 await asyncio.sleep(0.005)
-            await asyncio.sleep(0.05)
-            assert pair[0].load()["running"] and not reading.done()
-            reading.cancel()
-            async with asyncio.timeout(10):
-                while pair[0].load()["running"] or pair[0].gap:
-                    await asyncio.sleep(0.005)
+            assert one.gap == 0
 
     run(main())

@@ -15,6 +15,7 @@ from typing import Any
 
 try:
     import click  # of which the command `serve` is made
+    import ray
     from ray import serve
     from ray.exceptions import RayActorError, RaySystemError, RayTaskError, WorkerCrashedError
     from ray.serve.config import HTTPOptions
@@ -210,6 +211,8 @@ def _starts_ray() -> bool:
     it is about to start one here, with its own proxy."""
     command = click.get_current_context(silent=True)
     if command is None or command.info_name != "run" or command.params.get("address"):
+        return False
+    if ray.is_initialized():  # it loads the application again (--reload)
         return False
     return not Path(tempfile.gettempdir(), "ray", "ray_current_cluster").exists()
 

@@ -27,7 +27,7 @@ from draftproof.server.responses.body import ResponsesBody, chat_of, renamed
 from draftproof.server.settings import DEAD, Settings
 
 PATIENCE = 5.0  # seconds for the step that runs
-GAP, LONGEST = 0.005, 0.05  # seconds between two parts of a stream: for each stream, at most
+GAP, LONGEST = 0.007, 0.05  # seconds between a stream's parts: for each other stream, at most
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
 
 
@@ -129,7 +129,7 @@ class Engine:
 
         A part costs Ray's processes about as much as the bundled model's token. So it has all that
         was written since the part before, and there are only so many parts a second of all streams.
-        The first one, and the last, wait for nothing.
+        The first one and the last wait for nothing, and so does a stream that is alone.
 
         call: `chat`, `items` (of `/v1/responses`), `body` (bytes), `key` of the client, `id` and
         `path` for the log, `told` (chunks tell what resumption needs), and of a text that was begun
@@ -164,7 +164,7 @@ class Engine:
     @property
     def gap(self) -> float:
         """Seconds from one part of a stream to the next, at least."""
-        return min(LONGEST, GAP * self._streams)
+        return min(LONGEST, GAP * max(0, self._streams - 1))
 
     async def close(self) -> None:
         """End everything, and the engine's thread."""

@@ -5,12 +5,12 @@
 `added`: one engine behind Ray's proxy and `Front`, and one behind `draftproof serve`, in turn:
 milliseconds to the first token, from when the engine had written a token to the arrival of its
 chunk (by `timings_per_token`; the way of the call there counts too, and is most of it), and from
-one chunk to the next. `throughput`: tokens/s of two
-replicas of one thread each, and of two servers of one thread started by hand, each asked alone, in
-turn. Streams under faults, whose texts are compared with plain `LLM.generate`: `survive`, an engine
-is killed every so many seconds; `slow`, one engine of two is stopped for most of each second;
-`update`, the engines are replaced by others with another draft, one after the other, and back.
-Needs `draftproof[ray]`.
+one chunk to the next. `throughput`: tokens/s of two replicas of one thread each, and of two servers
+of one thread started by hand, which share the cores too and get every second call; one way after
+the other. Streams under faults, whose texts are compared with plain `LLM.generate`: `survive`, an
+engine is killed every so many seconds; `slow`, one engine of two is stopped for most of each
+second; `update`, the engines are replaced by others with another draft, one after the other, and
+back. Needs `draftproof[ray]`.
 """
 
 from __future__ import annotations

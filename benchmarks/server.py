@@ -54,7 +54,7 @@ def asked(port: int, text: str, tokens: int) -> socket.socket:
     body |= {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
     raw = json.dumps(body).encode()
     made = socket.create_connection(("127.0.0.1", port))
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     made.sendall(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
     return made
 
@@ -134,7 +134,7 @@ async def floor(llm: dp.LLM, text: str, tokens: int) -> tuple[float, float]:
 def ready(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            client.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             return client.recv(1 << 12).startswith(b"HTTP/1.1 200")
     except OSError:
         return False

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 import draftproof as dp
 import serving
-from draftproof.ray import surviving
+from draftproof.ray import engine, surviving
 from draftproof.server.settings import digest
 from replicas import CHAT, PAIR, Lossy, ask, engines, front, run
 from speaking import Script
@@ -33,6 +33,7 @@ SPOKEN = "\n".join(
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surviving, "SOONEST", 0.001)
+    monkeypatch.setattr(engine, "GAP", 0.0)  # as many parts as there are steps, so cuts anywhere
 
 
 def events(text: str) -> list[dict[str, Any]]:

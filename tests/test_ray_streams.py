@@ -5,13 +5,14 @@ Without Ray: the engines are of this process, and a fake handle loses them after
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 import draftproof as dp
 import serving
-from draftproof.ray import surviving
+from draftproof.ray import engine, surviving
 from replicas import CHAT, PAIR, TEXT, USUAL, Lossy, ask, engines, front, run
 
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -29,6 +30,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surviving, "SOONEST", 0.001)
+    monkeypatch.setattr(engine, "GAP", 0.0)  # as many parts as there are steps, so cuts anywhere
 
 
 def told(text: str) -> dict[str, Any]:
@@ -249,4 +251,46 @@ def test_a_busy_engine_is_asked_again() -> None:
         assert answer.status == 429 and answer.headers["retry-after"] == "1"
 
     busy = {1, 2, 3}
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["text", "several", "chat scored"])
+def test_parts_are_gathered(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first part and the last wait for nothing; between them all that was written is one."""
+    path, more = BODIES[kind]
+
+    async def main() -> None:
+        async with engines(*PAIR) as pair:
+            each = Lossy(pair[:1])
+            expected = told((await ask(front(each).app(), path, {**USUAL, **more})).text)
+            monkeypatch.setattr(engine.Engine, "gap", 60.0)
+            few = Lossy(pair[:1])
+            found = await asyncio.wait_for(ask(front(few).app(), path, {**USUAL, **more}), 30)
+            assert told(found.text) == expected
+            assert few.came < 6 < each.came
+
+    run(main())
+
+
+def test_streams_beside_others_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is alone does not; who leaves gathers no more, and ends what is written."""
+    monkeypatch.setattr(engine, "GAP", 60.0)
+    monkeypatch.setattr(engine, "LONGEST", 100.0)
+
+    async def main() -> None:
+        body = {**USUAL, "prompt": "the quick", "max_tokens": 200}
+        async with engines(*PAIR) as pair, asyncio.timeout(30):
+            (one, _), reading = pair, list[asyncio.Task[Any]]()
+            for gap in (0.0, 60.0, 100.0):
+                made = front(Lossy([one])).app()
+                reading.append(asyncio.ensure_future(ask(made, TEXT, body)))
+                while one._streams < len(reading):
+                    await asyncio.sleep(0.001)
+                assert one.gap == gap and not any(each.done() for each in reading)
+            for each in reading:
+                each.cancel()
+            while one.load()["running"] or one._streams:
+                await asyncio.sleep(0.005)
+            assert one.gap == 0
+
     run(main())

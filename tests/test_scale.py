@@ -36,6 +36,30 @@ def test_plain_decoding_takes_a_pass_a_token(costs: PassCosts, clients: int) -> 
         assert each.per_token_s == pytest.approx(costs.seconds(clients), rel=1e-6)
 
 
+@pytest.mark.parametrize("clients", [1, 4])
+def test_a_step_takes_what_its_texts_do(costs: PassCosts, clients: int) -> None:
+    """Besides its pass: for itself, for each text, and for each token that a text is behind."""
+    own = (0.003, 0.002, 1e-4)
+    made = fleet.Fleet(fleet.Machine(costs, own=own), 0, 1)
+    made.clients(clients, calls(clients))
+    behind = sum(1 + written for written in range(1, 40))  # of a text, in the steps that write it
+    more = 40 * (own[0] + own[1] * clients) + own[2] * behind * clients
+    assert made.replicas[0].now == pytest.approx(40 * costs.seconds(clients) + more, rel=1e-6)
+
+
+def test_the_table_is_that_of_the_file(tmp_path: Path) -> None:
+    """And not on its way to the shipped curve, as one that another process goes on from."""
+    taught = PassCosts()
+    for _ in range(40):
+        for rows in (1, 2, 4, 8, 16, 32, 64):
+            taught.observe(rows, 0, 0.001 * (1 + rows / 100))
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps({"costs": [{"costs": taught.learnt()["costs"]}]}))
+    read = scale.read_costs(file)
+    for rows in (1, 4, 16, 64):
+        assert read.seconds(rows) == pytest.approx(0.001 * (1 + rows / 100), rel=0.03)
+
+
 @pytest.mark.parametrize("longest", [1, 4])
 def test_a_fixed_length_takes_what_is_reckoned(costs: PassCosts, longest: int) -> None:
     made = fleet.Fleet(fleet.Machine(costs, price=0.1), longest, 1)

@@ -3,7 +3,7 @@
 Texts, drafts and acceptance are those of the controller's tests (`tests/support/simulated.py`): a
 source guesses the next token right with a chance of its own at each place. The controller is the
 real one, with the real table of costs, which learns. What is not in here: the engine's own work
-between passes but for what `own` says, the network, attention to long contexts.
+between passes, and attention to what texts are behind, but for what `own` says; the network.
 """
 
 from __future__ import annotations
@@ -73,13 +73,14 @@ class Place:
 @dataclass(frozen=True)
 class Machine:
     """What a replica is. price: of a draft's token, in passes over one row; own: seconds of a step
-    that are not the pass's, and of each text in it; shared: tokens of a prompt that a group shares.
+    that are not in the table, of each text in it, and of each token that a text is behind; shared:
+    tokens of a prompt that a group shares.
     """
 
     costs: PassCosts
     places: int = 16
     price: float = 0.1
-    own: tuple[float, float] = (0.0, 0.0)
+    own: tuple[float, float, float] = (0.0, 0.0, 0.0)
     shared: int = 0
     prefixes: int = 8  # groups whose first tokens are kept
 
@@ -158,8 +159,10 @@ class Replica:
         rows = nodes + slice_
         self.steps["drafting" if nodes > len(trees) else "plain"] += bool(trees)
         seconds = self._share(rows) * ONE
-        per_step, per_text = self.machine.own
-        self.clock.now += seconds + (per_step + per_text * len(self.places)) / self.scale
+        per_step, per_text, per_token = self.machine.own
+        held = sum(place.served.call.prompt + len(place.request.tokens) - 1 for place in writers)
+        own = per_step + per_text * len(self.places) + per_token * held
+        self.clock.now += seconds + own / self.scale
         if self.auto is not None:
             self.table.observe(rows, 0, seconds * self.rng.lognormvariate(0, SPREAD))
         for place, tree in zip(writers, trees, strict=True):

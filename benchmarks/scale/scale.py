@@ -53,15 +53,17 @@ def read_costs(path: Path) -> PassCosts:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {path}: give JSON of draftproof info --measure") from error
-    costs = PassCosts(KNEES["avx512"])
     if isinstance(found, dict) and found.get("costs"):
-        costs.restore(found["costs"][0])
+        took = {int(rows): each for rows, each in found["costs"][0]["costs"].items()}
     elif isinstance(found, dict) and found.get("passes", {}).get("draftproof"):
-        for _ in range(30):
-            for rows, rounds in found["passes"]["draftproof"].items():
-                costs.observe(int(rows), 0, statistics.median(sum(rounds, [])))
+        each = found["passes"]["draftproof"].items()
+        took = {int(rows): statistics.median(sum(rounds, [])) for rows, rounds in each}
     else:
         raise ValueError(f"{path} has no costs of passes: draftproof info MODEL --measure --json")
+    costs = PassCosts(KNEES["avx512"])
+    for _ in range(30):
+        for rows, seconds in took.items():
+            costs.observe(rows, 0, seconds)
     return costs
 
 
@@ -224,14 +226,15 @@ def main(
     places: Annotated[int, typer.Option(help="Texts at once of a replica (--max-batch).")] = 16,
     step_ms: Annotated[float, typer.Option(help="Of a step besides its pass.")] = 0.0,
     text_ms: Annotated[float, typer.Option(help="Of a step, for each text.")] = 0.0,
+    token_us: Annotated[float, typer.Option(help="And each token that a text is behind.")] = 0.0,
     each: Annotated[int, typer.Option(help="Calls of a replica, at least.")] = 40,
     out: Annotated[Path, typer.Option(help="Where the plan is written.")] = OUT,
 ) -> None:
     """A plan past one machine, simulated on measured costs of passes."""
     try:
-        own = (step_ms / 1e3, text_ms / 1e3)
-        if min(price, step_ms, text_ms) < 0:
-            raise ValueError("--price, --step-ms and --text-ms: none of them may be below 0")
+        own = (step_ms / 1e3, text_ms / 1e3, token_us / 1e6)
+        if min(price, *own) < 0:
+            raise ValueError("--price and what a step costs: none of them may be below 0")
         if min(places, each) < 1:
             raise ValueError(f"--places is {places} and --each {each}: give 1 or more")
         if kind not in KINDS:

@@ -13,9 +13,10 @@ from draftproof.bundled import BUNDLED, located
 from draftproof.cli import interrupts
 from draftproof.cli.progress import Running
 from draftproof.demo import precision
+from draftproof.hub import names_gguf
 from draftproof.models import hears, is_encoder_decoder
 from draftproof.profiles import choice_of, is_profile, read
-from draftproof.runners.loading import ENCODERS_IN
+from draftproof.runners.loading import ENCODERS_IN, described
 from draftproof.text import load_tokenizer
 
 
@@ -40,6 +41,14 @@ def target(given: SimpleNamespace) -> str:
     places.check(given.model, given.revision)
     name: str = located(given.model, "target")
     return name
+
+
+def check_hub(given: SimpleNamespace) -> None:
+    """Ask the hub, or what was fetched of it, for the target's configuration; of a GGUF file and of
+    a folder nothing. Raises `ValueError`: there is none."""
+    name = target(given)
+    if not (Path(name).exists() or names_gguf(name)):
+        described(name, **hub_options(given))
 
 
 def tokenizer(given: SimpleNamespace) -> Any:

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import tempfile
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 try:
     import click  # of which the command `serve` is made
+    import ray
     from ray import serve
     from ray.exceptions import RayActorError, RaySystemError, RayTaskError, WorkerCrashedError
+    from ray.serve.config import HTTPOptions
     from ray.serve.exceptions import (
         BackPressureError,
         DeploymentUnavailableError,
@@ -28,6 +33,7 @@ except ImportError as error:
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from draftproof.cli.launch import hush
+from draftproof.cli.opening import check_hub
 from draftproof.cli.opening import tokenizer as tokenizer_of
 from draftproof.cli.serve import opened, settings_of
 from draftproof.ray import engine, front, options
@@ -164,6 +170,9 @@ def app(given: dict[str, Any]) -> Any:
         chosen, own = options.read(given)
         settings = settings_of(chosen)
         opened(chosen)  # what can be no model is told here
+        if _starts_ray():
+            check_hub(chosen)
+            _check_port()
     except ValueError as error:
         raise Unfit(str(error)) from error
     given = {**given, "threads": chosen.threads}
@@ -195,6 +204,31 @@ def app(given: dict[str, Any]) -> Any:
         graceful_shutdown_timeout_s=limits.drain + 2 * SPARE_S,
     )
     return fronts.bind(settings, given, engines.bind(settings, given))
+
+
+def _starts_ray() -> bool:
+    """Whether this is `serve run` on a machine where no Ray runs that was started by `ray start`:
+    it is about to start one here, with its own proxy."""
+    command = click.get_current_context(silent=True)
+    if command is None or command.info_name != "run" or command.params.get("address"):
+        return False
+    if ray.is_initialized():  # it loads the application again (--reload)
+        return False
+    return not Path(tempfile.gettempdir(), "ray", "ray_current_cluster").exists()
+
+
+def _check_port() -> None:
+    """Of the proxy that Ray will start. Raises `ValueError`: it is in use."""
+    http = HTTPOptions()
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((http.host, http.port))
+        except OSError as error:
+            raise ValueError(
+                f"{http.host}:{http.port} cannot be listened on: {error.strerror}; end what does, "
+                "or give another port by http_options in a YAML file"
+            ) from error
 
 
 def _autoscaling(own: options.Own) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from draftproof.server.responses.body import ResponsesBody, chat_of, renamed
 from draftproof.server.settings import DEAD, Settings
 
 PATIENCE = 5.0  # seconds for the step that runs
+GAP, LONGEST = 0.007, 0.05  # seconds between a stream's parts: for each other stream, at most
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
 
 
@@ -38,6 +39,7 @@ class Engine:
 
     def __init__(self, settings: Settings, open: Callable[[], LLM], name: str = "0") -> None:
         self.name = name
+        self._streams = 0  # that run
         alone = replace(settings, keys=(), cors=(), log=False)
         self.front = Front(alone, open, lambda job: None)
         self._app: ASGIApp = app.make(self.front)
@@ -125,6 +127,10 @@ class Engine:
     async def stream(self, call: Mapping[str, Any]) -> AsyncIterator[Any]:
         """The parts of a streamed answer.
 
+        A part costs Ray's processes about as much as the bundled model's token. So it has all that
+        was written since the part before, and there are only so many parts a second of all streams.
+        The first one and the last wait for nothing, and so does a stream that is alone.
+
         call: `chat`, `items` (of `/v1/responses`), `body` (bytes), `key` of the client, `id` and
         `path` for the log, `told` (chunks tell what resumption needs), and of a text that was begun
         elsewhere `goes_on`: its `head`, what was `written` (tokens of each choice), which choices
@@ -136,6 +142,8 @@ class Engine:
             refused = renamed(error) if call.get("items") else error
             yield {"refused": (refused.status, refused.message, refused.param, refused.code)}
             return
+        self._streams += 1
+        clock, handed = asyncio.get_running_loop().time, 0.0
         try:
             yield {"head": head}
             choices: Sequence[Choice | output.Answer] = events.choices
@@ -144,13 +152,19 @@ class Engine:
             if opening and not call.get("goes_on"):
                 yield opening, [], {}, False
             while not events.done:
-                moved = await job.news()
-                body = events.of(moved)
+                await job.gather(handed + self.gap - clock())
+                body, handed = events.of(await job.news()), clock()
                 if self.front.state == DEAD:
                     return  # what became of the texts then is the next one's to tell
                 yield body, *_news(choices, sent), events.done
         finally:
+            self._streams -= 1
             job.cancel()
+
+    @property
+    def gap(self) -> float:
+        """Seconds from one part of a stream to the next, at least."""
+        return min(LONGEST, GAP * max(0, self._streams - 1))
 
     async def close(self) -> None:
         """End everything, and the engine's thread."""

@@ -28,6 +28,7 @@ class Job:
         self._left = {request.key for request in requests}
         self._moved: list[Request] = []
         self._bell: asyncio.Future[None] | None = None  # of whoever waits for news
+        self._end: asyncio.Future[None] | None = None  # of whoever gathers them
         self.told: dict[int, tuple[float, int]] = {}  # key -> when it wrote last, and tokens then
         self.then: Callable[[], object] = lambda: None  # called when all have ended
         self.about: dict[str, str] = {}  # of the call, for the log
@@ -53,6 +54,8 @@ class Job:
         """The request wrote or ended."""
         if ended:
             self._left.discard(request.key)
+            if self.done and self._end is not None and not self._end.done():
+                self._end.set_result(None)
         self._moved.append(request)
         self.wake()
 
@@ -68,6 +71,12 @@ class Job:
             await self._bell
         moved, self._moved = self._moved, []
         return moved
+
+    async def gather(self, seconds: float) -> None:
+        """So long, or until all have ended: what is written meanwhile is told at once."""
+        if seconds > 0 and not self.done:
+            self._end = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._end}, timeout=seconds)
 
     async def finish(self) -> None:
         """Until all have ended."""

@@ -167,7 +167,7 @@ constexpr Kernels set_of(const char *name) {
            tiles_of<IQ4_NL, Sums>(), tiles_of<IQ4_XS, Sums>(), tiles_of<MXFP4, Sums>(),
            tiles_of<S4_128, Sums>(), tiles_of<Z4_32, Sums>(), tiles_of<Z4_128, Sums>()},
           norm, to_bf16, rotate, swiglu, {Floats::kRows, 2, Bf16::scores, Floats::weigh}, softmax,
-          argmax, gumbel, soften, max_of};
+          argmax, gumbel, soften, max_of, few_rows<float>, few_rows<double>};
 }
 
 constexpr bool complete(const Kernels &set) {

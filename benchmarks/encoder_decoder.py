@@ -1,4 +1,4 @@
-"""Leviathan's table of T5 at the cost of T5-large, -base and -small, and the bundled mender.
+"""Leviathan's table of T5 at the cost of T5-base or -large, and the bundled mender.
 
 The table: models of these shapes with random weights cost what the trained ones cost, but would
 agree on nothing. So a draft runs all its passes, and what it then says is planted: at every place
@@ -9,13 +9,17 @@ so nobody knows in advance what would be right).
 
 The mender: every side of `draftproof bench` on held-out damage, nothing planted.
 
-    python benchmarks/encoder_decoder.py --out docs/encoder_decoder       hours on two cores
+The table is kept cell by cell (task, temperature, batch): run again, it goes on where it was
+killed, or where `--minutes` had passed.
+
+    python benchmarks/encoder_decoder.py --part table --minutes 20 --out docs/encoder_decoder
+    python benchmarks/encoder_decoder.py --part table --target large      hours on two cores
+    python benchmarks/encoder_decoder.py --part pass    a step taken apart: see encoder_passes.py
     python benchmarks/encoder_decoder.py --quick --out build/quick        minutes, tiny shapes
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -29,6 +33,8 @@ import typer
 from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 import draftproof as dp
+import encoder_passes
+from cells import kept, write
 from draftproof import analysis, clock
 from draftproof.bench import sides, suite
 from draftproof.bench.sides import How, Written
@@ -38,7 +44,7 @@ from draftproof.runners import costs
 from planted_pairs import VOCABULARY, Plant, Planted, assisted
 
 LABEL = "cost measured, acceptance planted"
-TARGET = "large"
+TARGETS = ("base", "large")
 SHAPES: dict[str, dict[str, int]] = {  # of T5 v1.0, from their published configurations
     "small": {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "d_kv": 64},
     "base": {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12, "d_kv": 64},
@@ -75,9 +81,12 @@ class Case:
     temperature: float
     batch: int
 
+    drafts: tuple[str, ...] = tuple(SHAPES)  # those no larger than the target
+
     @property
     def published(self) -> list[Published]:
-        return [row for row in TABLE_2 if (row[0], row[2]) == (self.task, self.temperature)]
+        cell = self.task, self.temperature
+        return [row for row in TABLE_2 if (row[0], row[2]) == cell and row[1] in self.drafts]
 
 
 def made(shape: dict[str, int], dtype: torch.dtype) -> PreTrainedModel:
@@ -156,13 +165,17 @@ def timed(
     return rows
 
 
-def predicted(row: dict[str, Any], passes: dict[str, dict[int, float]]) -> dict[str, float]:
+def predicted(
+    row: dict[str, Any], passes: dict[str, dict[str, float]], target: str
+) -> dict[str, float]:
     """By Theorem 3.8 with the measured c, and with what a pass over a batch's drafts takes too."""
     batch, gamma, alpha = row["batch"], row["gamma"], row["alpha"]
-    target, draft = passes[TARGET], passes[row["draft"]]
-    one = analysis.pass_seconds(target, batch)
+    whole, draft = (
+        {int(n): seconds for n, seconds in passes[name].items()} for name in (target, row["draft"])
+    )
+    one = analysis.pass_seconds(whole, batch)
     c = analysis.pass_seconds(draft, batch) / one
-    wide = analysis.pass_seconds(target, batch * (gamma + 1)) / one
+    wide = analysis.pass_seconds(whole, batch * (gamma + 1)) / one
     return {
         "c": c,
         "pass_over_drafts": wide,
@@ -176,65 +189,94 @@ def main(
         bool, typer.Option("--quick", help="Tiny shapes, to see that it runs.")
     ] = False,
     dtype: str = "float32",
-    max_tokens: int = 64,
+    target: Annotated[str, typer.Option(help="Of the table: base or large.")] = "base",
+    max_tokens: int = 32,
     rounds: int = 3,
+    minutes: Annotated[
+        float | None, typer.Option(help="Begin no further cell of the table after so many.")
+    ] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Texts at once; repeatable.")] = None,
-    part: Annotated[str, typer.Option(help="table, mender, or both.")] = "both",
+    part: Annotated[str, typer.Option(help="table, mender, pass, or both of the first.")] = "both",
     out: Path = Path("bench-results"),
 ) -> None:
-    """Measure, and write planted.json and bundled-mender.json."""
-    if part not in ("table", "mender", "both"):
-        raise typer.BadParameter(f"part {part!r} is unknown: use table, mender or both")
+    """Measure, and write planted.json, bundled-mender.json or pass.json."""
+    if target not in TARGETS:
+        raise typer.BadParameter(f"target {target!r} is unknown: use base or large")
+    if part not in ("table", "mender", "both", "pass"):
+        raise typer.BadParameter(f"part {part!r} is unknown: use table, mender, pass or both")
     out.mkdir(parents=True, exist_ok=True)
     with Running() as running:
+        if part == "pass":
+            batches = batch or ([2] if quick else [1, 8])
+            found = encoder_passes.measured(quick, 1 if quick else rounds, batches, running)
+            write(out / "pass.json", found)
+            return
         if part != "mender":
             tokens, turns = (8, 1) if quick else (max_tokens, rounds)
             batches = batch or ([1, 2] if quick else [1, 4, 8])
-            found = table(TINY if quick else SHAPES, dtype, tokens, turns, batches, running)
-            _write(out / "planted.json", found)
+            shapes = TINY if quick else SHAPES
+            until = None if minutes is None else time.monotonic() + 60 * minutes
+            path = out / "planted.json"
+            table(path, shapes, target, dtype, tokens, turns, batches, until, running)
         if part != "table":
-            _write(out / "bundled-mender.json", mender(quick, running))
+            write(out / "bundled-mender.json", mender(quick, running))
 
 
 def table(
+    path: Path,
     shapes: dict[str, dict[str, int]],
+    target: str,
     dtype: str,
     tokens: int,
     rounds: int,
     batches: Sequence[int],
+    until: float | None,
     told: Any,
-) -> dict[str, Any]:
-    """Every row of Table 2 at every batch size."""
+) -> None:
+    """The cells of Table 2 at every batch size that `path` does not hold yet, one after another."""
     load = clock.load()
-    models = {name: made(shape, getattr(torch, dtype)) for name, shape in shapes.items()}
-    llm = dp.LLM(models[TARGET], speculate=None, max_batch=max(batches))
-    passes = {}
-    sizes = sorted({b * n for b in batches for n in (1, 4, 6, 8)})
-    for name, model in models.items():
-        told(f"passes of {name}", None)
-        runner = llm.runner if name == TARGET else dp.LLM(model, speculate=None).runner
-        passes[name] = costs.pass_seconds(runner, 32, sizes, rounds=5 if rounds == 1 else 15)
-    cases = [Case(task, t, b) for b in batches for task in READS for t in (0.0, 1.0)]
-    rows = [row for case in cases for row in timed(case, llm, models, tokens, rounds, told)]
-    return {
+    asked = {
         "label": LABEL,
-        "target": TARGET,
+        "target": target,
         "shapes": shapes,
-        "parameters": {n: sum(p.numel() for p in m.parameters()) for n, m in models.items()},
         "dtype": dtype,
         "reads": READS,
         "max_tokens": tokens,
         "rounds": rounds,
+    }
+    found = kept(path, asked)
+    drafts = tuple(name for name in shapes if [*shapes].index(name) <= [*shapes].index(target))
+    cases = [Case(task, t, b, drafts) for b in batches for task in READS for t in (0.0, 1.0)]
+    done = {(row["task"], row["temperature"], row["batch"]) for row in found["rows"]}
+    left = [case for case in cases if (case.task, case.temperature, case.batch) not in done]
+    if not left:
+        print("nothing is left to measure:", path)
+        return
+    models = {name: made(shapes[name], getattr(torch, dtype)) for name in drafts}
+    llm = dp.LLM(models[target], speculate=None, max_batch=max(batches))
+    sizes = {b * n for b in batches for n in (1, 4, 6, 8)}
+    passes = found.setdefault("pass_seconds", {})
+    if any(str(n) not in passes.get(name, {}) for n in sizes for name in models):
+        for name, model in models.items():
+            told(f"passes of {name}", None)
+            runner = llm.runner if name == target else dp.LLM(model, speculate=None).runner
+            took = costs.pass_seconds(runner, 32, sorted(sizes), rounds=5 if rounds == 1 else 15)
+            passes.setdefault(name, {}).update({str(n): s for n, s in took.items()})
+    found |= {
+        "parameters": {n: sum(p.numel() for p in m.parameters()) for n, m in models.items()},
         "threads": llm.runner.threads or torch.get_num_threads(),
         "machine": clock.machine(),
         "processor": clock.processor(),
         "load_before": load,
-        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "pass_seconds": {
-            name: {str(n): s for n, s in took.items()} for name, took in passes.items()
-        },
-        "rows": [row | predicted(row, passes) for row in rows],
     }
+    for case in left:
+        if until is not None and time.monotonic() > until:
+            print(f"{len(left) - left.index(case)} cells are left: run this again to go on")
+            return
+        rows = timed(case, llm, models, tokens, rounds, told)
+        found["rows"] += [row | predicted(row, passes, target) for row in rows]
+        found["date"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        write(path, found)
 
 
 def mender(quick: bool, told: Any) -> dict[str, Any]:
@@ -252,11 +294,6 @@ def mender(quick: bool, told: Any) -> dict[str, Any]:
         assistant_lengths=(5,) if quick else (3, 5, 8),
     )
     return suite.run(options, told).as_dict()
-
-
-def _write(path: Path, found: dict[str, Any]) -> None:
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    print("written:", path)
 
 
 if __name__ == "__main__":

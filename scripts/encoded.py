@@ -1,4 +1,4 @@
-"""Figures of encoder-decoders: Leviathan's table at the cost of T5-large, and the bundled mender.
+"""Figures of encoder-decoders: Leviathan's table at another cost, the bundled mender, a pass.
 
 Knows the JSON files that benchmarks/encoder_decoder.py writes.
 """
@@ -72,10 +72,50 @@ def mender(run: Any | None = None) -> str:
     )
 
 
+def passes(run: Any | None = None) -> str:
+    """A step taken apart: what rules cost, and what native kernels could save of a pass."""
+    run = load("encoder_decoder/pass") if run is None else run
+    about = f"{run['date'][:10]}, {machine(run['machine'])}, {run['threads']} threads"
+    ruled = [
+        [
+            row["model"],
+            str(row["batch"]),
+            ", ".join(f"`{rule}`" for rule in row["rules"]),
+            f"{row['ms_a_step']:.2f}",
+            f"{statistics.median(row['share']):.1%} "
+            f"({min(row['share']):.1%} to {max(row['share']):.1%})",
+        ]
+        for row in run["rules"]
+    ]
+    parts = ("whole", "products", "attention", "rest", "native_products")
+    apart = [
+        [row["model"], str(row["texts"]), row["dtype"]]
+        + [f"{row[part]:.2f}" for part in parts]
+        + [f"{row['saved']:.0%}"]
+        for row in run["passes"]
+    ]
+    return (
+        markdown(("shape", "batch", "rules", "ms a step", "of which rules"), ruled)
+        + "\n"
+        + markdown(
+            ("shape", "texts", "precision", "pass, ms", "products", "attention", "rest")
+            + ("products, native", "would be saved"),
+            apart,
+        )
+        + f"\n{about}; random weights, T=0, plain decoding; rules: {run['tokens']} tokens a text, "
+        f"{run['rounds']} rounds in turn. Native products: a pass of the native runner in bfloat16 "
+        "over a Llama of that width and depth, by weight.\n"
+    )
+
+
 def _of(ratio: Any) -> str:
     if ratio is None:
         return "-"
     return f"{ratio['median']:.2f}x ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
-ENCODED = {"encoder-decoder-table": planted, "encoder-decoder-mender": mender}
+ENCODED = {
+    "encoder-decoder-table": planted,
+    "encoder-decoder-mender": mender,
+    "encoder-decoder-pass": passes,
+}

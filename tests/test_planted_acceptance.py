@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
 
 from draftproof import analysis
 from planted_pairs import Plant, assisted, steps_of
@@ -79,17 +81,68 @@ def test_measured_steps_are_the_planted_ones(benchmark: Any, batch: int, monkeyp
     assert abs(len(passes) - steps_of(plant.keeps[3, 4, 5], 5)) <= 1
 
 
-def test_figures_of_the_runs(benchmark: Any) -> None:
-    """A table of every row, whose columns are predicted, measured and published."""
+def test_figures_of_the_runs(benchmark: Any, tmp_path: Path) -> None:
+    """A table of every row, whose columns are predicted, measured and published.
+
+    Cell by cell: what has been measured is not measured again, and settings do not mix.
+    """
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
         encoded = loaded("scripts/encoded.py")
     finally:
         sys.path.pop(0)
-    found = benchmark.table(
-        {name: {**each, "num_layers": 1} for name, each in benchmark.TINY.items()},
-        "float32", 4, 1, [1], lambda text, share: None,
-    )  # fmt: skip
+    shapes = {name: {**each, "num_layers": 1} for name, each in benchmark.TINY.items()}
+    path, told = tmp_path / "planted.json", []
+
+    def run(target: str = "large", until: float | None = None) -> Any:
+        told.clear()
+        given = shapes, target, "float32", 4, 1, [1], until
+        benchmark.table(path, *given, lambda text, share: told.append(text))
+        return json.loads(path.read_text())
+
+    honest, calls = benchmark.timed, []
+
+    def killed(*given: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return honest(*given)
+
+    benchmark.timed = killed
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    finally:
+        benchmark.timed = honest
+    first = json.loads(path.read_text())["rows"]
+    assert len(first) == 3
+    assert len(run(until=0.0)["rows"]) == 3, "its minutes had passed"
+    found = run()
+    assert found["rows"][:3] == first and len(found["rows"]) == 12
+    assert not any("passes" in text for text in told) and found == run() and not told
     text = encoded.planted(found)
     assert text.count("cost measured, acceptance planted") == 12
     assert "3.4x" in text and "predicted (Thm 3.8)" in text
+    with pytest.raises(typer.BadParameter, match="other settings"):
+        run("base")
+    path.unlink()
+    assert {row["draft"] for row in run("base")["rows"]} == {"small", "base"}
+
+
+def test_figures_of_a_step_taken_apart() -> None:
+    """Parts add up to the pass, and shares are of it; on tiny shapes."""
+    passes = loaded("benchmarks/encoder_passes.py")
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        encoded = loaded("scripts/encoded.py")
+    finally:
+        sys.path.pop(0)
+    found = passes.measured(True, 1, [2], lambda text, share: None)
+    for row in found["passes"]:
+        parts = row["products"] + row["attention"] + row["rest"]
+        assert parts == pytest.approx(row["whole"]) and min(row["products"], row["attention"]) > 0
+        native = row["native_products"] + row["attention"]
+        assert row["saved"] == pytest.approx(1 - native / row["whole"])
+    assert {row["model"] for row in found["rules"]} == set(passes.RULES)
+    text = encoded.passes(found)
+    assert "`no_repeat_ngram_size`" in text and text.count("| Whisper-tiny |") == 3

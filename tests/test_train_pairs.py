@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import draftproof as dp
 from draftproof import cli
@@ -137,6 +142,50 @@ def test_what_is_trained_serves(
         found = llm.generate(asked, params)
     assert [one.token_ids for one in found] == plain
     assert sum(one.stats.drafted for one in found)
+
+
+KILLED = """
+import os, signal
+from draftproof.cli import main
+from draftproof.training import trainer
+
+inner, steps = trainer._Loop._step, []
+
+def step(self, batches):
+    steps.append(1)
+    if len(steps) == 4:  # one step behind the checkpoint, which is in place by then
+        assert (self.checkpoint.path / "state.json").exists()
+        os.kill(os.getpid(), signal.SIGKILL)
+    object.__setattr__(self.plan, "checkpoint_seconds", 1e9 if len(steps) != 2 else -1.0)
+    return inner(self, batches)
+
+trainer._Loop._step = step
+main()
+"""
+
+
+@pytest.mark.parametrize("words", [["draft", "--size", "1"], ["medusa", "--num-heads", "2"]])
+def test_killed_behind_a_checkpoint_it_ends_as_if_it_had_not_been(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """By a signal that nothing catches, after the second of four steps was kept."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    code, said = train(capsys, folder, *words, "--out", str(whole))
+    assert code == 0, said
+    kind, *rest = words
+    given = [kind, str(folder / "T5"), "--data", str(folder / "pairs.jsonl"), *rest, *QUICK]
+    command = [sys.executable, "-c", KILLED, "train", *given, "--out", str(cut)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    state = json.loads((cut / "checkpoint" / "state.json").read_text())
+    assert state["step"] == 2
+    code, said = train(capsys, folder, *words, "--out", str(cut), "--resume")
+    assert code == 0, said
+    ours, theirs = (load_file(next(there.glob("*.safetensors"))) for there in (whole, cut))
+    assert ours.keys() == theirs.keys() and ours
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=1e-6, msg=name)
 
 
 def test_completions_are_learnt_where_that_is_said(

@@ -234,3 +234,26 @@ DP_API void dp_ngrams_free(dp_ngrams *ngrams);
 DP_API int32_t dp_ngrams_draft(dp_ngrams *ngrams, int32_t kept, const int32_t *more, int32_t count,
                                int32_t longest, int32_t enough, int32_t branches, int32_t *tokens,
                                int32_t *parents, double *scores);
+
+// Attention of a few rows of several texts, each over keys and values of its own, in float32 or
+// float64 (`wide`). Pointers are 64-bit numbers, steps between heads, rows and slots are counted in
+// elements, and the elements of a head stand side by side.
+#define DP_FEW_SLOTS 2048
+typedef struct {
+  int64_t wide, heads, key_heads, size;  // size: of a head
+  uint64_t q, out;                       // out: (rows, heads, size), contiguous
+  int64_t q_head, q_row;
+  uint64_t new_keys, new_values;  // of all packed rows, stored before anything is read; 0: none
+  int64_t key_head, key_row, value_head, value_row;
+  double scale, cap;  // scores become tanh(score / cap) * cap; 0: they stay
+} dp_few;
+typedef struct {
+  int64_t begin, rows, slots;  // packed rows; what is new stands in the last slots
+  int64_t chain;               // 1: each row sees all before it and itself; 0: all slots
+  uint64_t keys, values;
+  int64_t head, slot;  // steps of both
+  uint64_t bias;       // added to scores; 0: nothing is
+  int64_t bias_head, bias_row;
+} dp_few_text;
+// At most DP_FEW_SLOTS slots of a text, and heads of at most 512.
+DP_API int32_t dp_few_rows(const dp_few *of, const dp_few_text *texts, int32_t count);

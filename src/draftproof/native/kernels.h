@@ -57,6 +57,8 @@ struct Kernels {
   float (*soften)(const float *x, const float *add, float top, float temperature, int n,
                   float *out);
   float (*max)(const float *x, int64_t n);
+  void (*few_floats)(const dp_few &of, const dp_few_text *texts, int count);
+  void (*few_doubles)(const dp_few &of, const dp_few_text *texts, int count);
 };
 
 extern const Kernels kPortable;

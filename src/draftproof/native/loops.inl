@@ -2,6 +2,7 @@
 // The includer defines `madd(a, b, c)` for floats: fused or not, but the same everywhere.
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "half.h"
 
@@ -249,3 +250,5 @@ float soften(const float *x, const float *add, float top, float temperature, int
 }
 
 }  // namespace
+
+#include "few_rows.inl"

@@ -7,6 +7,7 @@ model's business. Knows nothing of attention, and nothing of requests.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -72,15 +73,12 @@ def nothing_read(model: Any) -> Any:
 def reading(
     modules: Iterable[nn.Module], states: Tensor, call: Callable[[], T]
 ) -> tuple[T, dict[nn.Module, Tensor]]:
-    """`call`, and the parts of these modules that are given `states` (N, tokens, d) in it.
-
-    With what each makes of one token of zeros, or of anything: nobody is to look at it.
-    """
+    """`call`, and what parts of these modules return that are given `states` (N, tokens, d)."""
     seen: dict[nn.Module, Tensor] = {}
 
     def behind(part: Any, args: Any, output: Any) -> None:
         if args and args[0] is states and isinstance(output, Tensor):
-            seen[part] = output.new_zeros(1, 1, *output.shape[2:])
+            seen[part] = output
 
     parts = [part for module in modules for part in module.modules() if part is not module]
     handles = [part.register_forward_hook(behind) for part in parts]
@@ -127,13 +125,27 @@ def headed(
         handle.remove()
 
 
+def arguments(module: nn.Module) -> list[str]:
+    """Of its forward, in their order."""
+    forward: Any = module.forward
+    if (function := getattr(forward, "__func__", None)) is None:  # somebody's wrapper
+        return [*inspect.signature(forward).parameters]
+    return _parameters(function)[1:]
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(function: Any) -> list[str]:
+    """To find them out takes longer than a small layer."""
+    return [*inspect.signature(function).parameters]
+
+
 def placed(decoder: nn.Module, positions: Tensor, call: Callable[[], T]) -> T:
     """`call` with these positions (T) embedded where the decoder would count from 0.
 
     One that turns keys by positions takes them itself; one with relative ones alone takes none.
     """
     where = getattr(decoder, "embed_positions", decoder)
-    names = [*inspect.signature(where.forward).parameters]
+    names = arguments(where)
     if "position_ids" in names:
 
         def before(module: Any, args: Any, kwargs: Any) -> Any:

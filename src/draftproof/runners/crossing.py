@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
-from draftproof.runners import attention
+from draftproof.runners import attention, few_rows
 from draftproof.runners.attention import Step
+from draftproof.runners.few_rows import Text
 from draftproof.runners.kv import Pair
 from draftproof.runners.segments import Part, Segment
 
@@ -61,6 +62,7 @@ class CrossStep(Step):
     roles: Roles
     across: Sequence[Mapping[int, Pair]]
     biases: dict[Any, Tensor] = field(default_factory=dict)
+    few: dict[bool, bool] = field(default_factory=dict)  # to itself or across: is it little work?
 
 
 @dataclass(slots=True)
@@ -108,6 +110,9 @@ def attend(
         raise RuntimeError("an attention layer stands where none was found")
     if isinstance(step, Capture):
         return torch.zeros_like(query).transpose(1, 2), None
+    own = _few_own(step, module, query, key, value, scaling, attention_mask, position_bias, others)
+    if own is not None:
+        return own, None
     if position_bias is None:
         given = attention_mask, scaling, dropout
         return attention.attend(module, query, key, value, *given, draftproof_step=step, **others)
@@ -118,6 +123,16 @@ def _across(
     step: CrossStep, layer: int, query: Tensor, scaling: float | None, cap: float | None
 ) -> Tensor:
     """Every row sees all that the encoder made of its own request's input."""
+    texts = [
+        Text(seg.begin, seg.end - seg.begin, pairs[layer][0].shape[2], *pairs[layer])
+        for seg, pairs in zip(step.segments, step.across, strict=True)
+    ]
+    if True not in step.few:
+        step.few[True] = few_rows.few(query, [(text.rows, text.slots) for text in texts])
+    if step.few[True]:
+        found = few_rows.attend(query, texts, scaling, cap=cap)
+        if found is not None:
+            return found
     pieces = []
     for seg, pairs in zip(step.segments, step.across, strict=True):
         keys, values = pairs[layer]
@@ -143,6 +158,46 @@ def _capped(asked: Tensor, keys: Tensor, values: Tensor, scaling: float | None, 
     return scores.softmax(-1, dtype=wide).to(asked.dtype) @ values
 
 
+def _few_own(
+    step: CrossStep,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    attention_mask: Tensor | None,
+    position_bias: Tensor | None,
+    others: Mapping[str, Any],
+) -> Tensor | None:
+    """Self-attention of few rows in one call; None: it is done otherwise."""
+    layer, window = step.roles.own[module], others.get("sliding_window")
+    biases = step.roles.tables[layer] if position_bias is not None else None
+    if False not in step.few:
+        parts = [part for seg in step.segments for part in seg.parts]
+        sizes = [(part.end - part.begin, part.slots) for part in parts]
+        step.few[False] = few_rows.few(query, sizes)
+    if not step.few[False] or step.calls is not None or others.get("s_aux") is not None:
+        return None
+    if attention_mask is not None and position_bias is None:
+        return None
+    texts = []
+    for seg in step.segments:
+        pair = step.cache.pair(layer, seg.row)
+        if pair is None or (window is not None and window < seg.slots):
+            return None
+        for part in seg.parts:
+            bias = None
+            if biases is not None:
+                bias = _known_bias(step, biases, seg, part, query)[0]
+            elif not part.chain:
+                mask = seg.mask(part, None, query)
+                bias = None if mask is None else mask[None]
+            rows = part.end - part.begin
+            begin = seg.begin + part.begin
+            texts.append(Text(begin, rows, part.slots, *pair, part.chain, bias))
+    return few_rows.attend(query, texts, scaling, (key, value), others.get("softcap"))
+
+
 def _biased(
     step: CrossStep, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
 ) -> Tensor:
@@ -153,17 +208,21 @@ def _biased(
         span = slice(seg.begin, seg.end)
         step.cache.write(layer, seg.row, seg.at, key[0, :, span], value[0, :, span])
         for part in seg.parts:
-            known = (seg.begin, part, bias)
-            if known not in step.biases:
-                step.biases[known] = _bias(bias, seg, part, query)
             piece = F.scaled_dot_product_attention(
                 query[:, :, seg.begin + part.begin : seg.begin + part.end],
                 *step.cache.read(layer, seg.row, part.slots),
-                attn_mask=step.biases[known],
+                attn_mask=_known_bias(step, bias, seg, part, query),
                 scale=scaling,
             )
             pieces.append(piece.transpose(1, 2))
     return torch.cat(pieces, dim=1)
+
+
+def _known_bias(step: CrossStep, bias: Distances, seg: Segment, part: Part, like: Tensor) -> Tensor:
+    known = (seg.begin, part, bias)
+    if known not in step.biases:
+        step.biases[known] = _bias(bias, seg, part, like)
+    return step.biases[known]
 
 
 def _bias(bias: Distances, seg: Segment, part: Part, like: Tensor) -> Tensor:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from draftproof.runners import altering, crossing, encoders
+from draftproof.runners import altering, crossing, encoders, makers
 from draftproof.runners.attention import Step
 from draftproof.runners.base import KEY, EncoderInput, Output, Work
 from draftproof.runners.crossing import Capture, CrossStep, Roles
 from draftproof.runners.kv import Pair
 from draftproof.runners.loading import Refused
-from draftproof.runners.reading import Reader
+from draftproof.runners.makers import Maker
+from draftproof.runners.reading import Reader, row_of
 from draftproof.runners.segments import Segment
 from draftproof.runners.takeover import on_threads
 from draftproof.runners.torch import TorchRunner
@@ -60,6 +61,7 @@ class EncoderDecoder(TorchRunner):
         self.bounded = altering.bounded(self.decoder)
         self._nothing = altering.nothing_read(self.model)
         self._silent: dict[nn.Module, Tensor] = {}  # what reads it, as far as that is known
+        self._makers: list[Maker] | None = None  # of each layer, as far as that is known
         self._timed = self.example(TIMED)
         self._inputs: dict[int, EncoderInput] = {}  # key -> what it brought
         self._across: dict[EncoderInput, Across] = {}
@@ -93,6 +95,7 @@ class EncoderDecoder(TorchRunner):
         made = super().again(**options)
         assert isinstance(made, EncoderDecoder)
         made.learn_input(self._input_bytes)
+        made.reader.packs = self.reader.packs
         return made
 
     def learn_from(self, other: EncoderDecoder) -> None:
@@ -161,7 +164,7 @@ class EncoderDecoder(TorchRunner):
         return super().forward(work, *given, **options)
 
     def _encode(self, inputs: Sequence[EncoderInput]) -> None:
-        """Those that are new, in batches of one shape: nothing is padded."""
+        """Those that are new, in batches of one shape or in one row: nothing is padded."""
         fresh: dict[tuple[Any, bool], list[EncoderInput]] = {}
         for given in dict.fromkeys(inputs):
             if given not in self._across:
@@ -169,48 +172,62 @@ class EncoderDecoder(TorchRunner):
                 seen = given.features if states is None else states
                 shape = given.size if seen is None else seen.shape
                 fresh.setdefault((shape, states is None), []).append(given)
+        if self._makers is not None and self.reader.packs and len(fresh) > 1:
+            unread = [each for (_, unread), alike in fresh.items() if unread for each in alike]
+            if len(row := row_of(unread)) > 1:
+                for given, across in zip(row, self._crossed(row), strict=True):
+                    self._across[given] = across
         for alike in fresh.values():
             most = max(1, AT_ONCE // alike[0].size)
+            alike = [given for given in alike if given not in self._across]
             for at in range(0, len(alike), most):
                 batch = alike[at : at + most]
                 for given, across in zip(batch, self._crossed(batch), strict=True):
                     self._across[given] = across
 
     def _crossed(self, batch: Sequence[EncoderInput]) -> list[Across]:
-        """Keys and values of inputs of one shape: a pass of the encoder, then of the decoder.
+        """Keys and values of inputs, behind a pass of the encoder where none was made elsewhere."""
 
-        The latter over one token for each, only to see what its cross-attention is given. There is
-        no pass of the encoder where it was made elsewhere.
-        """
-        step = Capture(self._roles)
+        def read() -> list[Across]:
+            if len({given.size for given in batch}) > 1:
+                pieces = self.reader.read_row(batch)
+            else:
+                states = self.reader.read(batch)
+                if self._makers is None:
+                    return self._captured(states)
+                pieces = [*states.split(1)]
+            known = self._makers
+            assert known is not None
 
-        def read() -> None:
-            states = self.reader.read(batch)
-            options = {"encoder_hidden_states": states, "use_cache": False}
-            start = torch.zeros(len(batch), 1, dtype=torch.long, device=self.device)
+            def made() -> list[Across]:
+                return [
+                    {layer: makers.copied(maker.made(own)) for layer, maker in enumerate(known)}
+                    for own in pieces
+                ]
 
-            def decode() -> Any:
-                return crossing.during(step, lambda: self.decoder(input_ids=start, **options))
+            return self.takeover.look(made)
 
-            def seen() -> Any:
-                return altering.reading(self._roles.across, states, decode)
-
-            _, self._silent = self.takeover.run(crossing.NAME, seen)
-
-        on_threads(self.threads, read)
-        assert len(step.pairs) == self._depth
-        # Copies: each is let go by itself.
-        found: list[Across] = [
-            {
-                layer: (keys[n : n + 1].clone(), values[n : n + 1].clone())
-                for layer, (keys, values) in step.pairs.items()
-            }
-            for n in range(len(batch))
-        ]
+        found = on_threads(self.threads, read)
         if not self._input_bytes:
             parts = [part for pair in found[0].values() for part in pair]
             self.learn_input(sum(part.nbytes for part in parts) // batch[0].size)
         return found
+
+    def _captured(self, states: Tensor) -> list[Across]:
+        """The same by a pass of the decoder, which tells who makes them."""
+        pairs, returned = makers.captured(self.decoder, self._roles, self.takeover, states)
+        assert len(pairs) == self._depth
+        self._silent = {
+            part: each.new_zeros(1, 1, *each.shape[2:]) for part, each in returned.items()
+        }
+        self._makers = makers.found(self._roles.across, pairs, returned)
+        return [
+            {
+                layer: makers.copied((keys[n : n + 1], values[n : n + 1]))
+                for layer, (keys, values) in pairs.items()
+            }
+            for n in range(len(states))
+        ]
 
     def _step(self, work: Sequence[Work], segments: Sequence[Segment]) -> Step:
         across = [self._across[self._inputs[item.key]] for item in work]

@@ -83,6 +83,10 @@ class KVCache(Rows):
         keys[:, at:end] = key
         values[:, at:end] = value
 
+    def pair(self, layer: int, row: int) -> Pair | None:
+        """All slots of a row (heads, slots, head size), if it has had keys of this layer before."""
+        return self._held[row].layers.get(layer)
+
     def read(self, layer: int, row: int, end: int) -> Pair:
         """Views (1, heads, end, head size) of everything before slot `end`."""
         keys, values = self._held[row].layers[layer]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,17 +17,22 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from draftproof.runners import encoders
+from draftproof.runners import altering, encoders, spanning
 from draftproof.runners.base import EncoderInput
+from draftproof.runners.crossing import SELF
 from draftproof.runners.loading import Refused
+from draftproof.runners.spanning import Spans, Unknown
 from draftproof.runners.takeover import Takeover
 
 
 class Reader:
-    """The encoder of one model. lent: others read with it, so what it made is kept for them."""
+    """The encoder of one model. lent: others read with it, so what it made is kept for them.
 
-    def __init__(self, model: PreTrainedModel, takeover: Takeover) -> None:
-        self.model, self.takeover, self.lent = model, takeover, False
+    packs: it may read inputs of several lengths in one row, as `encoder_probe` found out.
+    """
+
+    def __init__(self, model: PreTrainedModel, takeover: Takeover, packs: bool = False) -> None:
+        self.model, self.takeover, self.lent, self.packs = model, takeover, False, packs
         self._made: WeakKeyDictionary[EncoderInput, Tensor] = WeakKeyDictionary()
 
     def made(self, given: EncoderInput) -> Tensor | None:
@@ -47,6 +53,33 @@ class Reader:
             self._made.update((one, row.clone()) for one, row in zip(batch, states, strict=True))
         return states
 
+    def read_row(self, batch: Sequence[EncoderInput]) -> list[Tensor]:
+        """The same of inputs of any lengths: (1, positions, hidden size) of each, none made before.
+
+        Raises `ValueError`, and whatever a model has against it.
+        """
+        encoder: Any = self.model.get_encoder()
+        ends = [*accumulate(one.size for one in batch)]
+        spans = Spans([*zip([0, *ends], ends, strict=False)])
+        device = self.model.device
+        row = torch.tensor([[token for one in batch for token in one.tokens]], device=device)
+        at = torch.tensor([place for one in batch for place in range(one.size)], device=device)
+
+        def placed() -> Any:
+            return altering.placed(encoder, at, lambda: encoder(input_ids=row))
+
+        def read() -> Any:
+            return spanning.during(spans, placed)
+
+        states = self.takeover.run(spanning.NAME, read).last_hidden_state
+        layers = sum(path.rpartition(".")[2] in SELF for path, _ in encoder.named_modules())
+        if not layers or spans.called != layers:
+            raise Unknown("its layers do not attend to themselves once each")
+        found = [states[:, begin:end] for begin, end in spans.of]
+        if self.lent:
+            self._made.update((one, own[0].clone()) for one, own in zip(batch, found, strict=True))
+        return found
+
     def drop(self, given: EncoderInput) -> None:
         """Whoever has not read it yet makes a pass again."""
         self._made.pop(given, None)
@@ -54,6 +87,17 @@ class Reader:
     def holds(self) -> set[EncoderInput]:
         """Inputs whose states are kept."""
         return {*self._made}
+
+
+def row_of(unread: Sequence[EncoderInput]) -> list[EncoderInput]:
+    """As many inputs of token ids, the shortest first, as one row takes."""
+    row, left = [], spanning.MOST
+    for given in sorted(unread, key=lambda given: given.size):
+        left -= given.size
+        if left < 0 or given.features is not None:
+            break
+        row.append(given)
+    return row
 
 
 def same(model: PreTrainedModel, other: PreTrainedModel, given: EncoderInput) -> bool:

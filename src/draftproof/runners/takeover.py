@@ -73,10 +73,12 @@ class Takeover:
         try:
             for config in self._configs:
                 config._attn_implementation = attention
-            self._text.num_hidden_layers = layers or depth
+            if layers:
+                self._text.num_hidden_layers = layers
             return call()
         finally:
-            self._text.num_hidden_layers = depth
+            if layers:
+                self._text.num_hidden_layers = depth
             for config, old in zip(self._configs, before, strict=True):
                 config._attn_implementation = old
 

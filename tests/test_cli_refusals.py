@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from transformers import T5Config
 
 import tiny
+from draftproof.cli import prompting
 from draftproof.sampling import NoCandidate
 
 BAD_INPUT: list[tuple[str, str]] = [
@@ -111,3 +113,13 @@ def test_too_little_memory_is_one_sentence(run: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("draftproof.runners.torch.TorchRunner.forward", full)
     code, _, err = run("generate", "T", "def main():")
     assert (code, err) == (2, "error: keys take 9 bytes and 8 are free: lower max_length\n")
+
+
+def test_standard_input_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(prompting, "_standard_input", broken)
+    for prompt, file in ((None, Path("-")), ("-", None), ("what?", None)):
+        with pytest.raises(ValueError, match="cannot read standard input: Input/output error"):
+            prompting.read(prompt, file)

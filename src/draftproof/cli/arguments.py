@@ -175,9 +175,7 @@ def certify(
     draft: options.Draft = None,
     heads: options.Heads = None,
     num_draft_tokens: options.NumDraftTokens = None,
-    rule: Annotated[
-        list[str] | None, option(DRAFTING, "coupled, rejection, or typical (lossy).")
-    ] = None,
+    rule: Annotated[list[str] | None, option(DRAFTING, "coupled or rejection; repeatable.")] = None,
     max_tokens: options.MaxTokens = 48,
     seed: options.Seed = 0,
     runs: Annotated[int, option(SAMPLING, "Runs of each test of law.")] = 1000,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from draftproof import memory
 from draftproof.cli import batch_model, opening, sampling
 from draftproof.cli.files import place
 from draftproof.cli.progress import Running
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from draftproof.batch.lines import Input, Line
     from draftproof.batch.results import Results
     from draftproof.batch.run import Done, Run
+    from draftproof.llm import LLM
 
 WRONG, INTERRUPTED = 1, 130  # exit codes
 SHOWN = 20  # errors, of which the output has all
@@ -36,18 +36,16 @@ def run(given: SimpleNamespace) -> int:
     given.model, given.rule = given.target or asked.model, "coupled"
     if calls and given.model is None:
         raise ValueError("no line of the batch names a model: add --target MODEL")
-    memory.bytes_of(given.kv_memory)
     _check_ray(given)
     defaults = sampling.of_clients(given)
-    if calls:
-        opening.target(given)
-        opening.speculate(given)  # what is wrong is told before anything is loaded
+    # What is wrong is told before anything is loaded.
+    load = opening.for_many(given, prefix_cache=True) if calls else None
     with Results(out, asked.digest, asked.by_id.__contains__) as results:
         before, todo = len(results.done), running.left(calls, results)
         done = running.Run()
         try:
             if todo:
-                _write(given, asked, results, todo, done, defaults)
+                _write(given, asked, results, todo, done, defaults, load)
             else:
                 if not calls:
                     results.written_by({})
@@ -72,6 +70,7 @@ def _write(
     todo: Sequence[Line],
     done: Run,
     defaults: dict[str, Any],
+    load: Callable[[], LLM] | None,
 ) -> None:
     """Load the model, here or in actors, and answer what has no answer yet."""
     from draftproof.batch import engines
@@ -100,7 +99,7 @@ def _write(
             shown(f"{given.ray} engines load {given.model}", None)
             engines.write(todo, actors, given.ray, given.max_batch, begin, take)
         return
-    with batch_model.opened(given, name, defaults) as (calls, writer), Running() as shown:
+    with batch_model.opened(given, name, defaults, load) as (calls, writer), Running() as shown:
         begin(writer)
         for each in Batch(calls).write(todo):
             take(each)

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from draftproof import certify as certificates
@@ -56,6 +55,7 @@ def run(given: SimpleNamespace) -> int:
             prompts = texts.read(
                 sources, given.num_prompts, llm.tokenizer, given.chat, given.system
             )
+            machine = clock.ran_on(llm.runner)
             certificate = certificates.certify(
                 llm,
                 methods,
@@ -70,8 +70,6 @@ def run(given: SimpleNamespace) -> int:
     if given.as_json:
         print(json.dumps(report.as_dict(certificate, given.model) | {"script": path}), flush=True)
     else:
-        used = given.threads or torch.get_num_threads()
-        machine = f"{used} {'thread' if used == 1 else 'threads'}, {clock.processor()}"
         shown = Console(highlight=False, markup=False)
         shown.print(report.heading(certificate, given.model, machine, sources, len(prompts)))
         shown.print(report.table(certificate))

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from draftproof import LLM, clock, hub, quality
@@ -68,7 +67,7 @@ def run(given: SimpleNamespace) -> int:
     with Running() as running:
         running("loading the reference", None)
         with load(exact, runner="torch") as reference:
-            reads = None
+            machine, reads = clock.ran_on(reference.runner), None
             if encodes:
                 prompts, rows = _rows(reference, pairs, length)
                 reads = [EncoderInput(prompt) for prompt in prompts]
@@ -77,8 +76,6 @@ def run(given: SimpleNamespace) -> int:
             )
     if not found.costs and found.refused:
         raise ValueError("; ".join(f"{name}: {why}" for name, why in found.refused.items()))
-    used = given.threads or torch.get_num_threads()
-    machine = f"{used} {'thread' if used == 1 else 'threads'}, {clock.processor()}"
     about = {
         "heading": report.heading(found, Path(given.model).name, machine, source),
         "model": given.model,

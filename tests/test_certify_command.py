@@ -88,7 +88,7 @@ def test_near_ties_have_a_code_of_their_own(
         (("--method", "nonsense"), "method 'nonsense' is unknown: "),
         (("--method", "ngram+nonsense"), "method 'nonsense' is unknown"),
         (("--method", "none"), "nothing that could be certified"),
-        (("--rule", "typical"), "rule 'typical' is unknown"),
+        (("--rule", "typical"), "rule 'typical' cannot be certified"),
         (("--runs", "0"), "--runs is 0"),
         (("--method", "lookahead", "--num-draft-tokens", "3"), "no option of lookahead"),
         (("--max-tokens", "99999"), "do not fit in max_length"),

@@ -175,7 +175,9 @@ def certify(
     draft: options.Draft = None,
     heads: options.Heads = None,
     num_draft_tokens: options.NumDraftTokens = None,
-    rule: Annotated[list[str] | None, option(DRAFTING, "coupled or rejection; repeatable.")] = None,
+    rule: Annotated[
+        list[str] | None, option(DRAFTING, "coupled, rejection, or typical (lossy).")
+    ] = None,
     max_tokens: options.MaxTokens = 48,
     seed: options.Seed = 0,
     runs: Annotated[int, option(SAMPLING, "Runs of each test of law.")] = 1000,
@@ -192,8 +194,8 @@ def certify(
 
     Exit codes: 0 identical, 1 a defect, 3 near-ties, 4 not exercised (nothing was drafted),
     130 interrupted: what was finished is shown.
-    All methods that can run unless --method; coupled and rejection unless --rule;
-    held-out code unless --prompts.
+    All methods that can run unless --method; coupled and rejection unless --rule
+    (typical is lossy: there is nothing to certify); held-out code unless --prompts.
     """
     return launch("certify", locals())
 

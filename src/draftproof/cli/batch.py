@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftproof.cli import batch_model, opening, sampling
 from draftproof.cli.files import place
+from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
 
 if TYPE_CHECKING:
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
     from draftproof.batch.run import Done, Run
     from draftproof.llm import LLM
 
-WRONG, INTERRUPTED = 1, 130  # exit codes
+WRONG = 1  # the exit code where a line has an error
 SHOWN = 20  # errors, of which the output has all
 
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
-    with opening.needing_serve("batch"):
+    with opening.needing("batch", "serve"):
         from draftproof.batch import run as running
         from draftproof.batch.lines import Input
-        from draftproof.batch.results import Results
+        from draftproof.batch.results import SUFFIX, Results
     asked = Input(given.lines)
     out = place(given.out, "batch.jsonl")
-    _check_apart(asked.path, out, out.with_name(out.name + ".stats.jsonl"))
+    _check_apart(asked.path, out, out.with_name(out.name + SUFFIX))
     calls = [line for line in asked.lines if line.wrong is None]
     given.model, given.rule = given.target or asked.model, "coupled"
     if calls and given.model is None:
@@ -109,12 +110,8 @@ def _check_ray(given: SimpleNamespace) -> None:
     """Raises `ValueError` where there is no Ray, or it cannot give what is asked for."""
     if given.ray is None:
         return
-    try:
+    with opening.needing("--ray", "ray"):
         import draftproof.ray.batch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"--ray needs {error.name}, which is not installed: pip install 'draftproof[ray]'"
-        ) from error
     if given.device not in ("auto", "cpu"):
         raise ValueError(f"--ray gives its engines cores alone: drop --device {given.device}")
 

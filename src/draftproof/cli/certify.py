@@ -34,7 +34,9 @@ def run(given: SimpleNamespace) -> int:
     rules = given.rule or list(certificates.RULES)
     for name in rules:
         if name not in certificates.RULES:
-            raise ValueError(f"rule {name!r} is unknown: use {', '.join(certificates.RULES)}")
+            raise ValueError(
+                f"rule {name!r} cannot be certified: use {', '.join(certificates.RULES)}"
+            )
     methods, how = _methods(given.method or [], opening.sources(given), given.num_draft_tokens)
     target = opening.target(given)
     opening.encodes(given)  # which refuses what hears

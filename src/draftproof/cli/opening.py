@@ -11,6 +11,7 @@ from typing import Any
 from draftproof import LLM, memory, methods, places
 from draftproof.bundled import BUNDLED, located
 from draftproof.cli import interrupts
+from draftproof.cli.files import text_of
 from draftproof.cli.progress import Running
 from draftproof.cli.talk import render, system_messages
 from draftproof.demo import precision
@@ -21,13 +22,13 @@ from draftproof.text import load_tokenizer
 
 
 @contextmanager
-def needing_serve(command: str) -> Iterator[None]:
+def needing(what: str, extra: str) -> Iterator[None]:
     """Imports in it that fail are told as `ValueError`, with the extra that brings them."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{command} needs {error.name}, which is not installed: pip install 'draftproof[serve]'"
+            f"{what} needs {error.name}, which is not installed: pip install 'draftproof[{extra}]'"
         ) from error
 
 
@@ -51,12 +52,7 @@ def tokenizer(given: SimpleNamespace) -> Any:
 def give_template(tokenizer: Any, model: str, file: Path | None, system: str | None = None) -> None:
     """Take the template from `file` if there is one, and try it on a first message."""
     if file is not None:
-        try:
-            tokenizer.chat_template = file.read_bytes().decode()
-        except OSError as error:
-            raise ValueError(f"cannot read the chat template {file}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ValueError(f"the chat template {file} is not UTF-8 text") from error
+        tokenizer.chat_template = text_of(file, "chat template")
     if not tokenizer.chat_template:
         raise ValueError(f"{model} has no chat template: give one with --chat-template FILE")
     render(tokenizer, [*system_messages(system), {"role": "user", "content": "hello"}])

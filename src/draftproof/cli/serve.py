@@ -24,7 +24,7 @@ logger = logging.getLogger("draftproof.server")
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
-    with opening.needing_serve("serve"):
+    with opening.needing("serve", "serve"):
         from draftproof.server import running
     made = settings_of(given)
     made = replace(made, local=running.is_local(given.host))

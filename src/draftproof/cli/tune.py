@@ -14,12 +14,12 @@ from draftproof import clock
 from draftproof import prompts as prompt_files
 from draftproof.bundled import BUNDLED, MENDER, located
 from draftproof.cli import opening, pairing
+from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
 from draftproof.llm import LLM
 from draftproof.tuning import candidates, report
 from draftproof.tuning import run as tuning
 
-INTERRUPTED = 130  # the exit code of what an interrupt has ended
 USUAL = {"num_prompts": 12, "max_tokens": 128, "rounds": 3}  # unless told otherwise
 OF_ITS_OWN = {BUNDLED: prompt_files.HELD_OUT, MENDER: prompt_files.DAMAGED}
 QUICK = {"num_prompts": 6, "max_tokens": 64, "rounds": 2}

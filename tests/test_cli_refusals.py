@@ -11,6 +11,7 @@ from transformers import T5Config
 
 import tiny
 from draftproof.cli import prompting
+from draftproof.cli.files import text_of
 from draftproof.sampling import NoCandidate
 
 BAD_INPUT: list[tuple[str, str]] = [
@@ -123,3 +124,16 @@ def test_standard_input_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyP
     for prompt, file in ((None, Path("-")), ("-", None), ("what?", None)):
         with pytest.raises(ValueError, match="cannot read standard input: Input/output error"):
             prompting.read(prompt, file)
+
+
+def test_a_template_needs_a_tokenizer(run: Any, tmp_path: Path) -> None:
+    tiny.model("llama").save_pretrained(tmp_path / "bare")
+    (tmp_path / "template").write_text("{{ messages }}")
+    given = (str(tmp_path / "bare"), "--chat-template", str(tmp_path / "template"), "--port", "0")
+    refused = run("serve", *given)
+    assert refused.code == 2 and "bare came without a tokenizer: there is none" in refused.err
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_bytes(b'\xef\xbb\xbf{"type": "null"}')
+    assert text_of(tmp_path / "schema.json", "schema") == '{"type": "null"}'

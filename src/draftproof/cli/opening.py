@@ -51,6 +51,8 @@ def tokenizer(given: SimpleNamespace) -> Any:
 
 def give_template(tokenizer: Any, model: str, file: Path | None, system: str | None = None) -> None:
     """Take the template from `file` if there is one, and try it on a first message."""
+    if tokenizer is None:
+        raise ValueError(f"{model} came without a tokenizer: there is none to give a template")
     if file is not None:
         tokenizer.chat_template = text_of(file, "chat template")
     if not tokenizer.chat_template:

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-# Keywords that reach every decoding loop, "cache_position" in older versions.
+# Keywords that reach every decoding loop; "cache_position") does in older versions.
 TAKEN = (
     "attention_mask position_ids past_key_values use_cache logits_to_keep tokenizer cache_position"
 )

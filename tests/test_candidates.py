@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 import draftproof as dp
 import tiny
 from draftproof.cli import pairing
+from draftproof.drafting.beside import stranger
 from draftproof.heads import files
 from draftproof.heads.module import Heads
 from draftproof.runners import costs
@@ -155,3 +157,15 @@ def test_the_command_tells_them_first_and_tries_those_that_fit(
     assert [each["name"] for each in kept] == ["broken"]
     code, out, err = run("tune", "T", "--candidates", f"{tmp_path / 'none'}", *words)
     assert code == 2 and not out and "there is no folder" in err
+
+
+def test_what_an_id_means_is_compared() -> None:
+    """A token that one of them alone has contradicts nothing; without tokenizers there are rows."""
+    target: Any = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 1})
+    fewer: Any = SimpleNamespace(get_vocab=lambda: {"b": 1})
+    more: Any = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 1, "c": 2})
+    other: Any = SimpleNamespace(get_vocab=lambda: {"b": 0, "a": 1})
+    assert stranger(8, 8, fewer, target) == stranger(8, 8, more, target) == ""
+    assert stranger(8, 8, other, target) == "id 0 is 'b' there and 'a' in the target"
+    assert stranger(8, 8, None, target) == stranger(8, 8, other, None) == ""
+    assert stranger(2000, 900, None, None) == "2000 tokens and 900"

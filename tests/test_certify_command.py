@@ -6,6 +6,7 @@ import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor
 
 import draftproof as dp
 from draftproof import certify as certificates
-from draftproof import cli, methods
+from draftproof import cli, clock, methods
 from draftproof.certify import law, script
 from planted import PROMPTS, draft, not_rolled_back, off_rows, target, wrong_residual, wrong_row
 
@@ -87,7 +88,7 @@ def test_near_ties_have_a_code_of_their_own(
         (("--method", "nonsense"), "method 'nonsense' is unknown: "),
         (("--method", "ngram+nonsense"), "method 'nonsense' is unknown"),
         (("--method", "none"), "nothing that could be certified"),
-        (("--rule", "typical"), "rule 'typical' is unknown"),
+        (("--rule", "typical"), "rule 'typical' cannot be certified"),
         (("--runs", "0"), "--runs is 0"),
         (("--method", "lookahead", "--num-draft-tokens", "3"), "no option of lookahead"),
         (("--max-tokens", "99999"), "do not fit in max_length"),
@@ -157,3 +158,18 @@ def test_a_script_shows_a_false_law(
         assert f"DIFFERENT 500 runs, p = {p} " in capsys.readouterr().out
     runpy.run_path(str(tmp_path / "shown.py"))
     assert "nothing differs 500 runs" in capsys.readouterr().out
+
+
+def test_the_heading_names_what_ran(
+    bundled: tuple[str, ...], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card where there is one, and its threads where it is a processor."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"a card {device.index}")
+    card: Any = SimpleNamespace(device=torch.device("cuda", 1), threads=None)
+    assert clock.ran_on(card) == "a card 1"
+    here: Any = SimpleNamespace(device=torch.device("cpu"), threads=1)
+    assert clock.ran_on(here) == f"1 thread, {clock.processor()}"
+    monkeypatch.setattr(clock, "ran_on", lambda runner: f"{runner.device}, a card")
+    few = ("--num-prompts", "1", "--max-tokens", "5", "--rule", "coupled", "--method", "ngram")
+    run(*bundled[:1], *few)
+    assert "cpu, a card; 1 prompt" in capsys.readouterr().out

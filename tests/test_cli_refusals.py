@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from transformers import T5Config
 
 import tiny
+from draftproof.cli import prompting
+from draftproof.cli.files import text_of
 from draftproof.sampling import NoCandidate
 
 BAD_INPUT: list[tuple[str, str]] = [
@@ -111,3 +114,26 @@ def test_too_little_memory_is_one_sentence(run: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("draftproof.runners.torch.TorchRunner.forward", full)
     code, _, err = run("generate", "T", "def main():")
     assert (code, err) == (2, "error: keys take 9 bytes and 8 are free: lower max_length\n")
+
+
+def test_standard_input_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(prompting, "_standard_input", broken)
+    for prompt, file in ((None, Path("-")), ("-", None), ("what?", None)):
+        with pytest.raises(ValueError, match="cannot read standard input: Input/output error"):
+            prompting.read(prompt, file)
+
+
+def test_a_template_needs_a_tokenizer(run: Any, tmp_path: Path) -> None:
+    tiny.model("llama").save_pretrained(tmp_path / "bare")
+    (tmp_path / "template").write_text("{{ messages }}")
+    given = (str(tmp_path / "bare"), "--chat-template", str(tmp_path / "template"), "--port", "0")
+    refused = run("serve", *given)
+    assert refused.code == 2 and "bare came without a tokenizer: there is none" in refused.err
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_bytes(b'\xef\xbb\xbf{"type": "null"}')
+    assert text_of(tmp_path / "schema.json", "schema") == '{"type": "null"}'

@@ -48,6 +48,12 @@ def test_options_of_other_programs(run: Any, name: str) -> None:
     assert set(re.findall(r"--[a-z-]+", commands.OPTIONS[name])) <= known("generate")
 
 
+@pytest.mark.parametrize("name", commands.OF_TRAIN)
+def test_what_else_might_be_trained(run: Any, name: str) -> None:
+    refused = run("train", name, "bundled")
+    assert refused == (2, "", f"error: there is no command {name!r}: {commands.OF_TRAIN[name]}\n")
+
+
 def test_mistyped_models_in_training(run: Any, tmp_path: Path) -> None:
     more = ("--data", str(tmp_path / "none.txt"), "--out", str(tmp_path / "out"))
     right = ("bundled", *more)

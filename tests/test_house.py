@@ -109,7 +109,7 @@ ray.options             <- cli cli.*
 ray.deployments         <- ray.* cli.* server.*
 ray.batch               <- bundled batch.* cli.* | ray
 ray ray.*               <- llm request ray.* server.* {WEB}
-cli.batch               <- cli.* batch.* memory ray.batch |
+cli.batch               <- cli.* batch.* llm ray.batch |
 cli cli.* draftproof __main__ <- * !ray !ray.*
 native native.*         <- native native.*
 text                    <- allocator detokenizer hub gguf.*

@@ -64,6 +64,7 @@ def test_a_source_may_stay_idle() -> None:
         (" , ", "no method is named"),
         ("ngram+none", "method none contradicts ngram"),
         ("draft", "method draft needs a model: add --draft MODEL"),
+        ("foreign", "add --draft MODEL --any-tokenizer, which this command does not have"),
         ("ngram+medusa", "method medusa needs heads: add --heads FOLDER"),
     ],
 )
@@ -71,6 +72,11 @@ def test_what_is_refused(value: str, says: str) -> None:
     with pytest.raises(ValueError) as error:
         methods.listed([value], NOTHING)
     assert says in str(error.value)
+
+
+def test_an_option_that_a_command_has_is_advised() -> None:
+    with pytest.raises(ValueError, match="add --draft MODEL --any-tokenizer$"):
+        methods.listed(["foreign"], {**NOTHING, "foreign": None})
 
 
 def test_merged_ones() -> None:

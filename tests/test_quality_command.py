@@ -56,7 +56,7 @@ def test_the_bundled_model_is_judged_by_code(run: Any, tmp_path: Path) -> None:
         (("--window", "1"), "--window must be 2 or more"),
         (("--max-tokens", "256"), "--max-tokens 256 does not fit in the model's 256"),
         (("--text", "no/such/file"), "cannot read the text no/such/file"),
-        (("--text", "BINARY"), "is not UTF-8 (byte 0)"),
+        (("--text", "BINARY"), "is not UTF-8 text (byte 0)"),
         (("--text", "SHORT"), "fewer than a window of 80: give more of it, or --window"),
         (("--text", "SHORT", "--prompts", "bundled"), "--text and --prompts both"),
         (("--dtype", "int8", "--runner", "torch"), "int8"),

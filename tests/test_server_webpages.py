@@ -16,7 +16,7 @@ PAGE = "https://page.example"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server(local=True, hosts=("box.lan",), cors=(PAGE,)) as made:
+    with Server(local=True, hosts=("Box.lan",), cors=(PAGE,)) as made:
         yield made
 
 

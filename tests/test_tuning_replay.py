@@ -17,7 +17,7 @@ import tiny
 from draftproof.models import beside
 from draftproof.profiles import Choice, Part
 from draftproof.runners.costs import PassCosts
-from draftproof.tuning import reading, recording, sources
+from draftproof.tuning import job, reading, recording, sources
 from draftproof.tuning.decided import Settled, decided
 from draftproof.tuning.records import MOST_BYTES, Text, bytes_of
 from draftproof.tuning.replay import Drafting, Machine, Tape, replay
@@ -70,7 +70,7 @@ def settings() -> list[Choice]:
 @pytest.mark.parametrize(("temperature", "tokens"), CASES)
 def test_a_replay_makes_the_steps_of_the_engine(temperature: float, tokens: int) -> None:
     texts, choices = recorded(temperature, tokens), settings()
-    steps = replay(Tape(texts, listed()), choices, sources.named(listed()), machine(), 1)
+    steps = replay(Tape(texts, listed()), choices, machine(), 1)
     accepted = 0
     with dp.LLM(models()[0], speculate=None) as llm:
         for row, choice in enumerate(choices):
@@ -105,9 +105,9 @@ def test_reading_ahead_drafts_what_a_live_run_does(temperature: float, tokens: i
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_a_batch_takes_the_steps_of_its_longest_text(batch: int) -> None:
     texts = recorded(0.0, 40)
-    tape, owners = Tape(texts, listed()), sources.named(listed())
-    alone = replay(tape, settings(), owners, machine(), 1)
-    together = replay(tape, settings(), owners, machine(), batch)
+    tape = Tape(texts, listed())
+    alone = replay(tape, settings(), machine(), 1)
+    together = replay(tape, settings(), machine(), batch)
     for column, at in enumerate(range(0, 4, batch)):
         mine = slice(at, at + batch)
         assert np.array_equal(together.steps[:, column], alone.steps[:, mine].max(1))
@@ -121,7 +121,7 @@ def test_seconds_are_those_of_every_step() -> None:
     draft = listed()[0]
     part = draft.grown(num_draft_tokens=3, branch=2, min_confidence=0.0)
     tape = Tape(texts, listed())
-    found = replay(tape, [Choice((part,))], sources.named(listed()), by, 1)
+    found = replay(tape, [Choice((part,))], by, 1)
     accepted, nodes, levels = tape.fares(draft, part)
     prompt = len(texts[0].prompt)
     curve = PassCosts()
@@ -175,6 +175,11 @@ def test_records_are_small_and_come_back(tmp_path: Path) -> None:
         assert all(np.array_equal(a, vars(back.trees[name])[k]) for k, a in vars(trees).items())
     assert np.array_equal(back.asis["ngram"], texts[0].asis["ngram"])
     assert [*tmp_path.iterdir()] == [tmp_path / "one.npz"]
+    whole = (tmp_path / "one.npz").read_bytes()
+    for size in (0, 3, len(whole) // 2, len(whole) - 9):  # it is written anew
+        (tmp_path / "cut.npz").write_bytes(whole[:size])
+        assert job._known([tmp_path / "one.npz", tmp_path / "cut.npz"]) is None
+    assert job._known([tmp_path / "one.npz"]) is not None
 
 
 @pytest.mark.slow
@@ -188,5 +193,5 @@ def test_a_thousand_settings_over_ten_thousand_positions() -> None:
     choices = [Choice(pair) for pair in pairs[:1000]]
     assert len(tape) == 10_000 and len(choices) == 1000
     began = time.process_time()
-    replay(tape, choices, sources.named(listed()), machine(), 8)
+    replay(tape, choices, machine(), 8)
     assert time.process_time() - began < 10

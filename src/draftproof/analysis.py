@@ -29,34 +29,12 @@ def expected_tokens(alpha: float, length: int) -> float:
     return math.fsum(alpha**i for i in range(length + 1))
 
 
-def expected_tokens_parallel(alpha: float, length: int, candidates: int) -> float:
-    """Tokens per step when the best of independent drafts of `length` tokens is kept.
-
-    (length + 1) - sum over i = 1..length of (1 - alpha^i)^candidates (Fu et al. 2024, arXiv
-    2402.02057, section 4); with one candidate this is `expected_tokens`. Raises `ValueError` as it
-    does, and unless candidates >= 1.
-    """
-    _refuse(alpha, length)
-    if candidates < 1:
-        raise ValueError(f"candidates is {candidates}, but must be >= 1")
-    return length + 1 - math.fsum((1 - alpha**i) ** candidates for i in range(1, length + 1))
-
-
 def speedup(alpha: float, length: int, c: float) -> float:
     """Plain time / speculative time per token: E / (length c + 1) (Theorem 3.8).
 
     Raises `ValueError` as `expected_tokens` does, and unless c is finite and >= 0.
     """
     return expected_tokens(alpha, length) / (length * _ratio("c", c) + 1)
-
-
-def operations(alpha: float, length: int, c_hat: float) -> float:
-    """Arithmetic per token / that of plain decoding: (length c_hat + length + 1) / E (Thm 3.11).
-
-    c_hat = operations of a draft pass over one token / those of the target's. Raises `ValueError`
-    as `speedup` does.
-    """
-    return (length * _ratio("c_hat", c_hat) + length + 1) / expected_tokens(alpha, length)
 
 
 def best_length(alpha: float, c: float, longest: int = 64) -> int:

@@ -61,6 +61,16 @@ def computes(device: Any) -> str:
     return str(torch.cuda.get_device_name(device))
 
 
+def ran_on(runner: Any) -> str:
+    """Where a runner's passes ran: threads and the processor, or the card."""
+    if runner.device.type != "cpu":
+        return computes(runner.device)
+    import torch  # as below
+
+    threads = runner.threads or torch.get_num_threads()
+    return f"{threads} {'thread' if threads == 1 else 'threads'}, {processor()}"
+
+
 def machine() -> str:
     """One line: processor, cores, threads, load, versions."""
     import torch  # here alone: a client of a server has no use for it

@@ -180,7 +180,8 @@ def listed(values: Sequence[str], sources: Sources, *, idle: bool = False) -> li
         need = METHODS[part].needs
         if need is not None and sources.get(need) is None:
             wanted = SOURCES[need]
-            raise ValueError(f"method {part} needs {wanted.what}: add {wanted.option}")
+            lacks = ", which this command does not have" if need not in sources else ""
+            raise ValueError(f"method {part} needs {wanted.what}: add {wanted.option}{lacks}")
     once: dict[frozenset[str], str] = {}
     for name in names:
         once.setdefault(frozenset(name.split("+")), name)

@@ -55,6 +55,11 @@ class Part:
         told += [f"share>{given['min_share']:g}"] if "min_share" in given else []
         return " ".join(told)
 
+    @property
+    def of(self) -> tuple[str, str | None, str | None]:
+        """Method, model and its precision: the same in all settings of one source."""
+        return self.method, self.model, dict(self.options).get("quantize")
+
     def proposer(self, **more: Any) -> Proposer:
         """Raises `ValueError` for settings that the method refuses."""
         known = methods.METHODS.get(self.method)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,8 @@ class Watch:
         return False
 
 
-def tokenizer(size: int = 53) -> Any:
-    vocabulary = {f"t{i}": i for i in range(size)}
+def tokenizer(tokens: Sequence[int] = range(53)) -> Any:
+    vocabulary = {f"t{token}": i for i, token in enumerate(tokens)}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="t0"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=made)

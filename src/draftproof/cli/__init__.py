@@ -93,7 +93,9 @@ def _version(wanted: bool) -> None:
 
 
 app = typer.Typer(cls=commands.Group)
-train = typer.Typer(name="train", help="Train what drafts for a model.", no_args_is_help=True)
+train = typer.Typer(
+    name="train", cls=commands.Group, help="Train what drafts for a model.", no_args_is_help=True
+)
 
 
 @train.callback()

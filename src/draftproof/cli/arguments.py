@@ -194,8 +194,8 @@ def certify(
 
     Exit codes: 0 identical, 1 a defect, 3 near-ties, 4 not exercised (nothing was drafted),
     130 interrupted: what was finished is shown.
-    All methods that can run unless --method; coupled and rejection unless --rule;
-    held-out code unless --prompts.
+    All methods that can run unless --method; coupled and rejection unless --rule
+    (typical is lossy: there is nothing to certify); held-out code unless --prompts.
     """
     return launch("certify", locals())
 

@@ -4,50 +4,49 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from draftproof import memory
 from draftproof.cli import batch_model, opening, sampling
 from draftproof.cli.files import place
+from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
 
 if TYPE_CHECKING:
     from draftproof.batch.lines import Input, Line
     from draftproof.batch.results import Results
     from draftproof.batch.run import Done, Run
+    from draftproof.llm import LLM
 
-WRONG, INTERRUPTED = 1, 130  # exit codes
+WRONG = 1  # the exit code where a line has an error
 SHOWN = 20  # errors, of which the output has all
 
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
-    with opening.needing_serve("batch"):
+    with opening.needing("batch", "serve"):
         from draftproof.batch import run as running
         from draftproof.batch.lines import Input
-        from draftproof.batch.results import Results
+        from draftproof.batch.results import SUFFIX, Results
     asked = Input(given.lines)
     out = place(given.out, "batch.jsonl")
-    _check_apart(asked.path, out, out.with_name(out.name + ".stats.jsonl"))
+    _check_apart(asked.path, out, out.with_name(out.name + SUFFIX))
     calls = [line for line in asked.lines if line.wrong is None]
     given.model, given.rule = given.target or asked.model, "coupled"
     if calls and given.model is None:
         raise ValueError("no line of the batch names a model: add --target MODEL")
-    memory.bytes_of(given.kv_memory)
     _check_ray(given)
     defaults = sampling.of_clients(given)
-    if calls:
-        opening.target(given)
-        opening.speculate(given)  # what is wrong is told before anything is loaded
+    # What is wrong is told before anything is loaded.
+    load = opening.for_many(given, prefix_cache=True) if calls else None
     with Results(out, asked.digest, asked.by_id.__contains__) as results:
         before, todo = len(results.done), running.left(calls, results)
         done = running.Run()
         try:
             if todo:
-                _write(given, asked, results, todo, done, defaults)
+                _write(given, asked, results, todo, done, defaults, load)
             else:
                 if not calls:
                     results.written_by({})
@@ -72,6 +71,7 @@ def _write(
     todo: Sequence[Line],
     done: Run,
     defaults: dict[str, Any],
+    load: Callable[[], LLM] | None,
 ) -> None:
     """Load the model, here or in actors, and answer what has no answer yet."""
     from draftproof.batch import engines
@@ -100,7 +100,7 @@ def _write(
             shown(f"{given.ray} engines load {given.model}", None)
             engines.write(todo, actors, given.ray, given.max_batch, begin, take)
         return
-    with batch_model.opened(given, name, defaults) as (calls, writer), Running() as shown:
+    with batch_model.opened(given, name, defaults, load) as (calls, writer), Running() as shown:
         begin(writer)
         for each in Batch(calls).write(todo):
             take(each)
@@ -110,12 +110,8 @@ def _check_ray(given: SimpleNamespace) -> None:
     """Raises `ValueError` where there is no Ray, or it cannot give what is asked for."""
     if given.ray is None:
         return
-    try:
+    with opening.needing("--ray", "ray"):
         import draftproof.ray.batch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"--ray needs {error.name}, which is not installed: pip install 'draftproof[ray]'"
-        ) from error
     if given.device not in ("auto", "cpu"):
         raise ValueError(f"--ray gives its engines cores alone: drop --device {given.device}")
 

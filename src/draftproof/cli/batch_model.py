@@ -5,14 +5,13 @@ Knows neither the lines nor where answers go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from draftproof import fingerprints
+from draftproof import LLM, fingerprints
 from draftproof.cli import opening
-from draftproof.cli.chat import give_template
 from draftproof.sampling.defaults import options_of
 
 if TYPE_CHECKING:
@@ -21,28 +20,20 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(
-    given: SimpleNamespace, name: str, defaults: Mapping[str, Any]
+    given: SimpleNamespace,
+    name: str,
+    defaults: Mapping[str, Any],
+    load: Callable[[], LLM] | None = None,
 ) -> Iterator[tuple[Calls, dict[str, Any]]]:
     """The model, loaded, and who writes: what decides a text, see `Results.written_by`.
 
-    name: what lines call it. defaults: parameters that a line does not say. Raises `ValueError`.
+    name: what lines call it. defaults: parameters that a line does not say. load: what
+    `opening.for_many` gave, where that was asked before. Raises `ValueError`.
     """
     from draftproof.batch.calls import Calls
 
-    tokenizer = opening.tokenizer(given)
-    if given.chat_template is not None:
-        give_template(tokenizer, given.model, given.chat_template)
-    made = opening.load(
-        given,
-        encoders=True,
-        tokenizer=tokenizer,
-        speculate=opening.speculate(given),
-        max_batch=given.max_batch,
-        prefix_cache=True,
-        kv_memory=given.kv_memory,
-        cache_weights=given.cache_weights,
-    )
-    with made as llm:
+    load = load or opening.for_many(given, prefix_cache=True)
+    with load() as llm:
         said = dict(defaults)
         if given.model_defaults:
             said = options_of(llm.runner.model.generation_config) | said

@@ -11,11 +11,11 @@ from rich.console import Console
 from draftproof.bench import files, suite
 from draftproof.bench import report as reports
 from draftproof.cli import opening
+from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
 from draftproof.methods import given_options, listed
 
 FORMATS = ("spec-bench",)
-INTERRUPTED = 130  # the exit code of what an interrupt has ended
 
 
 def run(given: SimpleNamespace) -> int:

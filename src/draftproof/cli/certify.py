@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from draftproof import certify as certificates
@@ -35,7 +34,9 @@ def run(given: SimpleNamespace) -> int:
     rules = given.rule or list(certificates.RULES)
     for name in rules:
         if name not in certificates.RULES:
-            raise ValueError(f"rule {name!r} is unknown: use {', '.join(certificates.RULES)}")
+            raise ValueError(
+                f"rule {name!r} cannot be certified: use {', '.join(certificates.RULES)}"
+            )
     methods, how = _methods(given.method or [], opening.sources(given), given.num_draft_tokens)
     target = opening.target(given)
     opening.encodes(given)  # which refuses what hears
@@ -56,6 +57,7 @@ def run(given: SimpleNamespace) -> int:
             prompts = texts.read(
                 sources, given.num_prompts, llm.tokenizer, given.chat, given.system
             )
+            machine = clock.ran_on(llm.runner)
             certificate = certificates.certify(
                 llm,
                 methods,
@@ -70,8 +72,6 @@ def run(given: SimpleNamespace) -> int:
     if given.as_json:
         print(json.dumps(report.as_dict(certificate, given.model) | {"script": path}), flush=True)
     else:
-        used = given.threads or torch.get_num_threads()
-        machine = f"{used} {'thread' if used == 1 else 'threads'}, {clock.processor()}"
         shown = Console(highlight=False, markup=False)
         shown.print(report.heading(certificate, given.model, machine, sources, len(prompts)))
         shown.print(report.table(certificate))

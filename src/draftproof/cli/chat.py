@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from draftproof import SamplingParams, methods
 from draftproof.cli import defaults, opening
 from draftproof.cli.entry import Lines, Source
-from draftproof.cli.talk import LEAVE, Conversation, converse, render, system_messages, tell
+from draftproof.cli.talk import LEAVE, Conversation, converse, tell
 
 
 def run(given: SimpleNamespace) -> int:
@@ -41,7 +40,7 @@ def run(given: SimpleNamespace) -> int:
         names = [f"of {given.profile}"]
     tokenizer = opening.tokenizer(given)
     if tokenizer is not None:  # before the weights, which may be large
-        give_template(tokenizer, given.model, given.chat_template, given.system)
+        opening.give_template(tokenizer, given.model, given.chat_template, given.system)
     kept = {"prefix_cache": True, "cache_weights": given.cache_weights}
     with opening.load(given, tokenizer=tokenizer, speculate=speculate, max_batch=1, **kept) as llm:
         if llm.tokenizer is None:
@@ -87,17 +86,3 @@ def _entries(interactive: bool) -> Source:
 
         return Editor()
     return Lines(prompted=interactive)
-
-
-def give_template(tokenizer: Any, model: str, file: Path | None, system: str | None = None) -> None:
-    """Take the template from `file` if there is one, and try it on a first message."""
-    if file is not None:
-        try:
-            tokenizer.chat_template = file.read_bytes().decode()
-        except OSError as error:
-            raise ValueError(f"cannot read the chat template {file}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ValueError(f"the chat template {file} is not UTF-8 text") from error
-    if not tokenizer.chat_template:
-        raise ValueError(f"{model} has no chat template: give one with --chat-template FILE")
-    render(tokenizer, [*system_messages(system), {"role": "user", "content": "hello"}])

@@ -58,6 +58,15 @@ ELSEWHERE = {  # words of other programs, and what to write here
     "version": "write draftproof --version",
     "help": "write draftproof --help, or draftproof generate --help",
 }
+OF_TRAIN = {  # of draftproof train
+    **dict.fromkeys(
+        ("eagle", "eagle2", "eagle3", "mtp", "mlp-speculator", "heads"),
+        "write draftproof train medusa MODEL, the heads that there are",
+    ),
+    **dict.fromkeys(("distill", "distillation", "student"), "write draftproof train draft MODEL"),
+    "early-exit": "write draftproof train draft MODEL --exit-layer N",
+    **dict.fromkeys(("lora", "sft", "dpo"), "a target stays as it is, but for medusa --joint"),
+}
 THREADS, CONTEXT = "write --threads N", "write --max-length N"
 FIRST = "the model is the first argument: "
 OF_MODELS = "-m", "--model", "--model-name-or-path"
@@ -146,8 +155,9 @@ class Group(TyperGroup):
     """Commands, with a hint for what other programs call them."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.commands and args[0] in ELSEWHERE:
-            ctx.fail(f"there is no command {args[0]!r}: {ELSEWHERE[args[0]]}")
+        known = OF_TRAIN if self.name == "train" else ELSEWHERE
+        if args[0] not in self.commands and args[0] in known:
+            ctx.fail(f"there is no command {args[0]!r}: {known[args[0]]}")
         return super().resolve_command(ctx, args)
 
 

@@ -1,4 +1,4 @@
-"""Files that commands write: where they lie. Imports nothing heavy."""
+"""Files that commands read and write. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -16,3 +16,13 @@ def place(out: Path, usual: str) -> Path:
     except OSError as error:
         raise ValueError(f"cannot write results to {path.parent}: {error.strerror}") from error
     return path
+
+
+def text_of(file: Path, what: str) -> str:
+    """What stands in a file. what: it is called in errors. Raises `ValueError`."""
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"cannot read the {what} {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the {what} {file} is not UTF-8 text (byte {error.start})") from error

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from draftproof import Completion, SamplingParams
 from draftproof.cli import defaults, opening, output, prompting, sampling
+from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.talk import system_messages
 from draftproof.request import Request
 from draftproof.text import chat_ids
@@ -46,7 +47,7 @@ def run(given: SimpleNamespace) -> int:
         _tell(*(line for one in done for line in one.stats.decisions.changes))
     _tell(*("warning: " + " ".join(text.split()) for one in done for text in one.warnings))
     if interrupted:
-        return 130
+        return INTERRUPTED
     if errors := dict.fromkeys(one.error for one in done if one.error is not None):
         raise ValueError("; ".join(errors))
     _tell(*([] if given.as_json else _ends(requests, done, template)))

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+INTERRUPTED = 130  # the exit code of what an interrupt has ended
+
 
 @contextmanager
 def kept() -> Iterator[None]:

@@ -17,6 +17,7 @@ from rich.console import Console
 from draftproof import __version__, clock
 from draftproof import prompts as prompt_files
 from draftproof.cli.files import place
+from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
 from draftproof.prompts import Prompt
 from draftproof.traffic import arrivals, reference, report, summary
@@ -24,7 +25,7 @@ from draftproof.traffic.answers import Answer
 from draftproof.traffic.client import STREAMED, Client
 from draftproof.traffic.levels import Asked, Level, Sweep
 
-CHANGED, FAILED, INTERRUPTED = 1, 2, 130  # exit codes
+CHANGED = 1  # the exit code where a text is not the reference's
 USUAL = "humaneval"  # prompts, unless others are given
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from draftproof import LLM, methods, places
+from draftproof import LLM, memory, methods, places
 from draftproof.bundled import BUNDLED, located
 from draftproof.cli import interrupts
+from draftproof.cli.files import text_of
 from draftproof.cli.progress import Running
+from draftproof.cli.talk import render, system_messages
 from draftproof.demo import precision
 from draftproof.hub import names_gguf
 from draftproof.models import hears, is_encoder_decoder
@@ -21,13 +23,13 @@ from draftproof.text import load_tokenizer
 
 
 @contextmanager
-def needing_serve(command: str) -> Iterator[None]:
+def needing(what: str, extra: str) -> Iterator[None]:
     """Imports in it that fail are told as `ValueError`, with the extra that brings them."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{command} needs {error.name}, which is not installed: pip install 'draftproof[serve]'"
+            f"{what} needs {error.name}, which is not installed: pip install 'draftproof[{extra}]'"
         ) from error
 
 
@@ -56,6 +58,17 @@ def tokenizer(given: SimpleNamespace) -> Any:
     return load_tokenizer(target(given), None, hub_options(given))
 
 
+def give_template(tokenizer: Any, model: str, file: Path | None, system: str | None = None) -> None:
+    """Take the template from `file` if there is one, and try it on a first message."""
+    if tokenizer is None:
+        raise ValueError(f"{model} came without a tokenizer: there is none to give a template")
+    if file is not None:
+        tokenizer.chat_template = text_of(file, "chat template")
+    if not tokenizer.chat_template:
+        raise ValueError(f"{model} has no chat template: give one with --chat-template FILE")
+    render(tokenizer, [*system_messages(system), {"role": "user", "content": "hello"}])
+
+
 def sources(given: SimpleNamespace) -> dict[str, Any]:
     """What methods draft with, by its kind; `bundled` located.
 
@@ -64,7 +77,8 @@ def sources(given: SimpleNamespace) -> dict[str, Any]:
     places.check(given.draft)
     draft, heads = located(given.draft, "draft"), located(given.heads, "heads")
     if not getattr(given, "any_tokenizer", False):
-        return {"draft": draft, "heads": heads}
+        foreign = {"foreign": None} if hasattr(given, "any_tokenizer") else {}
+        return {"draft": draft, "heads": heads, **foreign}
     if draft is None:
         raise ValueError("--any-tokenizer is about a draft: add --draft MODEL")
     own = load_tokenizer(draft, None, {"trust_remote_code": given.trust_remote_code})
@@ -144,3 +158,17 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
             **hub_options(given),
             **options,
         )
+
+
+def for_many(given: SimpleNamespace, **options: Any) -> Callable[[], LLM]:
+    """What loads a model for several texts at once, as a server's or a batch's.
+
+    options: as `load` takes them. Raises `ValueError` for what can be no model, before that.
+    """
+    memory.bytes_of(given.kv_memory)
+    target(given)
+    shared = {name: getattr(given, name) for name in ("max_batch", "kv_memory", "cache_weights")}
+    shared |= {"speculate": speculate(given), "tokenizer": (own := tokenizer(given))}
+    if given.chat_template is not None:
+        give_template(own, given.model, given.chat_template)
+    return lambda: load(given, encoders=True, **shared, **options)

@@ -29,7 +29,8 @@ def read(prompt: str | None, file: Path | None) -> str:
         gap = b"\n" if given and piped and not piped.endswith(b"\n") else b""
         text = (piped + gap + given).decode()
     except OSError as error:
-        raise ValueError(f"cannot read the prompt file {file}: {error.strerror}") from error
+        of = "standard input" if file is None or str(file) == STDIN else f"the prompt file {file}"
+        raise ValueError(f"cannot read {of}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"the prompt is not UTF-8 text (byte {error.start})") from error
     if not text:

@@ -8,13 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from draftproof import LLM, clock, hub, quality
 from draftproof import prompts as texts
 from draftproof.bundled import BUNDLED, ENGLISH, MENDER
 from draftproof.cli import opening
+from draftproof.cli.files import text_of
+from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
 from draftproof.encoder_intake import EncoderIntake
 from draftproof.gguf.reader import located as gguf_file
@@ -23,8 +24,6 @@ from draftproof.quality import report
 from draftproof.runners import choice, loading
 from draftproof.runners.base import EncoderInput
 from draftproof.runners.choice import INT8, QUANTISED
-
-INTERRUPTED = 130  # the exit code of what an interrupt has ended
 
 
 def run(given: SimpleNamespace) -> int:
@@ -68,7 +67,7 @@ def run(given: SimpleNamespace) -> int:
     with Running() as running:
         running("loading the reference", None)
         with load(exact, runner="torch") as reference:
-            reads = None
+            machine, reads = clock.ran_on(reference.runner), None
             if encodes:
                 prompts, rows = _rows(reference, pairs, length)
                 reads = [EncoderInput(prompt) for prompt in prompts]
@@ -77,8 +76,6 @@ def run(given: SimpleNamespace) -> int:
             )
     if not found.costs and found.refused:
         raise ValueError("; ".join(f"{name}: {why}" for name, why in found.refused.items()))
-    used = given.threads or torch.get_num_threads()
-    machine = f"{used} {'thread' if used == 1 else 'threads'}, {clock.processor()}"
     about = {
         "heading": report.heading(found, Path(given.model).name, machine, source),
         "model": given.model,
@@ -173,15 +170,6 @@ def _read(
     if given.text is None:
         text, name = ENGLISH.read_text(encoding="utf-8"), "the bundled English text"
     else:
-        text, name = _text(given.text), str(given.text)
+        text, name = text_of(given.text, "text"), str(given.text)
     rows = quality.windows(tokenizer, text, min(length, given.num_tokens), given.num_tokens)
     return name, rows, quality.openings(rows, given.num_prompts)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ValueError(f"cannot read the text {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the text {path} is not UTF-8 (byte {error.start})") from error

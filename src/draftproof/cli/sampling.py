@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from draftproof import Grammar, SamplingParams
 from draftproof.cli import defaults
+from draftproof.cli.files import text_of
 
 
 def named(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def named(given: Mapping[str, Any]) -> dict[str, Any]:
     if (grammar := _grammar(given)) is not None:
         sampling["grammar"] = grammar
     if (file := given.get("prediction")) is not None:
-        sampling["prediction"] = _text(file, "prediction")
+        sampling["prediction"] = text_of(file, "prediction")
     return sampling
 
 
@@ -45,19 +45,10 @@ def _grammar(given: Mapping[str, Any]) -> Grammar | None:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in found)
         raise ValueError(f"an answer is bound to one thing, and not to {flags}: drop one")
     if (file := found.get("json_schema")) is not None:
-        return Grammar.json(_text(file, "schema"))
+        return Grammar.json(text_of(file, "schema"))
     if (pattern := found.get("regex")) is not None:
         return Grammar.regex(pattern)
     return Grammar.choice(found["choice"])
-
-
-def _text(file: Path, what: str) -> str:
-    try:
-        return file.read_bytes().decode()
-    except OSError as error:
-        raise ValueError(f"cannot read the {what} {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the {what} {file} is not UTF-8 text (byte {error.start})") from error
 
 
 def _biases(pairs: Sequence[str]) -> dict[int, float] | None:

@@ -12,9 +12,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from draftproof import LLM, memory
+from draftproof import LLM
 from draftproof.cli import opening, sampling
-from draftproof.cli.chat import give_template
 from draftproof.runners import measuring
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ logger = logging.getLogger("draftproof.server")
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
-    with opening.needing_serve("serve"):
+    with opening.needing("serve", "serve"):
         from draftproof.server import running
     made = settings_of(given)
     made = replace(made, local=running.is_local(given.host))
@@ -78,25 +77,12 @@ def settings_of(given: SimpleNamespace) -> Settings:
 
 def opened(given: SimpleNamespace) -> Callable[[], LLM]:
     """What loads the model. Raises `ValueError` for what can be no model, before it is called."""
-    memory.bytes_of(given.kv_memory)
-    opening.target(given)
-    speculate = opening.speculate(given)
-    tokenizer = opening.tokenizer(given)
-    if given.chat_template is not None:
-        give_template(tokenizer, given.model, given.chat_template)
+    load = opening.for_many(
+        given, prefix_cache=not given.no_prefix_cache, itl_target=given.itl_target
+    )
 
     def open() -> LLM:
-        made = opening.load(
-            given,
-            tokenizer=tokenizer,
-            speculate=speculate,
-            encoders=True,
-            max_batch=given.max_batch,
-            prefix_cache=not given.no_prefix_cache,
-            itl_target=given.itl_target,
-            kv_memory=given.kv_memory,
-            cache_weights=given.cache_weights,
-        )
+        made = load()
         if made.engine.proposer is not None:  # nobody waits for a pass yet
             measuring.prepare(made.runner)
         return made

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from draftproof import places
 from draftproof.bundled import located
 from draftproof.cli import opening
+from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.training.checkpoint import CHECKPOINT
 from draftproof.training.jobs import job, setup
 from draftproof.training.trainer import Plan, State
@@ -143,7 +144,7 @@ def run(
     if report is None or report.ended == "interrupted":
         if setup.process() == 0:
             print(f"interrupted: {_kept(options.out)}", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     if report.process == 0:
         print(*report.lines(), f"written: {options.out}", sep="\n")
     return 0

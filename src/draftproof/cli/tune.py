@@ -14,12 +14,12 @@ from draftproof import clock
 from draftproof import prompts as prompt_files
 from draftproof.bundled import BUNDLED, MENDER, located
 from draftproof.cli import opening, pairing
+from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
 from draftproof.llm import LLM
 from draftproof.tuning import candidates, report
 from draftproof.tuning import run as tuning
 
-INTERRUPTED = 130  # the exit code of what an interrupt has ended
 USUAL = {"num_prompts": 12, "max_tokens": 128, "rounds": 3}  # unless told otherwise
 OF_ITS_OWN = {BUNDLED: prompt_files.HELD_OUT, MENDER: prompt_files.DAMAGED}
 QUICK = {"num_prompts": 6, "max_tokens": 64, "rounds": 2}
@@ -52,6 +52,7 @@ def run(given: SimpleNamespace) -> int:
         listed = prompt_files.read(
             files, wanted["num_prompts"], llm.tokenizer, given.chat, given.system
         )
+        machine = clock.ran_on(llm.runner)
         judged, drafts, heads = _looked(given, llm, batches, dtypes)
         try:
             with Running() as running:
@@ -77,7 +78,7 @@ def run(given: SimpleNamespace) -> int:
             return INTERRUPTED
     found.candidates = [each.as_dict() for each in judged]
     found.save(path)
-    _told(given, found, path, console)
+    _told(given, found, path, console, machine)
     return 0
 
 
@@ -96,9 +97,12 @@ def _looked(
     return found, [*drafts, *fitting], [*heads, *pays]
 
 
-def _told(given: SimpleNamespace, found: tuning.Tuned, path: Path, console: Console) -> None:
+def _told(
+    given: SimpleNamespace, found: tuning.Tuned, path: Path, console: Console, machine: str
+) -> None:
     """The picture, and on the terminal all that a profile holds, or what matters of it."""
-    heading = f"{Path(given.model).name}: {_machine(found)}, {found.prompts['used']} prompts"
+    how = f"{found.machine['runner']}, {found.machine['precision']}, {machine}"
+    heading = f"{Path(given.model).name}: {how}, {found.prompts['used']} prompts"
     picture = path.with_suffix(".png")
     drawn = report.draw(found, picture, heading)
     if given.as_json:
@@ -112,9 +116,3 @@ def _told(given: SimpleNamespace, found: tuning.Tuned, path: Path, console: Cons
         print("no picture: pip install 'draftproof[bench]' brings matplotlib", file=sys.stderr)
     console.print("written:", ", ".join(map(str, [path, *([picture] if drawn else [])])))
     console.print(f"to use it: draftproof generate {given.model} PROMPT --profile {path}")
-
-
-def _machine(found: tuning.Tuned) -> str:
-    about = found.machine
-    threads = "1 thread" if about["threads"] == 1 else f"{about['threads']} threads"
-    return f"{about['runner']}, {about['precision']}, {threads}, {clock.processor()}"

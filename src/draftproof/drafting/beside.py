@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from draftproof.drafting.reading import catch_up, start, waits
 from draftproof.runners.base import Target, Work
@@ -15,6 +16,22 @@ from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
 PADDING = 1024  # vocabularies that differ by less differ by padding of the embedding matrix
+
+
+def stranger(rows: int, target_rows: int, own: Any, target: Any) -> str:
+    """Where an id of a draft is another token than the target's; "" where none is.
+
+    rows: of their embeddings. own, target: tokenizers; without both, rows are all there is.
+    """
+    if abs(target_rows - rows) >= PADDING:
+        return f"{rows} tokens and {target_rows}"
+    if own is None or target is None:
+        return ""
+    tokens = {at: token for token, at in target.get_vocab().items()}
+    for token, at in sorted(own.get_vocab().items(), key=lambda each: each[1]):
+        if tokens.get(at, token) != token:
+            return f"id {at} is {token!r} there and {tokens[at]!r} in the target"
+    return ""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from transformers import GenerationConfig
 
 from draftproof import hub, places
 from draftproof.bundled import located
-from draftproof.drafting.beside import PADDING
+from draftproof.drafting.beside import stranger
 from draftproof.export.asked import Asked
 from draftproof.profiles import shape_of
 from draftproof.runners import choice, encoders
@@ -100,7 +100,12 @@ def write(
     own = load_tokenizer(draft, None, trust)
     if theirs is None:
         raise ValueError(f"{asked.target} came without a tokenizer, and other engines read text")
-    _agree(asked, wanted.vocab_size, known.get_text_config().vocab_size, theirs, own)
+    rows = known.get_text_config().vocab_size
+    if said := stranger(rows, wanted.vocab_size, own, theirs):
+        raise ValueError(
+            f"the draft {asked.source} has another vocabulary than the target ({said}): use a "
+            "draft with the target's tokenizer"
+        )
     model: Any = choice.load(draft, device=torch.device("cpu"), dtype=None, **trust)
     added = resized(model, wanted.vocab_size)
     ends = {end: getattr(model.config, end, None) for end in ENDS}
@@ -147,22 +152,3 @@ def resized(model: Any, vocabulary: int) -> int:
             if part is not None and mean is not None and vocabulary > rows:
                 part[rows:] = mean.to(part.dtype)
     return vocabulary - rows
-
-
-def _agree(asked: Asked, wanted: int, rows: int, theirs: Any, own: Any) -> None:
-    """Raises `ValueError` unless an id means the same to both."""
-    if abs(wanted - rows) >= PADDING:
-        raise ValueError(
-            f"the draft {asked.source} has another vocabulary than the target ({rows} tokens and "
-            f"{wanted}): use a draft with the target's tokenizer"
-        )
-    if own is None:  # then the sizes are all there is to compare
-        return
-    tokens = {at: token for token, at in theirs.get_vocab().items()}
-    for token, at in sorted(own.get_vocab().items(), key=lambda each: each[1]):
-        if tokens.get(at, token) != token:
-            raise ValueError(
-                f"the draft {asked.source} has another vocabulary than the target (id {at} is "
-                f"{token!r} there and {tokens[at]!r} in the target): use a draft with the target's "
-                "tokenizer"
-            )

@@ -123,7 +123,9 @@ def check_page(method: str, headers: Headers, settings: Settings) -> None:
 
 
 def _is_here(host: str, names: Sequence[str]) -> bool:
-    if host == "localhost" or host.endswith(".localhost") or host in names:
+    """host: in small letters."""
+    named = {"localhost", *map(str.lower, names)}
+    if host in named or host.endswith(".localhost"):
         return True
     try:
         return bool(ipaddress.ip_address(host))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from draftproof import analysis
-from draftproof.drafting.beside import PADDING
+from draftproof.drafting.beside import stranger
 from draftproof.gguf.reader import later
 from draftproof.heads.files import ORIGINAL_FILES, exit_of, load
 from draftproof.heads.placed import placed
@@ -99,12 +99,10 @@ def judged(
         own = costs.of(draft)
         measure(draft, own, SECONDS)
         options = {"trust_remote_code": trust_remote_code}
-        theirs, ours = load_tokenizer(model, None, options), llm.tokenizer
-        known = theirs is not None and ours is not None
-        same = abs(draft.vocabulary - llm.runner.vocabulary) < PADDING
-        same = same and (not known or theirs.get_vocab() == ours.get_vocab())
+        tokenizers = load_tokenizer(model, None, options), llm.tokenizer
+        other = stranger(draft.vocabulary, llm.runner.vocabulary, *tokenizers)
         found = [_paying(llm, batch, own.seconds(batch)) for batch in batches]
-        return Judged(_name(model, quantize), SAME if same else MAPPED, found)
+        return Judged(_name(model, quantize), MAPPED if other else SAME, found)
     finally:
         draft.close()
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import shutil
 import time
+import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -145,8 +146,8 @@ class Job:
         return texts
 
     def read(self, source: Source, text: Text, params: SamplingParams) -> None:
-        quantize = dict(source.part.options).get("quantize")
-        runner = self.load(self.llm.runner, source.part.model, quantize)
+        _, model, quantize = source.part.of
+        runner = self.load(self.llm.runner, model, quantize)
         trees = read(runner, self.llm.runner.vocabulary, text, params, sources.recorded_paths())
         recording.keep(text, source, [trees])
 
@@ -206,7 +207,7 @@ class Job:
 
 def _known(files: Sequence[Path | None]) -> list[Text] | None:
     """What an earlier run recorded, if all of it is there and whole."""
-    with suppress(OSError, ValueError, KeyError, TypeError, EOFError):
+    with suppress(OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         if all(file is not None and file.exists() for file in files):
             return [Text.load(file) for file in files if file is not None]
     return None

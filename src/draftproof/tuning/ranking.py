@@ -14,7 +14,7 @@ from draftproof.profiles import Choice, Part
 from draftproof.tuning.decided import decided
 from draftproof.tuning.records import FIRST
 from draftproof.tuning.replay import Array, Machine, Steps, Tape, replay
-from draftproof.tuning.sources import Source, named
+from draftproof.tuning.sources import Source, owners_of
 
 SAMPLES = 1000  # of the groups, for an interval
 SPREAD = 3  # groups at least that an interval is taken from
@@ -45,23 +45,22 @@ class Row:
 
 def ranked(tape: Tape, machine: Machine, batch: int, temperature: float) -> list[Row]:
     """Every setting, the fastest first; plain decoding is among them."""
-    owners = named(tape.sources)
     alone = [Choice((p,)) for source in tape.sources for p in source.settings()]
     for source in tape.sources:
         if source.method == "draft":
             alone += [Choice((part,)) for part in fitted(tape, source, machine)]
     first = [Choice(), *alone]
-    steps = replay(tape, first, owners, machine, batch)
+    steps = replay(tape, first, machine, batch)
     seconds = steps.seconds.sum(1)
     merged = _merged(tape, first, seconds)
     rows = _rows(tape, first, steps, steps.seconds[0], batch, temperature)
     if merged:
-        more = replay(tape, merged, owners, machine, batch)
+        more = replay(tape, merged, machine, batch)
         rows += _rows(tape, merged, more, steps.seconds[0], batch, temperature)
     rows.sort(key=lambda row: row.seconds)
     for choice in deciding(tape.sources, rows):
-        sources = [owner_of(owners, part) for part in choice.parts]
-        found = decided(tape.texts, choice, sources, machine, batch)
+        by = owners_of(choice, tape.sources)
+        found = decided(tape.texts, choice, by, machine, batch)
         rows += _rows(tape, [choice], found, steps.seconds[0], batch, temperature)
     rows.sort(key=lambda row: row.seconds)
     return rows
@@ -88,26 +87,12 @@ def deciding(sources: Sequence[Source], rows: Sequence[Row]) -> list[Choice]:
     dear = [s for s in sources if s.method not in ("ngram", "suffix")]
     choices = [Choice(tuple(free), True)]
     if dear:
-        kinds = [(s.method, s.part.model, dict(s.part.options).get("quantize")) for s in dear]
-        order = [
-            kinds.index(kind)
-            for row in rows
-            for part in row.choice.parts
-            if (kind := (part.method, part.model, dict(part.options).get("quantize"))) in kinds
-        ]
+        kinds = [source.part.of for source in dear]
+        parts = [part.of for row in rows for part in row.choice.parts]
+        order = [kinds.index(each) for each in parts if each in kinds]
         best = _source_part(dear[order[0] if order else 0])
         choices += [Choice((*free, best), True), Choice((best,), True)]
     return choices
-
-
-def owner_of(owners: dict[str, Source], part: Part) -> Source:
-    """The source that a part is a setting of."""
-    key = part.method, part.model, dict(part.options).get("quantize")
-    return next(
-        s
-        for s in owners.values()
-        if (s.method, s.part.model, dict(s.part.options).get("quantize")) == key
-    )
 
 
 def _source_part(source: Source) -> Part:

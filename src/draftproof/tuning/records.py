@@ -115,8 +115,8 @@ class Text:
 
     @classmethod
     def load(cls, path: Path) -> Text:
-        """Raises `ValueError`, `OSError` or `KeyError` for what was not saved here."""
-        with np.load(path, allow_pickle=False) as file:
+        """Raises `ValueError`, `OSError`, `EOFError`, `KeyError` or `BadZipFile` for any other."""
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             made = cls(**json.loads(str(file["about"])))
             parts: dict[str, dict[str, Any]] = {}
             for key in file.files:

@@ -21,7 +21,7 @@ from draftproof.runners.costs import PassCosts
 from draftproof.runners.curves import MOST
 from draftproof.shapes import choices_to_parents, parents_to_choices
 from draftproof.tuning.records import ACCEPTED, DEEP, DOUBTS, DRAFTED, LEVELS, NONE, WIDE, Text
-from draftproof.tuning.sources import Source
+from draftproof.tuning.sources import Source, owners_of
 
 Array = NDArray[Any]
 BUDGET = 512  # prompt tokens in a pass
@@ -212,39 +212,23 @@ def groups_of(count: int, batch: int) -> list[range]:
     return [range(at, min(at + batch, count)) for at in range(0, count, batch)]
 
 
-def replay(
-    tape: Tape, choices: Sequence[Choice], owners: dict[str, Source], machine: Machine, batch: int
-) -> Steps:
+def replay(tape: Tape, choices: Sequence[Choice], machine: Machine, batch: int) -> Steps:
     """All choices, written in batches of so many texts; the groups of `groups_of`."""
-    by_part = _Owners(owners)
-    found = [tape.merged(choice, by_part.of(choice)) for choice in choices]
+    drafting = [owners_of(choice, tape.sources) for choice in choices]
+    found = [tape.merged(*each) for each in zip(choices, drafting, strict=True)]
     accepted = np.stack([fares[0] for fares, _ in found])
     nodes = np.stack([fares[1] for fares, _ in found])
-    names = sorted({o.name for choice in choices for o in by_part.of(choice)})
+    names = sorted({owner.name for each in drafting for owner in each})
     levels = {name: np.zeros((len(choices), len(tape)), np.uint8) for name in names}
     asked = {name: np.zeros(len(choices), bool) for name in names}
-    for row, (choice, (_, each)) in enumerate(zip(choices, found, strict=True)):
-        for owner, one in zip(by_part.of(choice), each, strict=True):
+    for row, (by, (_, each)) in enumerate(zip(drafting, found, strict=True)):
+        for owner, one in zip(by, each, strict=True):
             levels[owner.name][row], asked[owner.name][row] = one, True
     groups = groups_of(len(tape.texts), batch)
     made = [
         _walk(tape, group, accepted, nodes, levels, asked, machine) for group in groups
     ]  # (6, S) each
     return Steps(*np.stack(made, axis=2))
-
-
-class _Owners:
-    """The source of each part of a choice."""
-
-    def __init__(self, sources: dict[str, Source]) -> None:
-        self.by = {(s.method, s.part.model, _quantized(s.part)): s for s in sources.values()}
-
-    def of(self, choice: Choice) -> list[Source]:
-        return [self.by[part.method, part.model, _quantized(part)] for part in choice.parts]
-
-
-def _quantized(part: Part) -> Any:
-    return dict(part.options).get("quantize")
 
 
 def _walk(

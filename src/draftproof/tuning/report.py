@@ -148,9 +148,8 @@ def _curves(rows: Sequence[Row]) -> dict[str, dict[int, Row]]:
     for row in rows:
         if len(row.choice.parts) == 1 and not row.choice.decides:
             part = row.choice.parts[0]
-            name = " ".join(filter(None, (part.method, part.model and Path(part.model).name)))
-            if quantize := dict(part.options).get("quantize"):
-                name += f" {quantize}"
+            method, model, quantize = part.of
+            name = " ".join(filter(None, (method, model and Path(model).name, quantize)))
             found.setdefault(name, {}).setdefault(_length(part.options), row)
     return found
 

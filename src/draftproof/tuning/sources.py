@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from draftproof.drafting.base import Proposer
-from draftproof.profiles import Part
+from draftproof.profiles import Choice, Part
 from draftproof.tuning.records import DEEP, DOUBTS, FIRST, WIDE
 
 LONGEST = 8  # tokens of an exit head's draft
@@ -106,6 +106,12 @@ def heads(folder: str, name: str, exits: bool) -> Source:
     sizes = (20, 16, 10, 6, 4, 3, 2, 1)
     parts = tuple(Part("medusa", (("nodes", size),), folder) for size in sizes)
     return Source(f"heads {name}", parts[0], asis=parts)
+
+
+def owners_of(choice: Choice, sources: Iterable[Source]) -> list[Source]:
+    """The source of each part of a choice."""
+    known = {source.part.of: source for source in sources}
+    return [known[part.of] for part in choice.parts]
 
 
 def named(sources: Sequence[Source]) -> dict[str, Source]:

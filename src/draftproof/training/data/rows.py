@@ -163,11 +163,6 @@ def batch_of(rows: Rows, at: int) -> dict[str, Tensor]:
     return {name: tensor[None] for name, tensor in rows[at].items()}
 
 
-def batch_of_text(ids: Sequence[int]) -> dict[str, Tensor]:
-    """A text as a batch of one row that is as long as it is."""
-    return batch_of(pack([Document(ids)], len(ids)), 0)
-
-
 class Stream(torch.utils.data.Dataset[dict[str, Tensor]]):
     """`count` rows: every row once an epoch, each epoch in another order.
 

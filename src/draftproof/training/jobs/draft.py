@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from draftproof.drafting.base import Proposer
-from draftproof.drafting.beside import PADDING
+from draftproof.drafting.beside import stranger
 from draftproof.heads import files
 from draftproof.llm import LLM
 from draftproof.proposers.draft import DraftModel
@@ -124,16 +124,13 @@ class DraftJob(Job):
         encoders.check_kind(options.start, encoders.is_one(target), **foreign)
         draft = setup.loaded(options.start, dtype=torch.float32, device=target.device, **foreign)
         own = load_tokenizer(options.start, None, foreign)
-        sizes = [model.get_output_embeddings().weight.shape[0] for model in (target, draft)]
-        if own is None or self.tokenizer is None:  # then the sizes are all there is to compare
-            same = sizes[0] == sizes[1]
-        else:
-            same = own.get_vocab() == self.tokenizer.get_vocab()
-            same = same and abs(sizes[0] - sizes[1]) < PADDING
-        if not same:
+        of_draft, of_target = (
+            model.get_output_embeddings().weight.shape[0] for model in (draft, target)
+        )
+        if said := stranger(of_draft, of_target, own, self.tokenizer):
             raise ValueError(
-                f"the draft in {options.start} has another vocabulary than the target: start from "
-                "one of the target's family, or use --size"
+                f"the draft in {options.start} has another vocabulary than the target ({said}): "
+                "start from one of the target's family, or use --size"
             )
         return draft
 

@@ -34,7 +34,6 @@ from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 import draftproof as dp
 import encoder_passes
-from cells import kept, write
 from draftproof import analysis, clock
 from draftproof.bench import sides, suite
 from draftproof.bench.sides import How, Written
@@ -42,6 +41,7 @@ from draftproof.bundled import MENDER
 from draftproof.cli.progress import Running
 from draftproof.runners import costs
 from planted_pairs import VOCABULARY, Plant, Planted, assisted
+from table_cells import kept, write
 
 LABEL = "cost measured, acceptance planted"
 TARGETS = ("base", "large")

@@ -48,6 +48,15 @@ def test_options_of_other_programs(run: Any, name: str) -> None:
     assert set(re.findall(r"--[a-z-]+", commands.OPTIONS[name])) <= known("generate")
 
 
+@pytest.mark.parametrize(("name", "own"), [("-fx", "-f"), ("-tz", "-t")])
+def test_a_short_option_is_not_taken_for_one_that_begins_alike(
+    run: Any, name: str, own: str
+) -> None:
+    refused = run("generate", "bundled", "x", name, "1")
+    assert refused.code == 2 and commands.OPTIONS[own] not in refused.err
+    assert commands.OPTIONS[own] in run("generate", "bundled", "x", f"{own}2").err
+
+
 @pytest.mark.parametrize("name", commands.OF_TRAIN)
 def test_what_else_might_be_trained(run: Any, name: str) -> None:
     refused = run("train", name, "bundled")

@@ -71,7 +71,7 @@ def test_what_several_commands_have_is_in_the_table(name: str) -> None:
 def test_the_argument_is_a_model(name: str) -> None:
     first = next(param for param in EVERY[name].params if param.param_type_name == "argument")
     assert (first.metavar, first.required) == ("MODEL", True)
-    assert first.help == "Hub id, folder, or `bundled`."
+    assert first.help == "Hub id, folder, GGUF file, or `bundled`."
 
 
 @pytest.mark.parametrize("name", EVERY)

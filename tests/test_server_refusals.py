@@ -52,7 +52,8 @@ BAD: list[tuple[dict[str, Any], int, tuple[str, ...]]] = [
     ({"prompt": [-1]}, 400, ("vocabulary",)),
     ({"prompt": [10**30]}, 400, ()),
     ({"prompt": "a", "messages": []}, 400, ("messages",)),
-    ({"prompt": "a", "model": "gpt-9"}, 404, ("gpt-9",)),
+    ({"prompt": "a", "model": "gpt-9"}, 404, ("gpt-9", "write tiny")),
+    ({"prompt": "a", "regex": "a+"}, 400, ("write guided_regex",)),
     ({"prompt": "a" * 300, "max_tokens": 200}, 400, ("300", "200", str(CONTEXT))),
     ({"prompt": "a" * 500}, 400, ("500",)),
     ({"prompt": "a", "top_p": 0}, 400, ("top_p",)),
@@ -169,6 +170,9 @@ def test_methods_and_paths(server: Server) -> None:
     check(server.client.get("/v1/completions"), 405)
     check(server.client.options("/v1/completions"), 405)
     check(server.client.post("/v1/nothing"), 404, "/v1/nothing")
+    check(server.client.post("/chat/completions"), 404, "the base URL ends in /v1")
+    for path in ("/completion", "/api/generate", "/v1/chat/completion"):
+        check(server.client.post(path), 404, "write to /v1/completions or /v1/chat/completions")
 
 
 def raw(server: Server, sent: bytes, wait: float = 5.0) -> bytes:

@@ -21,7 +21,7 @@ def batch(
         str | None,
         option(
             PROMPTS,
-            "Hub id, folder, or `bundled`, where lines call it otherwise.",
+            "Hub id, folder, GGUF file, or `bundled`, where lines call it otherwise.",
             "--target",
             metavar="MODEL",
         ),

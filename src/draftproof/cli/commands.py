@@ -70,6 +70,7 @@ OF_TRAIN = {  # of draftproof train
 THREADS, CONTEXT = "write --threads N", "write --max-length N"
 FIRST = "the model is the first argument: "
 OF_MODELS = "-m", "--model", "--model-name-or-path"
+NEEDLESS = "it is decided by itself: drop it"
 OPTIONS = {  # of other programs, and what to write here
     **dict.fromkeys((*OF_MODELS, "-p", "--prompt"), f"{FIRST}draftproof generate MODEL PROMPT"),
     "-f": "write --prompt-file FILE",
@@ -107,6 +108,16 @@ OPTIONS = {  # of other programs, and what to write here
     "--prompt-lookup-num-tokens": "write --method ngram --num-draft-tokens N",
     "--speculative-config": "write --method ngram, or --method draft --draft MODEL",
     "--num-speculative-tokens": "write --num-draft-tokens N",
+    "--speculative-model": "write --draft MODEL",
+    "--speculative-algorithm": "write --method NAME",
+    "--grammar-file": "write --json-schema FILE, --regex EXPRESSION or --choice TEXT",
+    "--format": "write --json-schema FILE",
+    "-s": "write --seed N",
+    "-i": "write draftproof chat MODEL",
+    "--context-length": CONTEXT,
+    **dict.fromkeys(("--tp", "-tp"), "a model runs on one device: drop it"),
+    **dict.fromkeys(("--no-mmap", "--mlock", "-fa", "--flash-attn", "--enforce-eager"), NEEDLESS),
+    **dict.fromkeys(("--kv-cache-dtype", "--load-format", "--jinja"), NEEDLESS),
 }
 ONCE = "write draftproof generate MODEL PROMPT --chat"
 OF_COMMANDS = {  # where an option means something else
@@ -116,7 +127,19 @@ OF_COMMANDS = {  # where an option means something else
         **dict.fromkeys(("--color", "--color-drafts"), "write --colour-drafts"),
     },
     "serve": {
-        "--served-model-name": "write --served-name NAME",
+        **dict.fromkeys(("--served-model-name", "--alias", "-a"), "write --served-name NAME"),
+        **dict.fromkeys(
+            ("--gpu-memory-utilization", "--mem-fraction-static"),
+            "write --kv-memory BYTES, of keys and values",
+        ),
+        "--enable-prefix-caching": "prompts are cached but for --no-prefix-cache: drop it",
+        **dict.fromkeys(
+            ("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser"),
+            "the form is read from the model's template: drop it",
+        ),
+        **dict.fromkeys(("--metrics", "--slots"), "it is there, at /metrics: drop it"),
+        "--disable-log-requests": "a line for each call goes to standard error: drop it",
+        "--embedding": "embeddings are not made here",
         **dict.fromkeys(("--max-num-seqs", "-np", "--parallel"), "write --max-batch N"),
         "--max-num-queued-reqs": "write --max-queue N",
         "--allowed-origins": "write --cors ORIGIN",
@@ -176,7 +199,9 @@ class Command(TyperCommand):
             short = getattr(error, "option_name", None) or "-"
             words = [word.partition("=")[0] for word in given if word.startswith(short)]
             own = {word for param in self.params for word in (*param.opts, *param.secondary_opts)}
-            for name in (*words, short):  # of -ngl the error knows -n
+            if any(word[len(short) :].isalpha() for word in words):
+                short = ""  # of -ngl the error knows -n, which means something else
+            for name in (*words, short):
                 if name in known and name not in own:
                     ctx.fail(f"there is no option {name}: {known[name]}")
             if ctx.info_name == "chat" and "extra argument" in str(error):

@@ -23,7 +23,8 @@ CLIENTS = "Its clients"
 DATA, TRAINING, RESULTS = "The data", "Training", OUTPUT
 HEADS, DRAFT = "The heads", "The draft"
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, or `bundled`.")]
+MODEL = "Hub id, folder, GGUF file, or `bundled`."
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
 
 # What is written
 Prompts = Annotated[

@@ -215,7 +215,7 @@ class Engine:
         kind: Any = ResponsesBody if items else ChatBody if call["chat"] else TextBody
         body: Any = read(kind, call["body"])
         if body.model is not None and body.model not in self.front.settings.names:
-            raise unknown_model(body.model)
+            raise unknown_model(body.model, self.front.settings.names)
         if items:
             return await calls.of_chat(self.front, chat_of(body), apart=True), body
         if call["chat"]:

@@ -197,7 +197,7 @@ class Front:
 
     def _check_name(self, body: Any) -> None:
         if body.model is not None and body.model not in self.settings.names:
-            raise unknown_model(body.model)
+            raise unknown_model(body.model, self.settings.names)
 
     async def _key(self, call: Call, body: Any) -> str:
         """See `affinity.key`. Raises `Refused` where no prompt is asked about."""

@@ -20,6 +20,14 @@ from draftproof.server.settings import Settings
 
 logger = logging.getLogger("draftproof.server")
 
+WITHOUT = "the base URL ends in /v1"
+OPENAIS = "write to /v1/completions or /v1/chat/completions"
+ELSEWHERE = {  # paths of clients that are not set up for this server, and what to change
+    **dict.fromkeys(("/chat/completions", "/completions", "/responses", "/models"), WITHOUT),
+    **dict.fromkeys(("/completion", "/infill", "/v1/completion", "/v1/chat/completion"), OPENAIS),
+    **dict.fromkeys(("/api/generate", "/api/chat", "/api/tags", "/generate"), OPENAIS),
+}
+
 
 def make(front: Front) -> ASGIApp:
     """All of it, in front of one model."""
@@ -40,7 +48,8 @@ def around(routers: Sequence[APIRouter], settings: Settings) -> ASGIApp:
     @app.exception_handler(HTTPException)
     async def unknown(call: Call, error: HTTPException) -> Response:
         where = f"{call.method[:20]} {call.url.path[:100]}"
-        sentences = {404: f"there is no {where} here", 405: f"{where} is not allowed"}
+        hint = f": {ELSEWHERE[call.url.path]}" if call.url.path in ELSEWHERE else ""
+        sentences = {404: f"there is no {where} here{hint}", 405: f"{where} is not allowed"}
         said = sentences.get(error.status_code, str(error.detail))
         return Refused(error.status_code, said).response(error.headers)
 

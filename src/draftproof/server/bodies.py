@@ -212,6 +212,9 @@ INSTEAD = {  # what to write, or why there is nothing to write
     "repeat_penalty": "write repetition_penalty",
     "n_predict": "write max_tokens",
     "bad_words": "write bad_token_ids",
+    "regex": "write guided_regex",
+    "ebnf": "write guided_grammar",
+    "continue_final_message": "an answer begins anew: continue a text with /v1/completions",
 }
 
 EITHER = {  # of several kinds

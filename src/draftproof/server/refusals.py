@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from starlette.responses import Response
@@ -67,10 +67,9 @@ def bad(message: str, param: str | None = None) -> Refused:
     return Refused(400, message, param=param)
 
 
-def unknown_model(name: str) -> Refused:
-    return Refused(
-        404, f"the model {name[:80]!r} does not exist here", param="model", code="model_not_found"
-    )
+def unknown_model(name: str, known: Sequence[str]) -> Refused:
+    said = f"the model {name[:80]!r} does not exist here: write {' or '.join(known)}"
+    return Refused(404, said, param="model", code="model_not_found")
 
 
 def of_value(error: ValueError) -> Refused:

@@ -66,7 +66,7 @@ async def taken(front: Front, call: Call, kind: Any) -> Any:
     front.admission.check(1)
     body = read(kind, await body_of(call, front.settings.limits))
     if body.model is not None and body.model not in front.settings.names:
-        raise unknown_model(body.model)
+        raise unknown_model(body.model, front.settings.names)
     if getattr(body, "stream", False) and call.scope.get("http_version") == "1.0":
         raise bad("a stream needs HTTP/1.1: ask without stream", "stream")
     return body

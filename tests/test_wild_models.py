@@ -18,7 +18,7 @@ REFUSED = "gives other logits"
 
 
 CASES: list[Any] = [
-    ("LongT5", 6, 5.0, torch.float32),
+    ("LongT5", 12, 5.0, torch.float32),
     ("Switch", 8, 2.0, torch.float32),
     ("NLLB-MoE", 8, 2.0, torch.float64),
 ]

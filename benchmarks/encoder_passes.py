@@ -99,7 +99,7 @@ def rules(
     name: str, shapes: dict[str, Any], batch: int, tokens: int, rounds: int
 ) -> dict[str, Any]:
     """Seconds a step of plain decoding at T=0, with the rules and without, in turn."""
-    sides: dict[str, Callable[[], float]] = {}
+    sides: dict[str, Callable[[], object]] = {}
     for side in ("without", "with"):
         model = made(name, shapes, torch.float32)
         for rule, value in RULES[name].items() if side == "with" else ():
@@ -108,20 +108,12 @@ def rules(
         given = inputs(llm, batch)
         params = dp.SamplingParams(max_tokens=tokens, ignore_eos=True)
 
-        def write(llm: dp.LLM = llm, given: Any = given, params: Any = params) -> float:
-            began = time.perf_counter()
+        def write(llm: dp.LLM = llm, given: Any = given, params: Any = params) -> None:
             done = llm.generate(**given, params=params)
-            took = time.perf_counter() - began
             assert all(len(one.token_ids) == tokens for one in done), done[0].error
-            return took
 
         sides[side] = write
-    took: dict[str, list[float]] = {side: [] for side in sides}
-    for turn in range(rounds + 1):  # the first one warms up
-        for side in clock.in_turn([*sides], turn):
-            seconds = sides[side]()
-            if turn:
-                took[side].append(seconds)
+    took = clock.interleaved(sides, rounds)
     pairs = zip(took["without"], took["with"], strict=True)
     return {
         "model": name,
@@ -232,13 +224,8 @@ def native_seconds(shape: tuple[int, ...], vocabulary: int, texts: int, repeats:
     prefix = [3 + at for at in range(BEHIND)]
     runner.forward([Work(n, prefix, None) for n in range(texts)])
     work = [Work(n, [], TokenTree([5], [-1])) for n in range(texts)]
-    took = []
-    for turn in range(repeats + 3):
-        began = time.perf_counter()
-        runner.forward(work)
-        if turn >= 3:
-            took.append(time.perf_counter() - began)
-    return statistics.median(took) / weights
+    took = clock.interleaved({"native": lambda: runner.forward(work)}, repeats, warm=3)
+    return statistics.median(took["native"]) / weights
 
 
 def measured(quick: bool, rounds: int, batches: Sequence[int], told: Any) -> dict[str, Any]:

@@ -8,9 +8,10 @@ many rows. Knows nothing of requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from transformers import AttentionInterface
 
 from draftproof.runners.kv import KVCache
 from draftproof.runners.segments import Part, Segment
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 NAME = "draftproof"
 FOLDED = 32  # rows of all heads of a key head that attend at once: as many as a kernel blocks
@@ -49,6 +53,15 @@ class Step:
     segments: Sequence[Segment]
     cache: KVCache
     calls: list[Call] | None = None
+
+
+def during(variable: ContextVar[S], step: S, call: Callable[[], T]) -> T:
+    """`call` with a step where functions look for it that no keyword reaches."""
+    token = variable.set(step)
+    try:
+        return call()
+    finally:
+        variable.reset(token)
 
 
 def attend(

@@ -78,11 +78,7 @@ _STEP: ContextVar[CrossStep | Capture | None] = ContextVar("step", default=None)
 
 def during(step: CrossStep | Capture, call: Callable[[], T]) -> T:
     """`call`, which runs the decoder under `NAME`, as that step."""
-    token = _STEP.set(step)
-    try:
-        return call()
-    finally:
-        _STEP.reset(token)
+    return attention.during(_STEP, step, call)
 
 
 def attend(
@@ -123,19 +119,17 @@ def _across(
     step: CrossStep, layer: int, query: Tensor, scaling: float | None, cap: float | None
 ) -> Tensor:
     """Every row sees all that the encoder made of its own request's input."""
-    texts = [
-        Text(seg.begin, seg.end - seg.begin, pairs[layer][0].shape[2], *pairs[layer])
-        for seg, pairs in zip(step.segments, step.across, strict=True)
-    ]
+    read = [(seg, *pairs[layer]) for seg, pairs in zip(step.segments, step.across, strict=True)]
     if True not in step.few:
-        step.few[True] = few_rows.few(query, [(text.rows, text.slots) for text in texts])
+        sizes = [(seg.end - seg.begin, keys.shape[2]) for seg, keys, _ in read]
+        step.few[True] = few_rows.few(query, sizes)
     if step.few[True]:
+        texts = [Text(s.begin, s.end - s.begin, keys.shape[2], keys, own) for s, keys, own in read]
         found = few_rows.attend(query, texts, scaling, cap=cap)
         if found is not None:
             return found
     pieces = []
-    for seg, pairs in zip(step.segments, step.across, strict=True):
-        keys, values = pairs[layer]
+    for seg, keys, values in read:
         asked = query[:, :, seg.begin : seg.end]
         if cap is not None:
             pieces.append(_capped(asked, keys, values, scaling, cap).transpose(1, 2))

@@ -6,7 +6,6 @@ miscounts positions or hides a mask gives other logits than the model alone.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
@@ -18,9 +17,9 @@ from draftproof.runners.encoder_decoder import EncoderDecoder
 from draftproof.runners.encoders import INSTEAD
 from draftproof.runners.loading import Refused
 from draftproof.runners.reading import Reader
+from draftproof.runners.telling import LOG
 from draftproof.tree import TokenTree
 
-LOG = logging.getLogger(__name__)
 ROUNDED = {torch.float32: 1e-4, torch.float64: 1e-9}  # of the largest number; in fewer bits no
 # order of additions can be told from a mistake
 

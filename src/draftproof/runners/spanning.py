@@ -41,11 +41,7 @@ _SPANS: ContextVar[Spans | None] = ContextVar("spans", default=None)
 
 def during(spans: Spans, call: Callable[[], T]) -> T:
     """`call`, which runs the encoder under `NAME`, over such a row."""
-    token = _SPANS.set(spans)
-    try:
-        return call()
-    finally:
-        _SPANS.reset(token)
+    return attention.during(_SPANS, spans, call)
 
 
 def attend(

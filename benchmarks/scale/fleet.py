@@ -3,7 +3,7 @@
 Texts, drafts and acceptance are those of the controller's tests (`tests/support/simulated.py`): a
 source guesses the next token right with a chance of its own at each place. The controller is the
 real one, with the real table of costs, which learns. What is not in here: the engine's own work
-between passes, and attention to what texts are behind, but for what `own` says; the network.
+between passes, and attention to what texts are behind, but for what `Own` says; the network.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from draftproof.runners.costs import PassCosts
 from draftproof.runners.curves import ROWS
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
+from machines import Machine
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 from simulated import ONE, Clock, Guesser, Trace, accept, made  # noqa: E402
 
 MOST = 512  # tokens of prompts in a pass, at most
 AUTO = "controller"
+APART = 1e-3  # seconds from call to call of clients that ask at once
 SPREAD = 0.04  # of a pass, a share of its seconds
 
 
@@ -70,26 +72,6 @@ class Place:
     unread: int
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What a replica is. price: of a draft's token, in passes over one row; own: seconds of a step
-    that are not in the table, of each text in it, and of each token that a text is behind; shared:
-    tokens of a prompt that a group shares.
-    """
-
-    costs: PassCosts
-    places: int = 16
-    price: float = 0.1
-    own: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    shared: int = 0
-    prefixes: int = 8  # groups whose first tokens are kept
-
-    @property
-    def scale(self) -> float:
-        """Real seconds of a second of the simulated clock."""
-        return self.costs.one / ONE
-
-
 class Replica:
     """A machine with a policy: so many tokens that are always drafted, 0 for none, or AUTO."""
 
@@ -112,7 +94,7 @@ class Replica:
             slower=lambda: self._share(max(1, self.width)),  # a draft's pass has as many rows
         )
         self.width, self.shares = 1, dict[int, float]()
-        self.scale = machine.scale
+        self.scale = machine.costs.one / ONE  # real seconds of a simulated one
         self.auto = Auto(self.guesser, clock=self.clock) if policy == AUTO else None
         if self.auto is not None:
             self.auto.control = Control(
@@ -130,8 +112,6 @@ class Replica:
 
     def add(self, call: Call) -> Served:
         served = Served(call)
-        if not self.load:
-            self.clock.now = max(self.clock.now, call.due / self.scale)
         self.queue.append(served)
         return served
 
@@ -142,8 +122,14 @@ class Replica:
 
     def step(self) -> None:
         """One pass: prompts by slices, a tree of every text that writes."""
+        if not self.places:
+            self.clock.now = max(self.clock.now, self.queue[0].call.due / self.scale)
+        begun = 0
         while self.queue and len(self.places) < self.machine.places:
+            if self.places and self.queue[0].call.due > self.now:
+                break
             self._begin(self.queue.popleft())
+            begun += 1
         readers = [place for place in self.places if place.unread]
         writers = [place for place in self.places if not place.unread]
         slice_ = 0
@@ -159,10 +145,10 @@ class Replica:
         rows = nodes + slice_
         self.steps["drafting" if nodes > len(trees) else "plain"] += bool(trees)
         seconds = self._share(rows) * ONE
-        per_step, per_text, per_token = self.machine.own
         held = sum(place.served.call.prompt + len(place.request.tokens) - 1 for place in writers)
-        own = per_step + per_text * len(self.places) + per_token * held
-        self.clock.now += seconds + own / self.scale
+        own = self.machine.own
+        more = own.step + own.text * len(self.places) + own.token * held
+        self.clock.now += seconds + (more + own.prompt * begun + own.read * slice_) / self.scale
         if self.auto is not None:
             self.table.observe(rows, 0, seconds * self.rng.lognormvariate(0, SPREAD))
         for place, tree in zip(writers, trees, strict=True):
@@ -275,21 +261,19 @@ class Fleet:
             replica.advance(float("inf"))
         return found
 
-    def clients(self, count: int, calls: Sequence[Call]) -> list[Served]:
+    def clients(self, count: int, calls: Sequence[Call], apart: float = APART) -> list[Served]:
         """Of so many clients, each of which asks again when it is answered. One replica."""
         (replica,) = self.replicas
         waiting, found = deque(calls), []
 
-        def ask() -> None:
-            if waiting:
-                call = waiting.popleft()
-                found.append(replica.add(replace(call, due=replica.now)))
+        def ask(often: int) -> None:
+            for nth in range(min(often, len(waiting))):
+                due = replica.now + nth * apart
+                found.append(replica.add(replace(waiting.popleft(), due=due)))
 
-        for _ in range(count):
-            ask()
+        ask(count)
         while replica.load:
             before = len(replica.done)
             replica.step()
-            for _ in range(len(replica.done) - before):
-                ask()
+            ask(len(replica.done) - before)
         return found

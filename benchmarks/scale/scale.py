@@ -5,7 +5,8 @@ lengths and plain decoding; what a million tokens cost; where speculation stops 
 by prefix brings. Written to docs/scale/plan.json, which `scripts/figures.py` shows.
 
     --costs FILE    of `draftproof info MODEL --measure --json`, or a run of cpu_peers.py
-    --check FILE    of `draftproof load URL --json`: predicted against measured, for one replica
+    --own FILE      of own.py: what is not in that table
+    --check FILE    of `draftproof load URL --out`: predicted against measured, for one replica
 
 Simulated, but for the costs; `fleet` says what is left out.
 """
@@ -20,14 +21,14 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from draftproof.runners.costs import PassCosts
-from draftproof.runners.curves import KNEES
-from fleet import AUTO, Call, Fleet, Machine, Route, Served, anyone, least, prefix
+from fleet import AUTO, Call, Fleet, Route, Served, anyone, least, prefix
+from machines import Machine, Own, read_costs, read_own
 
 ROOT = Path(__file__).resolve().parents[2]
 COSTS = ROOT / "docs" / "cpu_peers" / "passes-Llama-3.2-1B-bf16.json"
@@ -45,26 +46,6 @@ PRICES = (0.05, 0.2, 1.0, 4.0)  # of a machine, an hour
 GROUPS, SHARED = 64, 256  # for routing: who shares the first tokens of a prompt, and how many
 STEPS = 32  # of a twentieth of what plain decoding can: the highest load that is tried
 WARM = 0.25  # of the calls, which find the queues empty
-
-
-def read_costs(path: Path) -> PassCosts:
-    """Raises `ValueError`, in one sentence, for a file with no costs of passes."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read {path}: give JSON of draftproof info --measure") from error
-    if isinstance(found, dict) and found.get("costs"):
-        took = {int(rows): each for rows, each in found["costs"][0]["costs"].items()}
-    elif isinstance(found, dict) and found.get("passes", {}).get("draftproof"):
-        each = found["passes"]["draftproof"].items()
-        took = {int(rows): statistics.median(sum(rounds, [])) for rows, rounds in each}
-    else:
-        raise ValueError(f"{path} has no costs of passes: draftproof info MODEL --measure --json")
-    costs = PassCosts(KNEES["avx512"])
-    for _ in range(30):
-        for rows, seconds in took.items():
-            costs.observe(rows, 0, seconds)
-    return costs
 
 
 def name(policy: str | int) -> str:
@@ -103,11 +84,11 @@ def paying(machine: Machine) -> list[dict[str, Any]]:
     rows = []
     for kind in KINDS:
         for clients in CLIENTS:
-            own = Machine(machine.costs, places=max(clients, 16), price=machine.price)
+            roomy = replace(machine, places=max(clients, 16))
             calls = [Call(0.0, PROMPT, TOKENS, kind, number=n) for n in range(max(24, 3 * clients))]
             rates, drafting = {}, 0.0
             for policy in POLICIES:
-                fleet = Fleet(own, policy, 1)
+                fleet = Fleet(roomy, policy, 1)
                 fleet.clients(clients, calls)
                 (replica,) = fleet.replicas
                 rates[name(policy)] = len(calls) * TOKENS / replica.now
@@ -171,42 +152,50 @@ def sustained(machine: Machine, top: float, each: int) -> list[dict[str, Any]]:
 
 def routed(machine: Machine, top: float, each: int) -> list[dict[str, Any]]:
     """Eight replicas whose calls share the first tokens of their prompts by groups."""
-    own = Machine(machine.costs, price=machine.price, shared=SHARED)
+    sharing = replace(machine, shared=SHARED)
     rows, count = [], 8
     routes: dict[str, Route] = {"any": anyone, "least of two": least, "prefix": prefix}
     for load in (0.3, 0.5):
         calls = poisson(load * top * count, each * count, seed=3, prompt=SHARED + PROMPT)
         for title, route in routes.items():
-            found = Fleet(own, AUTO, count, route, seed=3).run(calls)
+            found = Fleet(sharing, AUTO, count, route, seed=3).run(calls)
             cached = 1 - sum(each.read for each in found) / sum(e.call.prompt for e in found)
             about = {"load": load, "route": title, "cached": cached}
             rows.append(about | summed(found, machine.costs.one))
     return rows
 
 
+def asked(level: dict[str, Any], kind: str) -> list[Call]:
+    """The calls of a measured load that were answered, in the order in which they were sent."""
+    calls = []
+    for each in sorted(level["answers"], key=lambda each: each["sent_ms"]):
+        if each["fault"] is None:
+            usage = each["usage"]
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            read, due = max(1, usage["prompt_tokens"] - cached), each["due_ms"] / 1e3
+            calls.append(Call(due, read, usage["completion_tokens"], kind, number=len(calls)))
+    return calls
+
+
 def checked(path: Path, machine: Machine, policy: str | int, kind: str) -> str:
     """Predicted against measured, for every load of `draftproof load`. Raises `ValueError`."""
     try:
         levels = json.loads(path.read_text(encoding="utf-8"))["levels"]
+        loads = [asked(level, kind) for level in levels]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no JSON of draftproof load: give that of --json") from error
+        raise ValueError(f"{path} is no file of draftproof load: give that of --out") from error
     lines = ["load                 tokens/s            first token p50, ms   per token p50, ms"]
-    for level in levels:
-        came = level["calls"] - sum(level["failures"].values())
-        if not came:
+    for level, calls in zip(levels, loads, strict=True):
+        if not calls:
             raise ValueError(f"{level['level']}: no call was answered, so nothing can be compared")
-        prompt, tokens = (max(1, round(level[n] / came)) for n in ("prompt_tokens", "tokens"))
-        prompt = max(1, round(prompt * (1 - level["cached"])))
+        fleet = Fleet(machine, policy, 1)
         if level["rate"]:
-            calls = poisson(level["rate"], came, 1, prompt=prompt, tokens=tokens, kind=kind)
-            found = Fleet(machine, policy, 1).run(calls)
-            seconds = max(each.end for each in found) - calls[0].due
+            found, began = fleet.run(calls), calls[0].due
         else:
-            calls = [Call(0.0, prompt, tokens, kind, number=n) for n in range(came)]
-            found = Fleet(machine, policy, 1).clients(level["clients"], calls)
-            seconds = max(each.end for each in found)
+            found, began = fleet.clients(level["clients"], calls), 0.0
+        seconds = max(each.end for each in found) - began
         pairs = (
-            (tokens * came / seconds, level["tokens_per_s"]),
+            (sum(call.tokens for call in calls) / seconds, level["tokens_per_s"]),
             (1e3 * statistics.median(e.first_s for e in found), level["first_token_ms"]["p50"]),
             (1e3 * statistics.median(e.per_token_s for e in found), level["per_token_ms"]["p50"]),
         )
@@ -217,29 +206,28 @@ def checked(path: Path, machine: Machine, policy: str | int, kind: str) -> str:
 
 def main(
     costs: Annotated[Path, typer.Option(help="What passes take: JSON.")] = COSTS,
-    check: Annotated[Path | None, typer.Option(help="A measured load: JSON.")] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="A measured load: `draftproof load --out`.")
+    ] = None,
     policy: Annotated[str, typer.Option(help="Of --check: plain, controller, or a length.")] = "",
     kind: Annotated[
         str, typer.Option(help=f"Of the texts of --check: {', '.join(KINDS)}.")
     ] = "mixed",
     price: Annotated[float, typer.Option(help="A draft's token, in passes.")] = 0.1,
     places: Annotated[int, typer.Option(help="Texts at once of a replica (--max-batch).")] = 16,
-    step_ms: Annotated[float, typer.Option(help="Of a step besides its pass.")] = 0.0,
-    text_ms: Annotated[float, typer.Option(help="Of a step, for each text.")] = 0.0,
-    token_us: Annotated[float, typer.Option(help="And each token that a text is behind.")] = 0.0,
+    own: Annotated[Path | None, typer.Option(help="What own.py has measured: JSON.")] = None,
     each: Annotated[int, typer.Option(help="Calls of a replica, at least.")] = 40,
     out: Annotated[Path, typer.Option(help="Where the plan is written.")] = OUT,
 ) -> None:
     """A plan past one machine, simulated on measured costs of passes."""
     try:
-        own = (step_ms / 1e3, text_ms / 1e3, token_us / 1e6)
-        if min(price, *own) < 0:
-            raise ValueError("--price and what a step costs: none of them may be below 0")
+        if price < 0:
+            raise ValueError(f"--price is {price}: give 0 or more")
         if min(places, each) < 1:
             raise ValueError(f"--places is {places} and --each {each}: give 1 or more")
         if kind not in KINDS:
             raise ValueError(f"kind {kind!r} is unknown: use {', '.join(KINDS)}")
-        machine = Machine(read_costs(costs), places, price, own)
+        machine = Machine(read_costs(costs), places, price, read_own(own) if own else Own())
         if check is not None:
             if policy not in ("", "plain", AUTO) and not policy.isdecimal():
                 raise ValueError(f"policy {policy!r} is unknown: use plain, {AUTO} or a number")
@@ -270,7 +258,7 @@ def main(
             "tokens": TOKENS,
             "places": places,
             "price": price,
-            "own_s": own,
+            "own_s": asdict(machine.own),
             "first_limit_s": FIRST * machine.costs.one,
             "good": GOOD,
             "groups": GROUPS,

@@ -119,7 +119,7 @@ StopTokenIds = Annotated[
     option(SAMPLING, "End with it; repeatable.", "--stop-token-id", metavar="ID"),
 ]
 IgnoreEos = Annotated[bool, option(SAMPLING, "Write on behind an end of text.", "--ignore-eos")]
-Seed = Annotated[int | None, option(SAMPLING, "Of all that is drawn.")]
+Seed = Annotated[int | None, option(SAMPLING, "Of all that is drawn.", min=0)]
 JsonSchema = Annotated[
     Path | None, option(SAMPLING, "The answer is JSON by this schema.", metavar="FILE")
 ]

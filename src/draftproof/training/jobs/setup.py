@@ -35,6 +35,8 @@ def target(options: Options) -> tuple[Any, Any]:
         raise ValueError("training needs accelerate: pip install 'draftproof[train]'")
     if options.out.resolve() == Path(options.source).resolve():
         raise ValueError(f"{options.out} is the model itself: write to another folder")
+    if options.out.exists() and not options.out.is_dir():
+        raise ValueError(f"{options.out} is a file: write to a folder")
     if not options.overwrite:
         checkpoint.check_folder(options.out, options.resume)
         checkpoint.check_result(options.out, options.resume)

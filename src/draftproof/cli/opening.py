@@ -19,7 +19,7 @@ from draftproof.hub import names_gguf
 from draftproof.models import hears, is_encoder_decoder
 from draftproof.profiles import choice_of, is_profile, read
 from draftproof.runners.loading import ENCODERS_IN, described
-from draftproof.text import load_tokenizer
+from draftproof.vocabularies import load_tokenizer
 
 
 @contextmanager

@@ -110,9 +110,7 @@ class Checkpoint:
             (fresh / "state.json").write_text(json.dumps(state))
             old = self.path.with_name(OLD)
             if self.path.exists():
-                shutil.rmtree(
-                    old, ignore_errors=True
-                )  # of one that was killed here
+                shutil.rmtree(old, ignore_errors=True)  # of one that was killed here
                 self.path.rename(old)
             fresh.rename(self.path)
             shutil.rmtree(old, ignore_errors=True)

@@ -12,11 +12,11 @@ import torch
 from torch.utils.data import default_collate
 
 from draftproof.runners import encoders, loading
-from draftproof.text import load_tokenizer
 from draftproof.training import checkpoint
 from draftproof.training.data.pairs import PairRows
 from draftproof.training.data.rows import Rows, batch_of
 from draftproof.training.trainer import Batch, Plan
+from draftproof.vocabularies import load_tokenizer
 
 if TYPE_CHECKING:
     from draftproof.training.jobs.job import Options

@@ -14,13 +14,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import signal
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +27,7 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
+from served import served
 
 import draftproof as dp
 from draftproof import clock, prompts
@@ -210,27 +208,6 @@ async def night(
     return quarters
 
 
-@contextmanager
-def served(words: list[str], port: int) -> Iterator[int]:
-    """The server as a process, until it is left; its number. Raises where it ends badly."""
-    with subprocess.Popen([sys.executable, "-m", "draftproof", "serve", *words]) as server:
-        try:
-            for _ in range(1800):
-                try:
-                    if httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200:
-                        break
-                except httpx.HTTPError:
-                    pass
-                if server.poll() is not None:
-                    raise SystemExit("the server ended")
-                time.sleep(0.1)
-            yield server.pid
-        finally:
-            server.send_signal(signal.SIGTERM)
-        if server.wait(60):
-            raise SystemExit(f"the server ended with {server.returncode}")
-
-
 def main(
     model: str = "bundled",
     draft: str | None = None,
@@ -251,11 +228,10 @@ def main(
         texts = [turn for each in prompts.load("humaneval", False)[:12] for turn in each.turns]
         texts += [texts[0] + "\n# " + "and so on, " * 40, "The sky. " * 30, "a"]
         known = [(body, wanted(llm, body)) for body in bodies(texts, rng, 64)]
-    words = [model, "--port", str(port), "--runner", runner, "--threads", str(threads)]
-    words += ["--kv-memory", kv_memory]
+    words = [sys.executable, "-m", "draftproof", "serve", model, "--runner", runner]
+    words += ["--threads", str(threads), "--kv-memory", kv_memory]
     words += ["--draft", draft] if draft else []
-    with served(words, port) as process:
-        url = f"http://127.0.0.1:{port}"
+    with served(words, port) as (url, process):
         quarters = asyncio.run(night(url, process, known, minutes, clients, pause))
     found = [quarter.told() for quarter in quarters]
     told(found, model, minutes)

@@ -19,15 +19,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import urllib.request
 import zipfile
 from pathlib import Path
 
+from served import served
+
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 WHEEL_MB, SDIST_MB = 60, 70  # at most: the bundled models are most of both
-READY = 120  # seconds that a server may take to load the bundled model
 
 
 def run(*words: str | Path, **options: object) -> None:
@@ -117,31 +117,14 @@ def smoke(python: Path, runner: str) -> None:
 
 def serve(program: Path, here: str, env: dict[str, str], runner: str) -> None:
     """A request to the server, and an end at a signal."""
-    words = ["serve", "bundled", "--port", "8799", "--served-name", "m", "--runner", runner]
-    print("$", program, *words, flush=True)
-    with subprocess.Popen([str(program), *words], cwd=here, env=env) as server:
-        try:
-            url = "http://127.0.0.1:8799"
-            wait(f"{url}/ready", server)
-            body = json.dumps({"prompt": "import argparse", "max_tokens": 8}).encode()
-            with urllib.request.urlopen(f"{url}/v1/completions", body, timeout=60) as answer:
-                said = json.load(answer)
-            assert said["choices"][0]["text"], said
-            print(said["choices"][0]["text"])
-        finally:
-            server.terminate()
-        assert server.wait(60) == 0
-
-
-def wait(url: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(10 * READY):
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            assert server.poll() is None, "the server ended"
-            time.sleep(0.1)
-    raise AssertionError(f"{url} is not there after {READY} s")
+    words = [str(program), "serve", "bundled", "--served-name", "m", "--runner", runner]
+    print("$", *words, flush=True)
+    with served(words, 8799, cwd=here, env=env) as (url, _):
+        body = json.dumps({"prompt": "import argparse", "max_tokens": 8}).encode()
+        with urllib.request.urlopen(f"{url}/v1/completions", body, timeout=60) as answer:
+            said = json.load(answer)
+    assert said["choices"][0]["text"], said
+    print(said["choices"][0]["text"])
 
 
 def without_compiler(sdist: Path, folder: Path, constraint: Path) -> Path:

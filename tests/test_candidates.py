@@ -95,6 +95,8 @@ def test_a_draft_is_tried_in_the_precisions_that_may_pay(
     assert drafts == [(str(tmp_path / "x.gguf"), "auto")]
     names = [source.name for source in listed([*drafts, "y"], ["auto", "int8"], [])]
     assert names[2:] == ["draft x.gguf", "draft y", "draft y int8"]
+    names = [source.name for source in listed(["a/x", "b/x", "c/y"], ["auto"], [])]
+    assert names[2:] == ["draft a/x", "draft b/x", "draft y"]  # others, though they end alike
     with pytest.raises(ValueError, match="dtype 'int5' is unknown"):
         listed([("y", "int5")], ["auto"], [])
 

@@ -61,7 +61,12 @@ BAD_INPUT: list[tuple[str, str]] = [
     ("T p --prediction EMPTY", "cannot read the prediction"),
     ("T p --regex ((", "cannot be followed"),
     ("T p --regex a --choice b", "--regex and --choice"),
-    ("T p --grammar x", "--json-schema"),
+    # By its configuration alone: no weights lie there, which would be told next.
+    ("T p --draft NO_WEIGHTS", "the draft's vocabulary has 97 tokens and the target's 8192"),
+    ("T p --grammar missing.gbnf", "cannot read the grammar missing.gbnf"),
+    ("T p --grammar root::=(", "cannot be followed"),
+    ("T p --json-schema {", "the schema is no JSON"),
+    ("T p --grammar-file x", "write --grammar FILE"),
     ("T p --device toaster", "toaster"),
     ("T p --device mps", "mps"),
     ("T p --max-length 1", "max_length"),

@@ -197,8 +197,12 @@ def test_a_prediction_from_a_file(run: Any, tmp_path: Path) -> None:
 def test_answers_bound_to_a_grammar(run: Any, tmp_path: Path) -> None:
     schema = {"type": "array", "items": {"enum": [1, 22]}, "minItems": 2, "maxItems": 3}
     (tmp_path / "schema.json").write_text(json.dumps(schema))
+    (tmp_path / "some.lark").write_text('start: "up" | "down"')
     for words, fits in (
         (["--json-schema", str(tmp_path / "schema.json")], lambda text: {*json.loads(text)}),
+        (["--json-schema", json.dumps(schema)], lambda text: {*json.loads(text)}),
+        (["--grammar", 'root ::= "a" [xy]'], lambda text: text in ("ax", "ay")),
+        (["--grammar", str(tmp_path / "some.lark")], lambda text: text in ("up", "down")),
         (["--regex", "[xy]{3}"], lambda text: len(text) == 3 and {*text} <= {*"xy"}),
         (["--choice", "yes", "--choice", "no"], lambda text: text in ("yes", "no")),
     ):

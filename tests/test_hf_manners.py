@@ -39,12 +39,13 @@ def test_stats_of_the_last_call() -> None:
 def test_it_says_what_it_is() -> None:
     fast = dp.custom_generate(dp.NGram(5), rule="rejection", seed=3)
     assert repr(fast) == (
-        "custom_generate(NGram(num_draft_tokens=5, max_ngram=4, min_ngram=2, branches=2), "
-        "rule='rejection', seed=3, max_batch=8)"
+        "custom_generate(NGram(num_draft_tokens=5), rule='rejection', seed=3, max_batch=8)"
     )
     with dp.LLM(model(), tokenizer=tokenizer(), speculate="ngram") as llm:
-        for word in ("LLM(", "Llama", "torch", "float32", "NGram(num_draft_tokens=8", "coupled"):
+        for word in ("LLM(", "Llama", "torch", "float32", "NGram()", "coupled"):
             assert word in repr(llm)
+        llm.use("auto")
+        assert "Auto(sources=[" in repr(llm) and "ngram" in repr(llm) and "clock" not in repr(llm)
     both = repr(dp.Hybrid([dp.Lookahead(), dp.DraftModel(model(), 3)], max_nodes=9))
     for word in ("Hybrid(parts=[Lookahead(", "model=LlamaForCausalLM", "max_nodes=9"):
         assert word in both

@@ -25,7 +25,7 @@ ASKED = "asked request sampling verify writing runners.base"
 KEPT = "runners.kept runners.measuring"
 HEARD = "encoder_intake intake generation runners.hearing"
 OFFER = "drafting.base drafting.adopting drafting.lawful"
-SAMPLED = "counts text sampling sampling.*"
+SAMPLED = "counts templates text sampling sampling.*"
 SERVED = "!server !server.* !ray !ray.*"
 FOLDERS = "runners.* heads.files drafting.beside export.* | torch transformers"
 WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_core"
@@ -79,8 +79,8 @@ models                  <- hub native places bundled runners runners.* | torch
 generation              <-  | torch transformers
 encoder_intake          <- {ASKED} intake generation | torch
 audio_intake            <- {ASKED} {HEARD} | torch transformers
-convert                 <- hub native places bundled gguf.* runners.* text | torch numpy
-export export.*         <- hub places bundled profiles methods convert gguf.* text {FOLDERS}
+convert                 <- hub native places bundled gguf.* runners.* vocabularies | torch numpy
+export export.*         <- hub places bundled profiles methods convert gguf.* vocabularies {FOLDERS}
 chunks                  <- engine request text
 llm                     <- * {SERVED} !cli !bench !bench.* !training !training.*
 hf          <- llm profiles counts sampling hf_bound hf_inputs hf_options hf_rows foreign_names
@@ -94,7 +94,7 @@ pictures                <-  |
 bench bench.*           <- * {SERVED} !cli !demo !demo.* !training !training.* !certify.*
 demo demo.*             <- llm models analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
-prompts                 <- bundled bundled.* text
+prompts                 <- bundled bundled.* templates
 traffic traffic.*       <- prompts pictures traffic.* | httpx2 rich matplotlib
 training.data training.data.sources training.data.entries training.data.rows <- training.data.*
 training.jobs training.jobs.* <- * {SERVED} !cli !cli.* !demo.* !bench.* !certify.*
@@ -103,7 +103,7 @@ fingerprints            <- tree runners.base sampling | torch
 resuming                <- request
 batch batch.*           <- batch.* llm request sampling server.* | msgspec pydantic_core
 server server.*         <- llm request asked intake fingerprints {SAMPLED} server.* {WEB}
-ray.affinity            <- asked text
+ray.affinity            <- asked templates
 ray.gathered ray.scaling <-  |
 ray.options             <- cli cli.*
 ray.deployments         <- ray.* cli.* server.*
@@ -112,12 +112,14 @@ ray ray.*               <- llm request ray.* server.* {WEB}
 cli.batch               <- cli.* batch.* llm ray.batch |
 cli cli.* draftproof __main__ <- * !ray !ray.*
 native native.*         <- native native.*
-text                    <- allocator detokenizer hub gguf.*
+text                    <- detokenizer
+templates               <-
+vocabularies            <- allocator hub gguf.* | transformers
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors
 asked                   <- sampling
-intake                  <- {ASKED} resuming text grammars.store
+intake                  <- {ASKED} resuming templates text grammars.store
 grammars.store          <- grammars.* request sampling.grammars | llguidance
 grammars grammars.*     <- grammars.* sampling sampling.grammars | llguidance torch numpy
 places                  <- bundled gguf.reader hub

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 import draftproof as dp
 import tiny
-from draftproof import hub, places, text
+from draftproof import hub, places, vocabularies
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_what_the_hub_has_against_a_name(
     monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
-    for load in (dp.LLM, lambda name: text.load_tokenizer(None, name, {})):
+    for load in (dp.LLM, lambda name: vocabularies.load_tokenizer(None, name, {})):
         with pytest.raises(ValueError) as error:
             load("someone/something")
         assert says in str(error.value) and "\n" not in str(error.value)

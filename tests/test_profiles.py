@@ -194,6 +194,7 @@ def test_out_of_time(models: Path) -> None:
         ({"prompts": []}, "there are no prompts to tune on"),
         ({"prompts": [[3]]}, "prompt 1 is too short"),
         ({"prompts": [[3] * 125]}, "prompt 1 is too long"),
+        ({"groups": ["one"]}, "there are 1 groups for"),
         ({"prompts": [[], [3] * 500]}, r"1 is too short \(0 tokens\); prompt 2 is too long \(500"),
         ({"minutes": 0}, "minutes is 0"),
         ({"batches": ()}, "a batch size must be 1 or more"),

@@ -133,6 +133,11 @@ def test_prompts_are_different_pieces_of_the_text(count: int) -> None:
         assert any(prompt == row[at : at + len(prompt)] for row in rows for at in range(200))
 
 
+def test_a_short_text_gives_no_empty_prompts() -> None:
+    assert all(len(each) == quality.OPENING for each in quality.openings([[*range(64)]], 100))
+    assert quality.openings([[1, 2, 3]], 5) == [[1, 2, 3]]
+
+
 def test_what_is_refused_is_named_and_the_others_are_measured() -> None:
     found = compare("tiny", "near")
     assert [each.precision for each in found.costs] == ["near"]

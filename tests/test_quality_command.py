@@ -74,6 +74,16 @@ def test_bad_input_is_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
+def test_what_was_measured_is_shown_where_it_cannot_be_written(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ("--dtype", "bfloat16", "--max-tokens", "1", "--out", f"{tmp_path / 'file'}")
+    code, out, err = run("quality", "T", *SMALL, *words)
+    assert code == 2 and "bfloat16" in out and "cannot write results to" in err
+    code, out, _ = run("quality", "T", *SMALL, *words, "--json")
+    (cost,) = json.loads(out, parse_constant=pytest.fail)["costs"]
+    assert code == 2 and cost["tokens_per_s"] is None  # nothing is timed in one token
+
+
 def test_a_refused_precision_is_named_beside_the_others(run: Any, tmp_path: Path) -> None:
     words = ("--dtype", "int8", "--dtype", "bfloat16", "--runner", "torch", "--out", f"{tmp_path}")
     code, out, _ = run("quality", "T", *SMALL, *words)

@@ -10,6 +10,7 @@ import torch
 import draftproof as dp
 import tiny
 from beside import run, some
+from draftproof.proposers.suffix import Earlier
 
 V = tiny.VOCABULARY
 
@@ -50,6 +51,23 @@ def test_prefixes_of_a_draft_model() -> None:
             written(made, prompt, salt)
         held = draft.beside.runner._rows._parked.values()
         assert {row.salt for row in held} == {"a", "b"}
+
+
+def test_look_ups_are_begun_anew_where_memory_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is broken would refuse every look-up of its salt from then on."""
+
+    def none(earlier: Earlier, output: object, most: int) -> None:
+        raise MemoryError
+
+    made = dp.SuffixAutomaton(8)
+    with llm(speculate=made, prefix_cache=False) as served:
+        written(served, some(4, 12), "a")
+        with monkeypatch.context() as short:
+            short.setattr(Earlier, "add", none)
+            (request,) = written(served, some(4, 12), "a")
+        assert not request.warnings and "a" not in made._earlier
+        written(served, some(4, 12), "a")
+        assert made._earlier["a"].size > 0
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -41,8 +41,8 @@ def test_every_limit_of_a_client_is_told() -> None:
 
 
 def test_another_number_is_found() -> None:
-    assert ROWS["text.SECONDS"] != f"{value('text.SECONDS') + 1:,g}"
-    assert not ROW.search("| a limit | many | 400 | `text.SECONDS` |")
+    assert ROWS["templates.SECONDS"] != f"{value('templates.SECONDS') + 1:,g}"
+    assert not ROW.search("| a limit | many | 400 | `templates.SECONDS` |")
 
 
 def test_every_dependency_has_its_licence() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from draftproof.text import TextStream, chat_ids
+from draftproof.templates import chat_ids
+from draftproof.text import TextStream
 
 # One token a byte: every character beyond ASCII takes several, the hard case for streaming.
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())

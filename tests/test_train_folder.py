@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,40 @@ def test_the_model_itself_is_never_replaced(train: Any, folder: Path) -> None:
     refused = train(*words, "--out", str(folder / "T"))
     assert refused.code == 2 and "is the model itself" in refused.err
     assert (folder / "T" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--out", "FILE"), "text.py is a file: write to a folder"),
+        (("--seed", "-1"), "Invalid value for '--seed'"),
+    ],
+)
+def test_what_cannot_be_is_told_at_once(
+    train: Any, folder: Path, tmp_path: Path, more: tuple[str, str], said: str
+) -> None:
+    file = str(folder / "text.py")
+    words = [str(folder / "T"), "--data", file, *QUICK, "--out", str(tmp_path)]
+    refused = train(*words, *(file if word == "FILE" else word for word in more))
+    assert refused.code == 2 and said in refused.err and "reading" not in refused.err
+
+
+@pytest.mark.parametrize("names", [["checkpoint.old"], ["checkpoint.old", "checkpoint"]])
+def test_a_checkpoint_that_was_killed_between_two_names_is_not_lost(
+    names: list[str], train: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path)]
+    words += [*QUICK, *TWO]
+    monkeypatch.setattr(training.Shown, "stopped", lambda self: True)
+    assert train(*words).code == 130
+    written = tmp_path / "written"
+    (tmp_path / "checkpoint").rename(written)
+    for name in names:
+        shutil.copytree(written, tmp_path / name)
+    assert "is unfinished: add --resume" in train(*words).err
+    assert train(*words, "--resume").code == 130
+    said = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
+    assert said["step"] == 2 and not (tmp_path / "checkpoint.old").exists()
 
 
 def test_prompts_without_answers_are_enough_where_the_target_answers(

@@ -91,6 +91,11 @@ def test_the_share_of_passes_that_are_written(monkeypatch: pytest.MonkeyPatch) -
     assert len(seeds) == len(set(seeds)) == 6
 
 
+def test_any_seed_is_one_of_what_it_writes() -> None:
+    recipe = Draft(cyclic(), student(cyclic(), [0]), [], on_policy=1.0, seed=1 << 33)
+    assert int(recipe(batch_of([cycle(1, 8)], 8), 0.0)["labels"]) > 0
+
+
 def test_what_is_written_goes_on_from_the_beginnings() -> None:
     # It knows the language, so what it writes tells whether it saw the right tokens and positions.
     made = copy.deepcopy(cyclic())

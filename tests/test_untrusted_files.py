@@ -16,7 +16,7 @@ import torch
 from transformers import AutoTokenizer
 
 import draftproof as dp
-from draftproof import bundled, text
+from draftproof import bundled, templates
 from draftproof.heads import files
 from draftproof.runners import claims
 
@@ -144,15 +144,15 @@ def tokenizer() -> Any:
 def test_a_template_reaches_nothing(tokenizer: Any, template: str, said: str) -> None:
     tokenizer.chat_template = template
     with pytest.raises(ValueError, match=said):
-        text.chat_ids(tokenizer, HI)
+        templates.chat_ids(tokenizer, HI)
 
 
 def test_a_template_that_loops_is_ended(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "SECONDS", 0.2)
+    monkeypatch.setattr(templates, "SECONDS", 0.2)
     tokenizer.chat_template = LOOPS
     began = time.monotonic()
     with pytest.raises(ValueError, match=r"takes more than 0.2 s"):
-        text.chat_ids(tokenizer, HI)
+        templates.chat_ids(tokenizer, HI)
     assert time.monotonic() - began < 5
     names = [thread.name for thread in threading.enumerate()]
     assert "draftproof template" not in names  # it is gone, and takes no core any more

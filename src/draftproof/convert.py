@@ -20,7 +20,7 @@ from draftproof.gguf.names import HEAD
 from draftproof.runners import choice
 from draftproof.runners.checkpoint import Checkpoint
 from draftproof.runners.weights import LoadedWeights, Weights
-from draftproof.text import load_tokenizer
+from draftproof.vocabularies import load_tokenizer
 
 FORMATS = {"Q8_0": native.INT8, "Q4_1": native.INT4}
 AT_ONCE = 64  # rows that a thread rounds

@@ -16,7 +16,8 @@ from draftproof.request import Request
 from draftproof.resuming import go_on
 from draftproof.runners.base import EncoderInput
 from draftproof.sampling import SamplingParams
-from draftproof.text import TextStream, chat_ids
+from draftproof.templates import chat_ids
+from draftproof.text import TextStream
 from draftproof.verify import Typical
 from draftproof.writing import Rule
 

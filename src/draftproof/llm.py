@@ -29,8 +29,8 @@ from draftproof.runners.native import NativeRunner
 from draftproof.runners.torch import TorchRunner
 from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Scheduler
-from draftproof.text import end_ids, load_tokenizer
 from draftproof.verify import Typical
+from draftproof.vocabularies import end_ids, load_tokenizer
 
 PARKED = 3  # rows that the prefix cache may keep for each that runs, as far as `kv_memory` goes
 

@@ -58,7 +58,7 @@ class Prompt:
         if not (self.opening or (self.chat and has_template(tokenizer))):
             parts = [part for pair in zip(turns, answers, strict=False) for part in pair]
             return [int(i) for i in tokenizer("".join([*parts, turns[-1]]))["input_ids"]]
-        from draftproof.text import chat_ids
+        from draftproof.templates import chat_ids
 
         messages = [*self.opening, ("user", turns[0])]
         for answer, turn in zip(answers, turns[1:], strict=True):

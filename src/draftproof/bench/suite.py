@@ -23,7 +23,7 @@ from draftproof.gguf.reader import located as gguf_file
 from draftproof.llm import LLM
 from draftproof.methods import listed, named
 from draftproof.runners import choice, costs, encoders, loading
-from draftproof.text import load_tokenizer
+from draftproof.vocabularies import load_tokenizer
 
 PEERS = ("transformers",)
 DRAFT_SHARE = 0.1  # of the inflated target's cost, for an inflated draft

@@ -60,6 +60,7 @@ def generate(
     seed: options.Seed = None,
     json_schema: options.JsonSchema = None,
     regex: options.Regex = None,
+    grammar: options.GrammarText = None,
     choice: options.Choice = None,
     prediction: options.Prediction = None,
     logprobs: options.Logprobs = None,

@@ -99,7 +99,6 @@ OPTIONS = {  # of other programs, and what to write here
         ("-ngl", "--n-gpu-layers", "--gpu-layers"), "write --device cuda, for the whole model"
     ),
     **dict.fromkeys(("-hf", "--hf-repo"), "it is MODEL: draftproof generate owner/name:Q4_K_M"),
-    "--grammar": "write --json-schema FILE, --regex EXPRESSION or --choice TEXT",
     **dict.fromkeys(("-st", "-cnv", "--conversation"), "write draftproof chat MODEL"),
     "-sys": "write --system TEXT",
     "--tensor-parallel-size": "a model runs on one device: drop it",
@@ -110,7 +109,8 @@ OPTIONS = {  # of other programs, and what to write here
     "--num-speculative-tokens": "write --num-draft-tokens N",
     "--speculative-model": "write --draft MODEL",
     "--speculative-algorithm": "write --method NAME",
-    "--grammar-file": "write --json-schema FILE, --regex EXPRESSION or --choice TEXT",
+    "--grammar-file": "write --grammar FILE",
+    **dict.fromkeys(("-j", "--json-schema-file", "-jf"), "write --json-schema FILE"),
     "--format": "write --json-schema FILE",
     "-s": "write --seed N",
     "-i": "write draftproof chat MODEL",
@@ -119,6 +119,7 @@ OPTIONS = {  # of other programs, and what to write here
     **dict.fromkeys(("--no-mmap", "--mlock", "-fa", "--flash-attn", "--enforce-eager"), NEEDLESS),
     **dict.fromkeys(("--kv-cache-dtype", "--load-format", "--jinja"), NEEDLESS),
 }
+OF_THE_MODEL = "temperature", "top_k", "top_p", "min_p", "repetition_penalty"  # in a chat
 ONCE = "write draftproof generate MODEL PROMPT --chat"
 OF_COMMANDS = {  # where an option means something else
     "chat": {
@@ -186,6 +187,13 @@ class Group(TyperGroup):
 
 class Command(TyperCommand):
     """A command, with a hint for options that other programs have."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        shown: Any = self.params if self.name == "chat" else ()
+        for each in shown:
+            if each.name in OF_THE_MODEL:
+                each.show_default = "the model's"
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         given = list(args)  # they are taken off the list as they are read

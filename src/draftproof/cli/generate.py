@@ -15,7 +15,7 @@ from draftproof.cli import defaults, opening, output, prompting, sampling
 from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.talk import system_messages
 from draftproof.request import Request
-from draftproof.text import chat_ids
+from draftproof.templates import chat_ids
 
 
 def run(given: SimpleNamespace) -> int:

@@ -15,11 +15,13 @@ from draftproof.cli.files import text_of
 from draftproof.cli.progress import Running
 from draftproof.cli.talk import render, system_messages
 from draftproof.demo import precision
+from draftproof.drafting.beside import check_rows
+from draftproof.gguf.reader import located as in_a_file
 from draftproof.hub import names_gguf
 from draftproof.models import hears, is_encoder_decoder
 from draftproof.profiles import choice_of, is_profile, read
 from draftproof.runners.loading import ENCODERS_IN, described
-from draftproof.text import load_tokenizer
+from draftproof.vocabularies import load_tokenizer
 
 
 @contextmanager
@@ -143,6 +145,8 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
     name = target(given)
     if encodes(given, taken=encoders):
         options.pop("prefix_cache", None)
+    else:
+        _check_draft(given, name)
     fetching = not Path(name).exists()  # which has bars of its own
     with interrupts.kept(), nullcontext() if fetching else Running() as running:
         if running is not None:
@@ -158,6 +162,21 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
             **hub_options(given),
             **options,
         )
+
+
+def _check_draft(given: SimpleNamespace, name: str) -> None:
+    """Refuse a draft of another vocabulary by configurations alone, before a target is packed."""
+    draft = getattr(given, "draft", None)
+    if not isinstance(draft, str) or getattr(given, "any_tokenizer", True):
+        return  # the others look by themselves
+    draft, trust = located(draft, "draft"), {"trust_remote_code": given.trust_remote_code}
+    in_files = any(names_gguf(each) or in_a_file(each) for each in (name, draft))
+    if in_files or is_encoder_decoder(draft, **trust):
+        return
+    models = described(draft, **trust), described(name, **hub_options(given))
+    rows = [getattr(each.get_text_config(), "vocab_size", None) for each in models]
+    if rows[0] is not None and rows[1] is not None:
+        check_rows(rows[0], rows[1])
 
 
 def for_many(given: SimpleNamespace, **options: Any) -> Callable[[], LLM]:

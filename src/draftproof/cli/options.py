@@ -119,12 +119,21 @@ StopTokenIds = Annotated[
     option(SAMPLING, "End with it; repeatable.", "--stop-token-id", metavar="ID"),
 ]
 IgnoreEos = Annotated[bool, option(SAMPLING, "Write on behind an end of text.", "--ignore-eos")]
-Seed = Annotated[int | None, option(SAMPLING, "Of all that is drawn.")]
+Seed = Annotated[int | None, option(SAMPLING, "Of all that is drawn.", min=0)]
 JsonSchema = Annotated[
-    Path | None, option(SAMPLING, "The answer is JSON by this schema.", metavar="FILE")
+    str | None, option(SAMPLING, "The answer is JSON by this schema.", metavar="FILE|JSON")
 ]
 Regex = Annotated[
     str | None, option(SAMPLING, "The whole answer matches it.", metavar="EXPRESSION")
+]
+GrammarText = Annotated[
+    str | None,
+    option(
+        SAMPLING,
+        "The answer follows it: GBNF as llama.cpp's, or Lark in a .lark file.",
+        "--grammar",
+        metavar="FILE|GBNF",
+    ),
 ]
 Choice = Annotated[
     list[str] | None, option(SAMPLING, "The answer is one of these; repeatable.", metavar="TEXT")

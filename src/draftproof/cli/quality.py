@@ -87,10 +87,10 @@ def run(given: SimpleNamespace) -> int:
 
 
 def _show(found: quality.Quality, about: dict[str, Any], given: SimpleNamespace) -> None:
-    """Write the files, and print the table or the JSON."""
-    paths = report.write(found, about, given.out)
+    """Print the table or the JSON, and write the files: what was measured is seen in any case."""
     if given.as_json:
         print(json.dumps(about | found.as_dict()), flush=True)
+        report.write(found, about, given.out)
         return
     console = Console(highlight=False, markup=False)
     console.print(about["heading"])
@@ -100,7 +100,7 @@ def _show(found: quality.Quality, about: dict[str, Any], given: SimpleNamespace)
         console.print(f"{name} is left out: {why}")
     if found.incomplete:
         console.print(f"incomplete: interrupted at {found.incomplete}", style="bold")
-    console.print("written:", ", ".join(map(str, paths)))
+    console.print("written:", ", ".join(map(str, report.write(found, about, given.out))))
 
 
 def _precisions(given: SimpleNamespace, target: str, config: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,7 @@ def named(given: Mapping[str, Any]) -> dict[str, Any]:
     sampling["max_tokens"] = defaults.longest(given["max_tokens"])
     for name in ("bad_token_ids", "stop", "stop_token_ids"):
         sampling[name] = tuple(given[name] or ())
-    if (grammar := _grammar(given)) is not None:
-        sampling["grammar"] = grammar
+    sampling["grammar"] = _grammar(given)
     if (file := given.get("prediction")) is not None:
         sampling["prediction"] = text_of(file, "prediction")
     return sampling
@@ -36,16 +36,20 @@ def of_clients(given: SimpleNamespace) -> dict[str, Any]:
 
 
 def _grammar(given: Mapping[str, Any]) -> Grammar | None:
-    """What the answer is bound to: a schema's file, an expression, or texts."""
-    asked = {name: given.get(name) for name in ("json_schema", "regex", "choice")}
+    """What the answer is bound to: a schema, an expression, a grammar, or texts."""
+    asked = {name: given.get(name) for name in ("json_schema", "regex", "grammar", "choice")}
     found = {name: value for name, value in asked.items() if value not in (None, [])}
     if not found:
         return None
     if len(found) > 1:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in found)
         raise ValueError(f"an answer is bound to one thing, and not to {flags}: drop one")
-    if (file := found.get("json_schema")) is not None:
-        return Grammar.json(text_of(file, "schema"))
+    if (schema := found.get("json_schema")) is not None:
+        inline = schema.lstrip().startswith("{")
+        return Grammar.json(schema if inline else text_of(Path(schema), "schema"))
+    if (rules := found.get("grammar")) is not None:
+        make = Grammar.lark if rules.endswith(".lark") else Grammar.gbnf
+        return make(rules if "::=" in rules else text_of(Path(rules), "grammar"))
     if (pattern := found.get("regex")) is not None:
         return Grammar.regex(pattern)
     return Grammar.choice(found["choice"])

@@ -23,7 +23,8 @@ from draftproof.cli.margin import Margin
 from draftproof.cli.settings import changed, listing
 from draftproof.counts import Stats
 from draftproof.request import Request
-from draftproof.text import TextStream, chat_ids
+from draftproof.templates import chat_ids
+from draftproof.text import TextStream
 
 LEAVE = "/bye or Ctrl-D leaves"
 USAGE = 27  # columns of what is typed, in the help

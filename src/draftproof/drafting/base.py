@@ -71,9 +71,9 @@ class Drafter:
             explaining(cls)
 
     def __repr__(self) -> str:
-        """Its name, and what it was made with."""
-        names = inspect.signature(type(self)).parameters
-        known = {name: vars(self)[name] for name in names if vars(self).get(name) is not None}
+        """Its name, and what it was made with beside the defaults."""
+        own, asked = vars(self), inspect.signature(type(self)).parameters
+        known = {n: own[n] for n, each in asked.items() if own.get(n) not in (None, each.default)}
         return f"{type(self).__name__}({', '.join(f'{n}={_brief(x)}' for n, x in known.items())})"
 
     def __call__(self, *args: Any, **options: Any) -> NoReturn:
@@ -141,9 +141,9 @@ def alone(request: Writing) -> bool:
 
 
 def _brief(value: Any) -> str:
-    """A number, a name, a drafter, a list of these; of anything else its kind."""
+    """A number, a name, a drafter, a list of these; of anything else its name or kind."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_brief, value))}]"
     if isinstance(value, int | float | str | PurePath | Drafter):
         return repr(str(value) if isinstance(value, PurePath) else value)
-    return type(value).__name__
+    return str(getattr(value, "name", type(value).__name__))

@@ -34,6 +34,17 @@ def stranger(rows: int, target_rows: int, own: Any, target: Any) -> str:
     return ""
 
 
+def check_rows(rows: int, target_rows: int, encodes: bool = False) -> None:
+    """Refuse a draft whose embeddings are of another vocabulary: `ValueError`."""
+    if abs(target_rows - rows) >= PADDING:
+        # What an encoder reads is ids, which no text of the output translates.
+        mapped = "" if encodes else ", or ForeignDraft (in the shell --any-tokenizer)"
+        raise ValueError(
+            f"the draft's vocabulary has {rows} tokens and the target's {target_rows}: use a draft "
+            f"with the target's tokenizer{mapped}"
+        )
+
+
 @dataclass(slots=True)
 class Place:
     """Where the model is in a request's text."""
@@ -49,13 +60,7 @@ class Beside:
     """A model with a cache of its own that follows requests by what it ran for them."""
 
     def __init__(self, runner: Target, target: Target) -> None:
-        if abs(target.vocabulary - runner.vocabulary) >= PADDING:
-            # What an encoder reads is ids, which no text of the output translates.
-            mapped = "" if target.encodes else ", or ForeignDraft (in the shell --any-tokenizer)"
-            raise ValueError(
-                f"the draft's vocabulary has {runner.vocabulary} tokens and the target's "
-                f"{target.vocabulary}: use a draft with the target's tokenizer{mapped}"
-            )
+        check_rows(runner.vocabulary, target.vocabulary, target.encodes)
         self.runner = runner
         self._places: dict[int, Place] = {}
 

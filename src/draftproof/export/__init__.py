@@ -7,6 +7,7 @@ others read was looked up in their sources, in the versions that `engines` names
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -31,9 +32,7 @@ def export(
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"{out} is not empty: give another --out, or remove what is in it")
     engines.check(engine, asked, out, precision)
-    part = out.with_name(f"{out.name}.part")
-    if part.exists():
-        shutil.rmtree(part)  # of a run that was ended
+    part = out.with_name(f"{out.name}.{os.getpid()}.part")  # nobody else's
     part.mkdir(parents=True)
     try:
         lines = ENGINES[engine](asked, part, out, precision)

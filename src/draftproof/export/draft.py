@@ -24,7 +24,7 @@ from draftproof.export.asked import Asked
 from draftproof.profiles import shape_of
 from draftproof.runners import choice, encoders
 from draftproof.runners.checkpoint import EMBEDDINGS, HEAD
-from draftproof.text import load_tokenizer
+from draftproof.vocabularies import load_tokenizer
 
 ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")  # the rest is about sampling
 

@@ -85,8 +85,11 @@ class SuffixAutomaton(Drafter):
         if not self._own.release(request) or not self.corpus:
             return
         earlier = self._earlier.setdefault(request.salt, Earlier())
-        earlier.add(request.output, self.corpus)
         self._earlier.move_to_end(request.salt)
+        try:
+            earlier.add(request.output, self.corpus)
+        except MemoryError:  # it knows no more, and is as large as it was: begun anew
+            del self._earlier[request.salt]
         while len(self._earlier) > 1 and self._too_much():
             self._earlier.popitem(last=False)
 

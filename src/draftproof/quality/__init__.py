@@ -72,11 +72,10 @@ class Quality:
     incomplete: str = ""  # the precision at which an interrupt ended it
 
     def as_dict(self) -> dict[str, Any]:
-        more = {"same_texts", "parts_after"}
+        """Fit for JSON: what is not finite becomes null."""
+        more = ("same_texts", "parts_after")
         costs = [asdict(each) | {name: getattr(each, name) for name in more} for each in self.costs]
-        for each in costs:
-            each["parts_after"] = None if math.isinf(each["parts_after"]) else each["parts_after"]
-        return asdict(self) | {"costs": costs}
+        return _finite(asdict(self)) | {"costs": [_finite(each) for each in costs]}
 
 
 def windows(tokenizer: Any, text: str, length: int, limit: int | None = None) -> list[list[int]]:
@@ -100,10 +99,10 @@ def windows(tokenizer: Any, text: str, length: int, limit: int | None = None) ->
 
 
 def openings(rows: Sequence[list[int]], count: int) -> list[list[int]]:
-    """Prompts from the beginnings of rows, and from behind them where there are fewer."""
-    each = math.ceil(count / len(rows))
-    step = max(1, (len(rows[0]) - OPENING) // each)
-    starts = [(row, at * step) for at in range(each) for row in rows]
+    """At most `count` prompts, from the beginnings of rows, then from behind them."""
+    each, behind = math.ceil(count / len(rows)), max(1, len(rows[0]) - OPENING)
+    places = range(0, behind, max(1, behind // each))[:each]
+    starts = [(row, at) for at in places for row in rows]
     return [row[: at + OPENING] if at == 0 else row[at : at + OPENING] for row, at in starts][
         :count
     ]
@@ -269,6 +268,11 @@ def _write(
         tokens += max(0, len(done.token_ids) - 1)
         seconds += done.stats.ended - done.stats.first_token
     return texts, tokens / seconds if tokens else math.nan
+
+
+def _finite(found: dict[str, Any]) -> dict[str, Any]:
+    odd = [name for name, x in found.items() if isinstance(x, float) and not math.isfinite(x)]
+    return found | dict.fromkeys(odd)
 
 
 def _binned(divergences: Sequence[Tensor]) -> list[float]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftproof.asked import is_conversation
-from draftproof.text import rendered
+from draftproof.templates import rendered
 
 TOKENS = 256  # of a prompt
 CHARACTERS = 16 * TOKENS  # that are encoded for them: the rest of a long prompt is the engine's

@@ -9,15 +9,19 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 CHECKPOINT, BEST = "checkpoint", "best.pt"
+FRESH, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"  # while one takes the other's place
 
 
 def check_folder(folder: Path, resume: bool) -> None:
     """Refuse a folder with a checkpoint that nobody asked to continue: `ValueError`."""
+    if not (folder / CHECKPOINT).exists():
+        with suppress(FileNotFoundError):  # what was killed between two names gets its own back
+            (folder / OLD).rename(folder / CHECKPOINT)
     if (checkpoint := folder / CHECKPOINT).exists() and not resume:
         raise ValueError(
             f"{checkpoint} is unfinished: add --resume, or --overwrite to begin anew, or write to "
@@ -37,7 +41,8 @@ def check_result(folder: Path, resume: bool) -> None:
 
 def clear(folder: Path) -> None:
     """Remove what a finished training needs no more."""
-    shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
+    for name in (CHECKPOINT, FRESH, OLD):
+        shutil.rmtree(folder / name, ignore_errors=True)
     (folder / BEST).unlink(missing_ok=True)
 
 
@@ -93,7 +98,7 @@ class Checkpoint:
 
     def save(self, state: Mapping[str, Any]) -> None:
         """A checkpoint in place of the last one, which stays until this one is whole."""
-        fresh = self.path.with_name(CHECKPOINT + ".new")
+        fresh = self.path.with_name(FRESH)
         if self.accelerator.is_main_process:
             shutil.rmtree(fresh, ignore_errors=True)
         self.accelerator.wait_for_everyone()
@@ -103,8 +108,9 @@ class Checkpoint:
         if self.accelerator.is_main_process:
             (fresh / "about.json").write_text(json.dumps(self.about))
             (fresh / "state.json").write_text(json.dumps(state))
-            old = self.path.with_name(CHECKPOINT + ".old")
+            old = self.path.with_name(OLD)
             if self.path.exists():
+                shutil.rmtree(old, ignore_errors=True)  # of one that was killed here
                 self.path.rename(old)
             fresh.rename(self.path)
             shutil.rmtree(old, ignore_errors=True)

@@ -24,8 +24,8 @@ from draftproof.runners import costs
 from draftproof.runners.base import KEY, Target, Work
 from draftproof.runners.curves import MOST
 from draftproof.runners.measuring import BEHIND, measure
-from draftproof.text import load_tokenizer
 from draftproof.tree import TokenTree
+from draftproof.vocabularies import load_tokenizer
 
 LENGTHS = 8  # of the drafts that are thought of
 SECONDS = 1.5  # of measuring each model

@@ -10,6 +10,7 @@ import json
 import shutil
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -46,13 +47,20 @@ def listed(
         if dtype not in ("auto", "int8", "int4"):
             raise ValueError(f"a draft's dtype {dtype!r} is unknown: use auto, int8 or int4")
     found = sources.look_ups()
+    names = _names([draft for draft, _ in pairs]) | _names(heads)
     for draft, dtype in pairs:
         quantize = None if dtype == "auto" else dtype
-        found.append(sources.draft(_place(draft), Path(draft).name, quantize))
+        found.append(sources.draft(_place(draft), names[draft], quantize))
     for folder in heads:
         place = _place(folder)
-        found.append(sources.heads(place, Path(folder).name, exit_of(place) is not None))
+        found.append(sources.heads(place, names[folder], exit_of(place) is not None))
     return list(sources.named(found).values())
+
+
+def _names(given: Sequence[str]) -> dict[str, str]:
+    """What tables call each: its last part, where no other one ends so."""
+    ends = Counter(Path(each).name for each in {*given})
+    return {each: name if ends[name := Path(each).name] == 1 else each for each in given}
 
 
 def _place(model: str) -> str:
@@ -79,6 +87,10 @@ class Job:
     ) -> list[tuple[list[int], str]]:
         """Token ids of the prompts that can be written behind; the others are named."""
         found: list[tuple[list[int], str]] = []
+        if len(groups) != len(prompts):
+            raise ValueError(
+                f"there are {len(groups)} groups for {len(prompts)} prompts: give a name for each"
+            )
         room = self.llm.max_length - self.max_tokens
         if self.llm.runner.encodes:
             if room < 1:

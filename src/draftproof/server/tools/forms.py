@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from draftproof.text import rendered
+from draftproof.templates import rendered
 
 ARGUMENTS, CALL_ID = "[ARGS]", "[CALL_ID]"
 SPACE = r"[\x20\x0A\x0D\x09]{1,40}"  # in a document: a model in doubt would write it for ever

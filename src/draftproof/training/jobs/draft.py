@@ -15,7 +15,6 @@ from draftproof.llm import LLM
 from draftproof.proposers.draft import DraftModel
 from draftproof.proposers.early_exit import EarlyExit
 from draftproof.runners import encoders
-from draftproof.text import end_ids, load_tokenizer
 from draftproof.training.checkpoint import writing
 from draftproof.training.jobs import job, served, setup
 from draftproof.training.jobs.card import Card
@@ -37,6 +36,7 @@ from draftproof.training.recipes.few_tokens import FewTokens
 from draftproof.training.recipes.losses import ELEMENTS
 from draftproof.training.recipes.student import depth_of, layers_and_width, student
 from draftproof.training.trainer import Batch, Plan
+from draftproof.vocabularies import end_ids, load_tokenizer
 
 BLOCKS = 4
 AGAIN = 0.3  # of the learning rate, where training goes on from a draft (docs/log.md)

@@ -12,11 +12,11 @@ import torch
 from torch.utils.data import default_collate
 
 from draftproof.runners import encoders, loading
-from draftproof.text import load_tokenizer
 from draftproof.training import checkpoint
 from draftproof.training.data.pairs import PairRows
 from draftproof.training.data.rows import Rows, batch_of
 from draftproof.training.trainer import Batch, Plan
+from draftproof.vocabularies import load_tokenizer
 
 if TYPE_CHECKING:
     from draftproof.training.jobs.job import Options
@@ -35,6 +35,8 @@ def target(options: Options) -> tuple[Any, Any]:
         raise ValueError("training needs accelerate: pip install 'draftproof[train]'")
     if options.out.resolve() == Path(options.source).resolve():
         raise ValueError(f"{options.out} is the model itself: write to another folder")
+    if options.out.exists() and not options.out.is_dir():
+        raise ValueError(f"{options.out} is a file: write to a folder")
     if not options.overwrite:
         checkpoint.check_folder(options.out, options.resume)
         checkpoint.check_result(options.out, options.resume)

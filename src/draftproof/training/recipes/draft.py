@@ -25,6 +25,7 @@ TEXT = "text"  # the loss that asks the text, not the target
 LOSSES = (*DIVERGENCES, TEXT)
 RATE, WIDE = 1e-3, 320  # the learning rate up to that width; above it falls with the width
 DEPTH = 5  # tokens of the chain that a student is judged by
+SEEDS = 1 << 64  # of torch's generators
 GIVEN = 64  # tokens that its own writing begins with, at most
 TEMPERATURES: tuple[float, ...] = (0, 0.7, 1.0)  # at which acceptance is told
 
@@ -84,7 +85,7 @@ class Draft(nn.Module):
         before = int(self.passes)
         self.passes += 1
         if int((before + 1) * self.on_policy) > int(before * self.on_policy):
-            batch = self.own_rows(batch, (self.seed << 32) + before)
+            batch = self.own_rows(batch, ((self.seed << 32) + before) % SEEDS)
         at, labels = labelled(batch, 1)
         states = states_of(self.student, batch).flatten(0, 1)[at]
         if self.loss == TEXT:

@@ -146,7 +146,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def main(
     target: Annotated[str, typer.Option(help="bundled, inflated, smollm2, or a shape")] = "bundled",
-    precision: Annotated[str, typer.Option(help="bf16 or int8")] = "bf16",
+    precision: Annotated[str, typer.Option(help="bf16, int8 or int4")] = "bf16",
     peers_folder: Annotated[Path, typer.Option(help="what setup_peers.sh made")] = Path(
         "build/peers"
     ),
@@ -166,7 +166,7 @@ def main(
     """Compare and report; a peer that fails is skipped, with its reason."""
     options = Options(
         target=target,
-        precision=_words(precision, ("bf16", "int8"), "precision")[0],
+        precision=_words(precision, ("bf16", "int8", "int4"), "precision")[0],
         parts=_words(parts, PARTS, "part"),
         sides=_words(sides, SIDES, "side"),
         rounds=rounds,
@@ -217,8 +217,8 @@ def main(
     )
     for table in tables(bench.found, options.prompts):
         console.print(table)
-    if options.precision == "int8":
-        console.print("transformers is in bf16: it has no int8 of its own for the CPU.")
+    if options.precision != "bf16":
+        console.print(f"transformers is in bf16: its own {options.precision} is not for the CPU.")
         environment["note"] = "transformers in bf16, keys and values of openvino in its default"
     for what, reason in bench.found.skipped.items():
         console.print(f"skipped {what}: {reason}", markup=False, highlight=False)

@@ -24,6 +24,7 @@ from draftproof.bench.suite import DRAFT_SHARE
 from peer_sides import HERE, Failed
 
 INFLATED_LIKE = "Qwen3-0.6B"
+BITS = {"bf16": "16", "int8": "8", "int4": "4"}
 POSITIONS = 4096  # of random weights
 REAL = Path(__file__).resolve().parents[2] / "build" / "smollm2"
 TARGETS = ("bundled", "inflated", "smollm2", *(name for name in SHAPES if name != "Qwen3-1.7B"))
@@ -82,7 +83,7 @@ def _save(model: Any, folder: Path) -> None:
 
 def openvino_folder(models: Models, part: str, precision: str, env: Path) -> Path:
     """The model as OpenVINO reads it; `Failed` if it cannot be exported."""
-    bits = "8" if precision == "int8" else "16"
+    bits = BITS[precision]
     made = models.scratch / f"{part}.openvino-{bits}"
     script = HERE / "export_openvino.py"
     python = env / "bin" / "python"
@@ -91,8 +92,12 @@ def openvino_folder(models: Models, part: str, precision: str, env: Path) -> Pat
 
 def gguf_file(models: Models, part: str, precision: str, env: Path, tools: Path) -> Path:
     """The model as llama.cpp reads it; `Failed` if it cannot be converted."""
-    kind = "q8_0" if precision == "int8" else "bf16"
+    kind = {"bf16": "bf16", "int8": "q8_0", "int4": "q4_k_m"}[precision]
     made = models.scratch / f"{part}-{kind}.gguf"
+    if precision == "int4":
+        program = tools / "vendor" / "llama.cpp" / "build" / "bin" / "llama-quantize"
+        whole = gguf_file(models, part, "bf16", env, tools)
+        return _once(made, lambda at: _run([program, whole, at, kind.upper()]))
     script, python = HERE / "convert_gguf.py", env / "bin" / "python"
     source = [tools / "vendor" / "llama.cpp", _folder(models, part)]
     return _once(

@@ -12,7 +12,7 @@ from draftproof.runners import costs
 from draftproof.runners.base import KEY
 from worker_loop import Options, serve, some_ids, timed, written
 
-DTYPES = {"bf16": "bfloat16", "int8": "int8"}
+DTYPES = {"bf16": "bfloat16", "int8": "int8", "int4": "int4"}
 
 
 class Draftproof:

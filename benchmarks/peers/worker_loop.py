@@ -23,7 +23,7 @@ class Options:
 
     target: str
     draft: str | None
-    precision: str  # bf16 or int8
+    precision: str  # bf16, int8 or int4
     threads: int
     context: int  # positions that prompt and output may take
     temperature: float  # 0: greedy
@@ -84,7 +84,7 @@ def serve(make: Callable[[Options], Worker]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", required=True)
     parser.add_argument("--draft")
-    parser.add_argument("--precision", choices=("bf16", "int8"), default="bf16")
+    parser.add_argument("--precision", choices=("bf16", "int8", "int4"), default="bf16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--temperature", type=float, default=0.0)

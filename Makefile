@@ -10,6 +10,9 @@ CORPUS := build/demo/sources
 BUNDLED := bundled --data $(CORPUS)/train --held-out $(CORPUS)/held_out --rows 16 --resume --overwrite
 WRITTEN := --self-distill --limit 1500000
 
+# A worker keeps the tests of a file, and with them what these share, until the other has none left.
+SPREAD := --dist worksteal
+
 .PHONY: setup demo test test-all real real-drafts endurance bench-peers models lint wheel packages docs clean FORCE
 
 setup: .venv/dev.stamp
@@ -18,11 +21,11 @@ demo: .venv/runtime.stamp
 	@$(BIN)/draftproof demo
 
 test: setup
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 $(SPREAD)
 
 test-all: setup
 	-$(BIN)/python scripts/real_model.py
-	$(BIN)/pytest -n 2 -m "not gpu and not ray"
+	$(BIN)/pytest -n 2 $(SPREAD) -m "not gpu and not ray"
 	-$(INSTALL) -e '.[dev,ray]'
 	$(BIN)/pytest -m ray
 	$(BIN)/python scripts/matrix.py --again

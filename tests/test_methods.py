@@ -178,9 +178,9 @@ def test_an_exit_head_that_repeats_the_lm_head_drafts_what_the_bare_exit_drafts(
     runner: str,
 ) -> None:
     model = tiny.model(dtype=torch.bfloat16, head_dim=16) if runner == "native" else target("llama")
-    heads = Heads(torch.zeros(1, 1, 48, 48), vocab_size=tiny.VOCABULARY, exit=2)
+    heads = Heads(torch.zeros(1, 1, 48, 48), vocab_size=tiny.VOCABULARY, exit=1)
     seen = []
-    for kind in ({"layers": 2}, {"heads": heads}):
+    for kind in ({"layers": 1}, {"heads": heads}):
         made = dp.EarlyExit(num_draft_tokens=4, min_confidence=0.0, **kind)
         with dp.LLM(model, speculate=made, runner=runner, max_batch=3) as llm:
             done = llm.generate(PROMPTS, SAMPLED)
@@ -198,13 +198,13 @@ def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
     assert methods.listed(["ngram"], middle) == ["ngram", "early-exit"]
     assert "medusa" in methods.possible(end) and "medusa" not in methods.possible(middle)
     made = methods.named("early-exit", middle)
-    assert isinstance(made, dp.EarlyExit) and made.layers == 3 and made.heads is not None
+    assert isinstance(made, dp.EarlyExit) and made.layers == 1 and made.heads is not None
     assert methods.named("early-exit", end).heads is None
-    with pytest.raises(ValueError, match="these heads read layer 3: use them with EarlyExit"):
+    with pytest.raises(ValueError, match="these heads read layer 1: use them with EarlyExit"):
         methods.named("medusa", middle)
     with pytest.raises(ValueError, match="these heads read the last layer: use them with Medusa"):
         dp.EarlyExit(heads=last)
-    with pytest.raises(ValueError, match="the head reads layer 3, not 2: drop layers"):
+    with pytest.raises(ValueError, match="the head reads layer 1, not 2: drop layers"):
         dp.EarlyExit(2, heads=exit_head("llama"))
     with pytest.raises(ValueError, match="exit=2 is of one head"):
         Heads(torch.zeros(2, 1, 48, 48), vocab_size=tiny.VOCABULARY, exit=2)
@@ -221,4 +221,4 @@ def test_heads_go_to_the_method_that_they_are_of(tmp_path: Path) -> None:
         pytest.raises(ValueError, match="use heads of this target"),
         dp.LLM(target("llama"), speculate=None) as llm,
     ):
-        llm.use(dp.EarlyExit(heads=Heads(torch.zeros(1, 1, 32, 32), vocab_size=97, exit=2)))
+        llm.use(dp.EarlyExit(heads=Heads(torch.zeros(1, 1, 32, 32), vocab_size=97, exit=1)))

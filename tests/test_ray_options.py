@@ -140,6 +140,7 @@ def test_without_ray_it_is_one_sentence() -> None:
     assert "needs ray, which is not installed: pip install 'draftproof[ray]'" in last
 
 
+@pytest.mark.ray  # without it, whatever imports it fails every other test
 def test_nothing_else_imports_it() -> None:
     """Nor Ray: the package has both as an extra."""
     program = (

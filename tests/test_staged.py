@@ -35,7 +35,7 @@ class Silent(Drafter):
 INNER: dict[str, Callable[[], Any]] = {
     "look-up": lambda: dp.NGram(min_ngram=1),
     "heads": lambda: dp.Medusa(lm_heads(NAME), nodes=6),
-    "exit": lambda: dp.EarlyExit(2, 3, min_confidence=0.0),
+    "exit": lambda: dp.EarlyExit(1, 3, min_confidence=0.0),
     "lookahead": lambda: dp.Lookahead(4, 3, 3),
     "draft": lambda: dp.DraftModel(draft(NAME, 0.15), 3, min_confidence=0.0),
     "fitted draft": lambda: dp.DraftModel(draft(NAME, 0.15), tree="auto"),
@@ -200,7 +200,7 @@ def test_a_drafter_is_released_with_the_text_that_was_written() -> None:
     made = Remembering()
     with dp.LLM(target(NAME), speculate=staged(made)) as llm:
         outputs = [done.token_ids for done in llm.generate(PROMPTS, SAMPLED)]
-        stream = llm.stream(PROMPTS[0], SAMPLED)
+        stream = llm.stream(PROMPTS[1], SAMPLED)
         begun = [token for _ in range(3) for token in next(stream).token_ids]
         stream.close()
     assert sorted(made.kept[:-1]) == sorted(outputs)

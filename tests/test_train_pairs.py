@@ -164,7 +164,13 @@ main()
 """
 
 
-@pytest.mark.parametrize("words", [["draft", "--size", "1"], ["medusa", "--num-heads", "2"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["draft", "--size", "1"],
+        pytest.param(["medusa", "--num-heads", "2"], marks=pytest.mark.slow),
+    ],
+)
 def test_killed_behind_a_checkpoint_it_ends_as_if_it_had_not_been(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:

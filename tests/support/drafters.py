@@ -25,7 +25,7 @@ NATIVE = pytest.mark.skipif(native.found() is None, reason="the kernels were not
 @cache
 def target(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     untied = {"tie_word_embeddings": False} if name == "gemma3" else {}  # else it repeats itself
-    return tiny.model(name, dtype=dtype, max_position_embeddings=600, **untied)
+    return tiny.model(name, dtype=dtype, layers=2, max_position_embeddings=600, **untied)
 
 
 @cache
@@ -37,7 +37,7 @@ def draft(name: str, share: float = 0.1, dtype: torch.dtype = torch.float32) -> 
 def exit_head(name: str) -> Heads:
     width = target(name).config.hidden_size
     weights = torch.randn(1, 2, width, width, generator=torch.Generator().manual_seed(0))
-    return Heads(0.02 * weights, vocab_size=tiny.VOCABULARY, exit=3)
+    return Heads(0.02 * weights, vocab_size=tiny.VOCABULARY, exit=1)
 
 
 @cache
@@ -68,7 +68,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "ngram": lambda name, **_: dp.NGram(min_ngram=1),
     "suffix": lambda name, **_: dp.SuffixAutomaton(min_match=1),
     "lookahead": lambda name, **_: dp.Lookahead(4, 3, 3),
-    "early exit": lambda name, **_: dp.EarlyExit(2, 4, min_confidence=0.0),
+    "early exit": lambda name, **_: dp.EarlyExit(1, 4, min_confidence=0.0),
     "exit head": lambda name, **_: dp.EarlyExit(
         num_draft_tokens=4, min_confidence=0.0, heads=exit_head(name)
     ),

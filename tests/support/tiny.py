@@ -50,10 +50,20 @@ CONFIGS: dict[str, Any] = {
 
 
 def model(
-    name: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any
+    name: str = "llama",
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    layers: int = COMMON["num_hidden_layers"],
+    **changes: Any,
 ) -> PreTrainedModel:
-    """A random model of the named architecture; `changes` go into its configuration."""
+    """A random model of the named architecture; `changes` go into its configuration.
+
+    layers: of the four, how many; a pass costs by the layer.
+    """
     config = CONFIGS[name]()
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
     for key, value in changes.items():
         setattr(config, key, value)
     with torch.random.fork_rng():

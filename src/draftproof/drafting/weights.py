@@ -50,9 +50,11 @@ def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.
         rooms = [texts[at].request.room for at in members]
         left = [room / pace for room, pace in zip(rooms, paces, strict=True)]
         left += [room / usual for room in unread]
-        late = [(each / max(left)) ** LATENESS for each in left]
+        latest_end = max(left)
+        late = [(each / latest_end) ** LATENESS for each in left]
+        total = sum(late)
         for at, each in zip(members, late, strict=False):
-            found[at] = own + (1 - own) * each * len(late) / sum(late)
+            found[at] = own + (1 - own) * each * len(late) / total
     return found
 
 

@@ -70,6 +70,7 @@ class PassCosts:
         self._held: list[tuple[int, float, float]] = []
         self._table: list[float] | None = None
         self._hopeful: dict[int, list[float]] = {}
+        self._unsure: tuple[Any, Any] | None = None  # at each number of rows, of this table
 
     def plan(self, rows: int, attended: int, texts: int = 0) -> None:
         """Rows that the next pass runs whatever is drafted, tokens they attend to, requests."""
@@ -119,9 +120,12 @@ class PassCosts:
         curve, rows = self.curve(), min(rows, MOST)
         found = self._hopeful.get(rows)
         if found is None:
-            spread = GRID @ self._spread[:-1, :-1]
+            if self._unsure is None:
+                spread = GRID @ self._spread[:-1, :-1]
+                self._unsure = spread, (spread * GRID).sum(1)
+            spread, own = self._unsure
             at = rows - 1
-            sure = (spread * GRID).sum(1) + spread[at] @ GRID[at] - 2 * GRID @ spread[at]
+            sure = own + spread[at] @ GRID[at] - GRID @ (2 * spread[at])
             costs = np.array(curve[rows:]) * np.exp(-np.sqrt(np.maximum(sure[at:], 0)))
             beyond = np.maximum.accumulate(np.maximum(costs, curve[rows]))
             found = self._hopeful[rows] = [*curve[:rows], *beyond.tolist()]
@@ -161,6 +165,7 @@ class PassCosts:
             self._one = math.exp(self._at(1))
             self._attention = math.exp(self._state[-1]) / 1000
             self._hopeful.clear()
+            self._unsure = None
         return self._table
 
     def _take(self, rows: int, attended: float, log: float, passes: int) -> None:

@@ -103,12 +103,13 @@ class Source:
         calibration = self._calibration(request)
         tokens, parents, node, right_ones = tree.tokens, tree.parents, 0, 0
         for depth, token in enumerate(written[:DEEP], 1):
-            # Most trees are looked at along one path only, so no list of all children is made.
-            children = [at for at in range(node + 1, len(parents)) if parents[at] == node]
+            # Of most trees a node or two are looked at: no list of all children is made for that.
+            children = min(parents.count(node), SIBLINGS)
             if not children:
                 break
-            following, missed = -1, 1.0
-            for child in children[:SIBLINGS]:
+            child, following, missed = node, -1, 1.0
+            for _ in range(children):
+                child = parents.index(node, child + 1)
                 right = tokens[child] == token
                 score = conditional(parents, tree.scores, child)
                 missed -= calibration.learn(score, depth, recent, right)

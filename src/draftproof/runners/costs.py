@@ -122,12 +122,13 @@ class PassCosts:
         if found is None:
             if self._unsure is None:
                 spread = GRID @ self._spread[:-1, :-1]
-                self._unsure = spread, (spread * GRID).sum(1)
+                self._unsure = spread, np.einsum("ij,ij->i", spread, GRID)
             spread, own = self._unsure
             at = rows - 1
-            sure = own + spread[at] @ GRID[at] - GRID @ (2 * spread[at])
-            costs = np.array(curve[rows:]) * np.exp(-np.sqrt(np.maximum(sure[at:], 0)))
-            beyond = np.maximum.accumulate(np.maximum(costs, curve[rows]))
+            sure = own[at:] + own[at] - GRID[at:] @ (2 * spread[at])
+            costs = self._costs[at:] * np.exp(-np.sqrt(np.maximum(sure, 0, out=sure)))
+            costs[0] = curve[rows]
+            beyond = np.maximum.accumulate(costs)
             found = self._hopeful[rows] = [*curve[:rows], *beyond.tolist()]
         return found
 
@@ -161,8 +162,9 @@ class PassCosts:
         """[n]: what a pass over n rows costs, in passes over one; 0 at 0. Up to `MOST` rows."""
         if self._table is None:
             self._logs = self._ratios()
-            self._table = [0.0, *np.exp(GRID @ self._logs).tolist()]
-            self._one = math.exp(self._at(1))
+            self._costs = np.exp(GRID @ self._logs)
+            self._table = [0.0, *self._costs.tolist()]
+            self._one = math.exp(self._shipped[0] + self._state[0])
             self._attention = math.exp(self._state[-1]) / 1000
             self._hopeful.clear()
             self._unsure = None

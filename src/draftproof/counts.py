@@ -41,6 +41,7 @@ class Decisions:
     seconds: float = 0.0  # that it took
     by_token: list[str] = field(default_factory=list)  # what drafted each token; "": nothing
     changes: list[str] = field(default_factory=list)  # a line for each decision that turned
+    unasked: int = 0  # steps in which no source was looked at, so that nothing knows of them
 
     def share(self, source: str) -> Share:
         """What a drafting method had of it so far."""
@@ -51,11 +52,8 @@ class Decisions:
     def plainly(self, why: str, steps: int = 1) -> None:
         """So many steps are written plainly."""
         self.plain_steps[why] = self.plain_steps.get(why, 0) + steps
-
-    @property
-    def unasked(self) -> int:
-        """Steps in which no source was looked at, so that nothing knows of them."""
-        return sum([self.plain_steps.get(why, 0) for why in UNASKED])
+        if why in UNASKED:
+            self.unasked += steps
 
     @property
     def saved(self) -> float:

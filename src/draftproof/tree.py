@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import lt
 
 import torch
 from torch import Tensor
@@ -36,7 +37,8 @@ class TokenTree:
     def __post_init__(self) -> None:
         n, parents = len(self.tokens), self.parents
         assert n >= 1 and len(parents) == n and parents[0] == -1
-        assert all([0 <= parents[i] < i for i in range(1, n)])  # a list: no generator to resume
+        if n > 1:
+            assert min(parents[1:]) >= 0 and all(map(lt, parents, range(n)))
         assert self.laws is None or (self.laws.ndim == 2 and self.laws.shape[0] == n)
         assert self.scores is None or len(self.scores) == n
 

@@ -175,8 +175,9 @@ class Writing:
     @property
     def room(self) -> int:
         """Tokens that may still be written."""
-        written = len(self.tokens) - len(self.prompt)
-        return min(self.params.longest - written, self.max_length - len(self.tokens))
+        length, most = len(self.tokens), self.params.max_tokens
+        room = self.max_length - length
+        return room if most is None else min(most - length + len(self.prompt), room)
 
     @property
     def likely(self) -> int:

@@ -46,16 +46,16 @@ class Calibration:
     def chances(self, tree: TokenTree, recent: float, least: float, most: int) -> list[float]:
         """Of the first `most` nodes, given their parents; 0 behind one reached with < `least`."""
         a, b, c, d = self.weights
-        base, depths, scores, parents = b + d * recent, tree.depths, tree.scores, tree.parents
-        found, survivals = [1.0], [1.0]
-        for node in range(1, min(len(parents), most)):
-            parent = parents[node]
-            before, chance = survivals[parent], 0.0
+        base, scores, parents = b + d * recent, tree.scores, tree.parents
+        found, survivals, depths = [1.0], [1.0], [0]
+        for node, parent in enumerate(parents[1:most], 1):
+            before, depth, chance = survivals[parent], depths[parent] + 1, 0.0
             if before > least:
                 odds = _odds(conditional(parents, scores, node))
-                chance = _share(a * odds + base + c * _FAR[min(depths[node], DEEPEST)])
+                chance = _share(a * odds + base + c * _FAR[depth if depth < DEEPEST else DEEPEST])
             found.append(chance)
             survivals.append(before * chance)
+            depths.append(depth)
         return found
 
     def learn(self, score: float, depth: int, recent: float, written: bool) -> float:

@@ -90,9 +90,10 @@ def next_look(sources: Sequence[Source], text: Text, price: Price, bother: float
     steps = text.steps + FULL
     soon = text.steps + (1 if text.brings > bother else PROBE)
     for number, source in enumerate(sources):
-        if not text.may_ask(number, source.name):
+        free = source.free
+        if (free and source.drafter.glanced) or not text.may_ask(number, source.name):
             continue
-        if not source.free:
+        if not free:
             prompt, written = _reading(number, source, text)
             offer = text.step.offer or Offer.to(text.request, text.step.weight)
             if prompt <= source.balance and offer.depth > 0:
@@ -104,7 +105,7 @@ def next_look(sources: Sequence[Source], text: Text, price: Price, bother: float
                 if any([asked == number for asked, _ in text.step.offered]):
                     due = min(due, text.steps + SOON)  # it is not learnt from before that
                 steps = min(steps, max(due, lacking, soon if pays else text.steps + 1))
-        elif not source.drafter.glanced:
+        else:
             steps = min(steps, soon)
     return steps
 

@@ -54,11 +54,12 @@ class Glances:
 
     def _promising(self, text: Text, price: Price, bother: float) -> bool:
         request = text.request
-        learn_guesses(text, self.sources)
+        if text.guesses:
+            learn_guesses(text, self.sources)
         if request.room < 2:
             return False
         text.guessed = len(request.tokens)
-        first, more = 0.0, 0.0
+        first, behind = 0.0, list[tuple[Source, float]]()
         for number in self.numbers:
             source = self.sources[number]
             if not source.free or not text.may_ask(number, source.name):
@@ -68,18 +69,21 @@ class Glances:
                 if len((tree := lawful(request, tree)).tokens) < 2:
                     continue
                 tree.check(request.tokens[-1], self.vocabulary)
-                score = conditional(tree.parents, tree.scores, 1)
-                chance = source.chance(request, score, 1, text.recent[number])
+                score, recent = conditional(tree.parents, tree.scores, 1), text.recent[number]
+                chance = source.chance(request, score, 1, recent)
             except Exception:  # it is asked again, and what fails then is told
                 return True
             text.guesses.append((number, tree))
             first = agreed(first, chance)
-            more = max(more, _run(source, text.recent[number]))
+            behind.append((source, recent))
         # A child is never likelier than its parent: where the first token does not pay for the
         # cheapest row nothing does. What a draft brings has to pay for asking too.
         row = price.row + SAFELY * price.rate * price.attention * text.length
-        gain = text.step.weight * first - row
-        return gain > 0 and gain * (1 + more) > price.rate * bother
+        gain, asking = text.step.weight * first - row, price.rate * bother
+        if gain <= 0 or gain > asking:
+            return gain > 0
+        more = max([_run(source, recent) for source, recent in behind], default=0.0)
+        return gain * (1 + more) > asking
 
 
 def _run(source: Source, recent: float) -> float:

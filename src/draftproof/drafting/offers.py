@@ -44,23 +44,24 @@ class Offer:
     def add(self, source: int, tree: TokenTree, chances: Sequence[float]) -> None:
         """A source's tree; chances: of its nodes, given their parents."""
         self._reached = None
-        nodes = [0]
-        for at in range(1, len(chances)):
-            parent = nodes[tree.parents[at]] if chances[at] else -1
-            if parent < 0 or self.depths[parent] >= self.depth:
+        depths, tokens, where, nodes = self.depths, self.tokens, self._where, [0]
+        each = zip(tree.parents, tree.tokens, chances, strict=False)
+        next(each)  # node 0
+        for before, token, chance in each:
+            parent = nodes[before] if chance else -1
+            if parent < 0 or depths[parent] >= self.depth:
                 nodes.append(-1)
                 continue
-            key = parent, tree.tokens[at]
-            node = self._where.get(key)
-            if node is None:
-                node = self._where[key] = len(self.tokens)
-                self.tokens.append(tree.tokens[at])
+            fresh = len(tokens)
+            node = where.setdefault((parent, token), fresh)
+            if node == fresh:
+                tokens.append(token)
                 self.parents.append(parent)
-                self.chances.append(chances[at])
+                self.chances.append(chance)
                 self.owners.append(source)
-                self.depths.append(self.depths[parent] + 1)
+                depths.append(depths[parent] + 1)
             elif self.owners[node] != source:
-                self.chances[node] = agreed(self.chances[node], chances[at])
+                self.chances[node] = agreed(self.chances[node], chance)
             nodes.append(node)
 
     def survivals(self) -> list[float]:
@@ -83,11 +84,11 @@ class Offer:
 
         scored: with their survivals.
         """
-        new = {-1: -1} | {old: at for at, old in enumerate(kept)}
+        new = dict(zip(kept, range(len(kept)), strict=True))
         survivals = self.survivals() if scored else ()
         return TokenTree(
             [self.tokens[node] for node in kept],
-            [new[self.parents[node]] for node in kept],
+            [-1, *[new[self.parents[node]] for node in kept[1:]]],
             scores=[survivals[node] for node in kept] if scored else None,
         )
 

@@ -36,7 +36,9 @@ class Own(Generic[T]):
         if rewinds != request.rewinds:
             self._known[request] = made, request.rewinds
         before = request.before
-        known = min(made.size, len(before) + request.shortest(max(rewinds, 0)))
+        # Most texts were never rolled back.
+        stays = request.shortest(max(rewinds, 0)) if request.rewinds else len(request.tokens)
+        known = min(made.size, len(before) + stays)
         kept = known - len(before)
         more = request.tokens[kept:] if kept >= 0 else [*before[known:], *request.tokens]
         return made, known, more

@@ -113,11 +113,13 @@ def allot(
     """
     listed: list[tuple[float, int, int]] = []
     for number, (offer, length) in enumerate(zip(offers, lengths, strict=True)):
-        row = price.rate * price.attention * length
-        for node, chance in enumerate(offer.survivals()):
-            worth = offer.weight * chance - row
-            if node and worth > 0:
-                listed.append((-worth, number, node))
+        row, weight = price.rate * price.attention * length, offer.weight
+        survivals = offer.survivals()
+        listed += [
+            (row - weight * chance, number, node)
+            for node, chance in enumerate(survivals)
+            if node and weight * chance > row
+        ]
     kept, brings = [[0] for _ in offers], [0.0] * len(offers)
     if not listed:
         return kept, brings

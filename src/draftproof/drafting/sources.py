@@ -101,14 +101,17 @@ class Source:
         right of late.
         """
         calibration = self._calibration(request)
-        node = right_ones = 0
+        tokens, parents, node, right_ones = tree.tokens, tree.parents, 0, 0
         for depth, token in enumerate(written[:DEEP], 1):
-            if not (children := tree.children(node)):
+            # Of most trees a node or two are looked at: no list of all children is made for that.
+            children = min(parents.count(node), SIBLINGS)
+            if not children:
                 break
-            following, missed = -1, 1.0
-            for child in children[:SIBLINGS]:
-                right = tree.tokens[child] == token
-                score = conditional(tree.parents, tree.scores, child)
+            child, following, missed = node, -1, 1.0
+            for _ in range(children):
+                child = parents.index(node, child + 1)
+                right = tokens[child] == token
+                score = conditional(parents, tree.scores, child)
                 missed -= calibration.learn(score, depth, recent, right)
                 following = child if right and following < 0 else following
             reached = 1.0 if following >= 0 else 0.0

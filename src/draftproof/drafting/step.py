@@ -27,20 +27,14 @@ class Step:
 
     def owners(self, written: Sequence[int], feedback: Feedback | None) -> list[int]:
         """The source of each token that was drafted and accepted."""
-        offer, kept = self.offer, set(self.kept)
+        offer = self.offer
         if offer is None:
             return [self.only] * (feedback.accepted if feedback is not None else 0)
         node, owners = 0, list[int]()
-        for token in written:
-            node = next(
-                (
-                    child
-                    for child in kept
-                    if offer.parents[child] == node and offer.tokens[child] == token
-                ),
-                -1,
-            )
-            if node < 0:
+        for child in self.kept[1:]:  # ascending, so what follows a node stands behind it
+            if len(owners) == len(written):
                 break
-            owners.append(offer.owners[node])
+            if offer.parents[child] == node and offer.tokens[child] == written[len(owners)]:
+                node = child
+                owners.append(offer.owners[child])
         return owners

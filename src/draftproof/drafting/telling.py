@@ -14,6 +14,8 @@ MOST = 1000  # lines of one text
 def tell(text: Text, sources: Sequence[Source], one: float) -> None:
     """Add to the text's changes what turned with the step that is about to run."""
     step, changes = text.step, text.request.decisions.changes
+    if len(step.kept) == 1 and not text.used:
+        return
     offer = step.offer
     running = {offer.owners[node] for node in step.kept[1:]} if offer is not None else set()
     for number in running:

@@ -75,9 +75,10 @@ class Text:
 
     def missed(self, number: int) -> tuple[int, int]:
         """Tokens that a source has not seen: of the prompt, and of what was written behind it."""
-        begin, read = len(self.request.prompt), self.read[number]
-        written = len(self.request.tokens) - max(begin, read)
-        return max(0, begin - read), max(0, written - STEP)
+        begin, read, length = len(self.request.prompt), self.read[number], len(self.request.tokens)
+        if begin <= read and length - read <= STEP:  # as nearly always
+            return 0, 0
+        return max(0, begin - read), max(0, length - max(begin, read) - STEP)
 
     def wait(self, cost: float) -> int:
         """Plain steps until so much may be lost; 0: it may be in this one."""

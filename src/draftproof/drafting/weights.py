@@ -42,17 +42,19 @@ def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.
         unread = [request.room for request in latest if not request.begun]
         if len(unread) + len(texts) > running:
             continue
-        steps = [texts[at].steps for at in members]
-        written = [texts[at].length - texts[at].begin for at in members]
+        some = [texts[at] for at in members]
+        steps = [text.steps for text in some]
+        written = [text.length - text.begin for text in some]
         usual = max(1.0, sum(written) / max(1, sum(steps)))
         # Tokens per step, thought to be usual until there are many of them.
         paces = [(n + SURE * usual) / (m + SURE) for n, m in zip(written, steps, strict=True)]
-        rooms = [texts[at].request.room for at in members]
-        left = [room / pace for room, pace in zip(rooms, paces, strict=True)]
+        left = [text.request.room / pace for text, pace in zip(some, paces, strict=True)]
         left += [room / usual for room in unread]
-        late = [(each / max(left)) ** LATENESS for each in left]
+        latest_end = max(left)
+        late = [(each / latest_end) ** LATENESS for each in left]
+        total = sum(late)
         for at, each in zip(members, late, strict=False):
-            found[at] = own + (1 - own) * each * len(late) / sum(late)
+            found[at] = own + (1 - own) * each * len(late) / total
     return found
 
 

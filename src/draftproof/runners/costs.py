@@ -70,6 +70,7 @@ class PassCosts:
         self._held: list[tuple[int, float, float]] = []
         self._table: list[float] | None = None
         self._hopeful: dict[int, list[float]] = {}
+        self._unsure: tuple[Any, Any] | None = None  # at each number of rows, of this table
 
     def plan(self, rows: int, attended: int, texts: int = 0) -> None:
         """Rows that the next pass runs whatever is drafted, tokens they attend to, requests."""
@@ -119,11 +120,15 @@ class PassCosts:
         curve, rows = self.curve(), min(rows, MOST)
         found = self._hopeful.get(rows)
         if found is None:
-            spread = GRID @ self._spread[:-1, :-1]
+            if self._unsure is None:
+                spread = GRID @ self._spread[:-1, :-1]
+                self._unsure = spread, np.einsum("ij,ij->i", spread, GRID)
+            spread, own = self._unsure
             at = rows - 1
-            sure = (spread * GRID).sum(1) + spread[at] @ GRID[at] - 2 * GRID @ spread[at]
-            costs = np.array(curve[rows:]) * np.exp(-np.sqrt(np.maximum(sure[at:], 0)))
-            beyond = np.maximum.accumulate(np.maximum(costs, curve[rows]))
+            sure = own[at:] + own[at] - GRID[at:] @ (2 * spread[at])
+            costs = self._costs[at:] * np.exp(-np.sqrt(np.maximum(sure, 0, out=sure)))
+            costs[0] = curve[rows]
+            beyond = np.maximum.accumulate(costs)
             found = self._hopeful[rows] = [*curve[:rows], *beyond.tolist()]
         return found
 
@@ -157,10 +162,12 @@ class PassCosts:
         """[n]: what a pass over n rows costs, in passes over one; 0 at 0. Up to `MOST` rows."""
         if self._table is None:
             self._logs = self._ratios()
-            self._table = [0.0, *np.exp(GRID @ self._logs).tolist()]
-            self._one = math.exp(self._at(1))
+            self._costs = np.exp(GRID @ self._logs)
+            self._table = [0.0, *self._costs.tolist()]
+            self._one = math.exp(self._shipped[0] + self._state[0])
             self._attention = math.exp(self._state[-1]) / 1000
             self._hopeful.clear()
+            self._unsure = None
         return self._table
 
     def _take(self, rows: int, attended: float, log: float, passes: int) -> None:

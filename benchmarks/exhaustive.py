@@ -27,6 +27,7 @@ from draftproof.profiles import Choice
 from draftproof.sampling import SamplingParams
 from draftproof.tuning import recording, trying
 from draftproof.tuning.ranking import Row
+from draftproof.tuning.run import BATCHES
 from draftproof.tuning.timing import Loaded
 from never_slower import records
 
@@ -126,7 +127,7 @@ def main(
         "rounds": rounds,
         "settings": settings,
     }
-    batches = batch or [*tuning.BATCHES]
+    batches = batch or [*BATCHES]
     with (
         dp.LLM(model, speculate=None, dtype=dtype, threads=threads, max_batch=max(batches)) as llm,
         Running() as running,

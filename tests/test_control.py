@@ -17,7 +17,6 @@ from draftproof.runners.costs import PassCosts
 from draftproof.runners.curves import ROWS
 from simulated import (
     FLAT,
-    ONE,
     STAIRS,
     STEEP,
     Clock,
@@ -28,6 +27,7 @@ from simulated import (
     Trace,
     best_fixed,
     cost,
+    known,
     made,
     texts,
 )
@@ -35,15 +35,6 @@ from simulated import (
 LENGTH = 1200
 CURVES = {"flat": FLAT, "steep": STEEP, "stairs": STAIRS}
 FREE = 0.005
-
-
-def known(curve: Curve) -> PassCosts:
-    """A table that has seen passes of every size."""
-    table = PassCosts(9.0)
-    for _ in range(6):
-        for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
-            table.observe(rows, 0, cost(curve, rows) * ONE)
-    return table
 
 
 def wrong(curve: Curve, factor: float) -> PassCosts:
@@ -167,48 +158,6 @@ def test_a_batch_is_never_slower(price: float, count: int) -> None:
         assert run.total <= 300 * cost(FLAT, count) / 0.98 + 1
         if kinds == ["easy"] and count <= 8:  # there are rows to spare, and none is left idle
             assert run.total <= 300 * cost(FLAT, count) / 1.1
-
-
-JUMP = ((1, 1.0), (2, 1.35), (8, 1.4), (64, 4.0))  # a second row is dear, and more are not
-
-
-def one_after_another(kinds: list[str], price: float) -> float:
-    """What 24 texts of 45 tokens take, of what they take plainly."""
-    truths, clock = texts(24, 45), Clock()
-    traces = {n: Trace.made(kinds[n % len(kinds)], 46, n) for n in range(24)}
-    guesser = Guesser(traces, dict(enumerate(truths)), clock, price=price)
-    machine, arrivals = Machine(JUMP, clock), [46 * n for n in range(24)]
-    auto = Auto(guesser, clock=clock)
-    run = machine.run(auto, truths, table=known(JUMP), arrivals=arrivals)
-    assert [request.tokens for request in run.requests] == truths
-    return run.total / (24 * 44)
-
-
-def test_short_texts_go_by_what_those_before_them_won() -> None:
-    """Or each would be over before it dared to look again behind a first draft that failed."""
-    assert one_after_another(["easy"], FREE) < 0.33
-    assert one_after_another(["easy"], 0.1) < 0.6
-    assert one_after_another(["hopeless"], FREE) < 1.03
-    assert one_after_another(["easy", "hopeless"], FREE) < 0.7
-    assert one_after_another(["easy", "hopeless"], 0.1) < 1.0
-
-
-class Busy(Clock):
-    """A clock by which deciding takes time: whoever looks at it has taken a fiftieth of a pass."""
-
-    def __call__(self) -> float:
-        self.now += 0.02 * ONE
-        return self.now
-
-
-@pytest.mark.parametrize("kind", ["easy", "hopeless"])
-def test_where_deciding_is_dear_a_good_source_still_drafts(kind: str) -> None:
-    """As on a model whose pass takes a millisecond: a look that no node can follow is not made."""
-    (truth,) = texts(1, 400)
-    trace, clock = Trace.made(kind, 401, 0), Busy()
-    guesser = Guesser({0: trace}, {0: truth}, clock, price=FREE)
-    run = Machine(STEEP, clock).run(Auto(guesser, clock=clock), [truth], table=known(STEEP))
-    assert run.total <= (400 / 1.5 if kind == "easy" else 400 / 0.98)
 
 
 def test_nobody_is_asked_for_drafts_that_will_not_pay() -> None:

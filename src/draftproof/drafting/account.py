@@ -14,6 +14,7 @@ LATELY = 1 / 32  # weight of the last step in what is true of late
 ADVANCE = 0.5  # plain passes that may be lost before anything is won
 SHARE = 0.01  # of the plain time so far that may be lost besides
 SAVINGS = 3.0  # plain passes won that may be lost again, at most
+ENDED = 1 / 8  # weight of the last text that ended in what texts win
 
 
 @dataclass(slots=True)
@@ -51,7 +52,22 @@ class Books:
     def __init__(self) -> None:
         self.account = Account()
         self.late = 0.0  # won by texts that ended, not booked yet
+        self._saved = 0.0  # plain steps that a text of late had won when it ended
         self._planned = 0.0, 0.0  # what the last step cost beyond a plain one, and that one
+
+    def begin(self, alone: bool) -> float:
+        """A text begins: plain steps that it may lose at first, won by those before it.
+
+        alone: no other is written, so nobody waits for what was lost before.
+        """
+        saved = min(max(self._saved, 0.0), SAVINGS / 2)
+        if alone:
+            self.account.debt = -saved * self.account.unit
+        return saved
+
+    def end(self, saved: float) -> None:
+        """A text has ended that won so many plain steps in all."""
+        self._saved += (min(saved, SAVINGS / ENDED) - self._saved) * ENDED
 
     @property
     def left(self) -> float:

@@ -52,7 +52,6 @@ class Control:
         self.price: Price | None = None  # of the last step in which somebody was asked
         self.rests = Rests(Glances(sources, vocabulary, clock))
         self._usual = USUAL  # what asking brings a text of late
-        self._saved = 0.0  # plain steps that a text of late had won when it ended, at most SAVINGS
 
     def read_along(self, requests: Sequence[Writing]) -> None:
         self.asking.read_along([self.text(request) for request in requests])
@@ -63,7 +62,7 @@ class Control:
             for source, pause in zip(self.sources, text.pause, strict=True):
                 source.pause = pause
             self.books.late += settle(text, self.sources, self.costs.one)
-            self._saved += (-text.account.debt / text.account.unit - self._saved) * LATEST
+            self.books.end(text.saved)
         self.fixed.release(request)
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
@@ -137,10 +136,11 @@ class Control:
         """What is known of it, begun where nothing is."""
         found = self._texts.get(request)
         if found is None:
+            saved = self.books.begin(alone=not self._texts)
             pauses = [source.pause for source in self.sources]
             found = self._texts[request] = Text(request, len(request.tokens), pauses, self._usual)
             # Where short texts win, the next one is not done before it dares to look again.
-            found.account.debt = -max(0.0, self._saved)
+            found.account.debt = -saved
             found.full = dear.first_look(self.sources, found)
             serves = [source.drafter.serves(request) for source in self.sources]
             found.failed |= {number for number, does in enumerate(serves) if not does}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.drafting.account import LATELY, wait
+from draftproof.drafting.account import ADVANCE, LATELY, wait
 from draftproof.drafting.glancing import Glances
 from draftproof.drafting.price import Price
 from draftproof.drafting.text import Text
@@ -44,8 +44,7 @@ class Rests:
             texts = [text for text in self._texts if text.ask <= text.steps + step]
             if self.glances.promise(texts, self._price, self.bother):
                 return False
-            for text in texts:
-                text.passed_over(self.glances.cost, step)
+            self._pass_over(texts, self._price, step)
             self._next = min([text.ask - text.steps for text in self._texts])
         self.done = step
         return True
@@ -64,8 +63,12 @@ class Rests:
         self._next = min([text.ask - text.steps for text in texts])
 
     def took(self, asking: float) -> None:
-        """Asking took so long for a text."""
-        self.bother += (asking - self.bother) * LATELY
+        """Asking took so long for a text.
+
+        What stalled it, as a collection of garbage does, is no part of the next: else one stall of
+        some hundred passes would end all asking, and with it all that could tell of a shorter one.
+        """
+        self.bother += (min(asking, max(4 * self.bother, ADVANCE)) - self.bother) * LATELY
 
     def asked(self, texts: Sequence[Text], price: Price, left: float, new: bool) -> list[Text]:
         """The texts whose sources are asked in this step; the others are told when next.
@@ -73,13 +76,15 @@ class Rests:
         left: what the batch may lose. new: no pass was made yet, which would tell what one takes.
         """
         # A draft of which not even one node could run is of no use.
-        least = self.bother + self.glances.drafting + price.likely(1)
-        patience = max(wait(self.bother * len(texts) - left, price.unit), new)
+        least = self._least(price)
+        patience = max(wait(least - left, price.unit), new)
         asked: list[Text] = []
         open_to: list[Text] = []
         for text in texts:
             due, text.promising = text.full <= text.steps, text.promising and _fresh(text)
-            steps = max(patience, text.wait(self.bother if due else least))
+            # A glance that promised something is not paid for twice.
+            paid = self.glances.cost if text.promising else 0.0
+            steps = max(patience, text.wait(self.bother if due else least - paid))
             if steps:  # until a glance can be paid for too, or it would never be enough
                 steps = max(steps, text.wait(least + self.glances.cost))
             if not price.pays(text.step.weight):
@@ -96,12 +101,23 @@ class Rests:
         # Some were glanced at just now, which ended the rest.
         unseen = [text for text in open_to if not _fresh(text)]
         self.glances.promise(unseen, price, self.bother)
-        for text in open_to:
-            if text.promising:
-                asked.append(text)
-            else:
-                text.passed_over(self.glances.cost)
+        asked += [text for text in open_to if text.promising]
+        self._pass_over([text for text in open_to if not text.promising], price)
         return asked
+
+    def _least(self, price: Price) -> float:
+        """What it takes to ask for a text, and to run one node."""
+        return self.bother + self.glances.drafting + price.likely(1)
+
+    def _pass_over(self, texts: Sequence[Text], price: Price, step: int = 0) -> None:
+        """A glance showed nothing, so many steps behind the last that was settled.
+
+        The next is worth nothing before what it may find can be asked for.
+        """
+        least, cost = self._least(price), self.glances.cost
+        for text in texts:
+            text.passed_over(cost, step)
+            text.ask = max(text.ask, text.steps + text.wait(least + cost + text.glanced))
 
 
 def _fresh(text: Text) -> bool:

@@ -50,6 +50,7 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     text.plain += (1 + won * each - text.plain) * late
     text.taken += (1 + extra * each - text.taken) * late
     text.account.step(extra, won, step.unit, steps)
+    text.saved += (won - extra) / step.unit
     decisions.plain_seconds += len(written) * step.unit * one
     decisions.seconds += (steps * step.unit + extra) * one
     text.ran, text.step = ran, Step(why=step.why)

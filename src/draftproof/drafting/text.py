@@ -34,6 +34,7 @@ class Text:
     taken: float = 1.0
     spent: float = 0.0  # of what this step may cost more than a plain one
     deep: int = 6  # that free drafts are of use, by how deep they were right of late
+    saved: float = 0.0  # plain steps, in all
     steps: int = 0
     passes: int = 0  # of its request when it was last settled, and of them
     unasked: int = 0  # those for which no source was looked at

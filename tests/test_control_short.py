@@ -1,0 +1,81 @@
+"""Short texts one after another, and models whose passes are as short as a look at the sources."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftproof.drafting.glancing import Glances
+from draftproof.drafting.resting import Rests
+from draftproof.proposers.auto import Auto
+from simulated import (
+    ONE,
+    STEEP,
+    Clock,
+    Guesser,
+    Machine,
+    Trace,
+    known,
+    texts,
+)
+
+FREE = 0.005  # passes that drafting a token takes
+
+JUMP = ((1, 1.0), (2, 1.35), (8, 1.4), (64, 4.0))  # a second row is dear, and more are not
+
+
+def one_after_another(kinds: list[str], price: float, clock: Clock | None = None) -> float:
+    """What 24 texts of 45 tokens take, of what they take plainly."""
+    truths, clock = texts(24, 45), clock or Clock()
+    traces = {n: Trace.made(kinds[n % len(kinds)], 46, n) for n in range(24)}
+    guesser = Guesser(traces, dict(enumerate(truths)), clock, price=price)
+    machine, arrivals = Machine(JUMP, clock), [46 * n for n in range(24)]
+    auto = Auto(guesser, clock=clock)
+    run = machine.run(auto, truths, table=known(JUMP), arrivals=arrivals)
+    assert [request.tokens for request in run.requests] == truths
+    return run.total / (24 * 44)
+
+
+def test_short_texts_go_by_what_those_before_them_won() -> None:
+    """Or each would be over before it dared to look again behind a first draft that failed."""
+    assert one_after_another(["easy"], FREE) < 0.33
+    assert one_after_another(["easy"], 0.1) < 0.6
+    assert one_after_another(["hopeless"], FREE) < 1.03
+    assert one_after_another(["easy", "hopeless"], FREE) < 0.7
+    assert one_after_another(["easy", "hopeless"], 0.1) < 1.0
+
+
+class Busy(Clock):
+    """A clock by which deciding takes time: whoever looks at it has taken a part of a pass."""
+
+    def __init__(self, part: float = 0.02) -> None:
+        super().__init__()
+        self.part = part
+
+    def __call__(self) -> float:
+        self.now += self.part * ONE
+        return self.now
+
+
+def test_where_deciding_is_very_dear_good_texts_still_win_one_after_another() -> None:
+    """None waits for what the one before it lost, nor is a glance paid for twice."""
+    easy = one_after_another(["easy"], FREE, Busy(0.04))
+    mixed = one_after_another(["hard", "easy"], FREE, Busy(0.04))
+    hopeless = one_after_another(["hopeless"], FREE, Busy(0.04))
+    assert easy < 0.4 and mixed < 1.01 and hopeless < 1.05
+
+
+def test_a_stall_does_not_end_all_asking() -> None:
+    rests = Rests(Glances([], 10, Clock()))
+    for _ in range(3):
+        rests.took(300.0)  # passes, as a collection of garbage takes
+    assert rests.bother < 0.1
+
+
+@pytest.mark.parametrize("kind", ["easy", "hopeless"])
+def test_where_deciding_is_dear_a_good_source_still_drafts(kind: str) -> None:
+    """As on a model whose pass takes a millisecond: a look that no node can follow is not made."""
+    (truth,) = texts(1, 400)
+    trace, clock = Trace.made(kind, 401, 0), Busy()
+    guesser = Guesser({0: trace}, {0: truth}, clock, price=FREE)
+    run = Machine(STEEP, clock).run(Auto(guesser, clock=clock), [truth], table=known(STEEP))
+    assert run.total <= (400 / 1.5 if kind == "easy" else 400 / 0.98)

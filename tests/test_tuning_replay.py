@@ -150,6 +150,12 @@ def test_the_controller_is_replayed_by_itself() -> None:
     assert cheap.accepted.sum() > 0 and cheap.text_steps.sum() < cheap.tokens.sum()
 
 
+def test_steps_with_drafts_take_more_beside_their_pass() -> None:
+    here = replace(machine(), trees=(1e-3, 1e-4))
+    took = here.beside(np.array([4, 4]), np.array([0, 2]))
+    assert took == pytest.approx([1.4e-4, 1.4e-4 + 1.2e-3])
+
+
 def test_prompts_in_slices_ask_the_costs_of_the_replay() -> None:
     """Longer prompts than a pass reads: the others write meanwhile, and slices have their price."""
     texts = [replace(text, prompt=text.prompt * 150) for text in recorded(0.8, 23)]

@@ -99,8 +99,8 @@ class Known:
         rows = np.array([sum(each.rows() for each in work)])
         behind = sum(each.rows() * (self._cached[each.key] + len(each.new)) for each in work)
         seconds = float(self.machine.seconds(rows, np.array([behind]))[0])
-        own, each_own = self.machine.own
-        self.clock.passed += seconds + own + each_own * len(work)
+        drafted = sum(each.tree is not None and len(each.tree) > 1 for each in work)
+        self.clock.passed += seconds + float(self.machine.beside(len(work), drafted))
         self.passes += any(each.tree is not None for each in work)
         outputs = []
         for each in work:

@@ -47,11 +47,22 @@ class Drafting:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a step takes here. own: the engine's own seconds, of a step and of each text in it."""
+    """What a step takes here.
+
+    own: seconds of a step beyond what the table has for its pass, and of each text in it; below 0
+    where the table's passes are the slower ones. trees: the same of what drafts add to that, of a
+    step in which any are run, and of each text with some.
+    """
 
     passes: PassCosts
     own: tuple[float, float]
     drafting: dict[str, Drafting] = field(default_factory=dict)
+    trees: tuple[float, float] = (0.0, 0.0)
+
+    def beside(self, texts: Array | int, drafted: Array | int) -> Array:
+        """Seconds of steps beside their passes: so many texts each, and of them with a draft."""
+        more = np.where(np.greater(drafted, 0), self.trees[0] + self.trees[1] * drafted, 0.0)
+        return more + self.own[0] + self.own[1] * texts
 
     def seconds(self, rows: Array, attended: Array) -> Array:
         """Of passes over so many rows, which attend to so many tokens."""
@@ -265,8 +276,7 @@ def _walk(
         seconds += np.where(
             active,
             machine.seconds(rows.sum(1), (rows * tape.behind[here]).sum(1))
-            + machine.own[0]
-            + machine.own[1] * width,
+            + machine.beside(width, (more > 0).sum(1)),
             0.0,
         )
         for name, mask in asked.items():

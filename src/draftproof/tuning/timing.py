@@ -10,10 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from draftproof import rules
 from draftproof.drafting.adopting import adopt
+from draftproof.drafting.base import Drafter
 from draftproof.llm import LLM
 from draftproof.models import beside
 from draftproof.profiles import Part
@@ -22,6 +24,7 @@ from draftproof.runners.base import EncoderInput, Load, Target
 from draftproof.runners.costs import PassCosts
 from draftproof.runners.measuring import measure
 from draftproof.sampling import SamplingParams
+from draftproof.tree import TokenTree
 from draftproof.tuning.records import Text
 from draftproof.tuning.replay import Drafting, Machine
 from draftproof.tuning.sources import Source
@@ -29,7 +32,9 @@ from draftproof.writing import Writing
 
 SECONDS = 3.0  # of measuring
 ASKED, LOW, HIGH = 6, 1, 5  # positions at which a draft model is timed, and lengths of its drafts
-STEPS = 16  # plain ones that are timed
+STEPS = 16  # that are timed, at most
+NODES = 6  # of each text, where steps with drafts are
+CACHES = 64 << 20  # bytes, more than caches hold
 KEY = -3  # of texts that are timed
 
 
@@ -60,37 +65,64 @@ def of_machine(
     share = SECONDS / (2 + len(models))
     passes = costs.of(llm.runner)
     measure(llm.runner, passes, share)
-    own = _own(llm, texts, wide)
+    own = _own(llm, texts, wide, 0)
+    trees = _own(llm, texts, wide, NODES)
+    trees = trees[0] - own[0], trees[1] - own[1]
     drafting = {source.name: _asked(source, texts) for source in sources if source not in models}
     for source in models:
         drafting[source.name] = _grown(llm.runner, source, texts[0], load, share)
-    return Machine(passes, own, drafting)
+    return Machine(passes, own, drafting, trees)
 
 
-def _own(llm: LLM, texts: Sequence[Text], wide: int) -> tuple[float, float]:
-    """Seconds of the engine itself, in a step and for each text in it."""
-    one, many = _step(llm, texts[:1]), 0.0
+class _Told(Drafter):
+    """Drafts so many tokens of what is known to be written."""
+
+    name = "told"
+
+    def __init__(self, texts: Sequence[Text], nodes: int) -> None:
+        self.outputs = {tuple(text.asked): text.output for text in texts}
+        self.nodes = nodes
+
+    def bind(self, target: Target, load: Load) -> None:
+        pass
+
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        trees = []
+        for request in requests:
+            at = len(request.tokens) - len(request.prompt)
+            known = self.outputs[tuple(request.prompt)]
+            more = known[at : at + max(0, min(self.nodes, request.room - 1))]
+            trees.append(TokenTree.chain([request.tokens[-1], *more]))
+        return trees
+
+
+def _own(llm: LLM, texts: Sequence[Text], wide: int, nodes: int) -> tuple[float, float]:
+    """Seconds of a step beyond the table's, and of each text in it, with so many nodes of each."""
+    one, many = _step(llm, texts[:1], nodes), 0.0
     count = min(wide, len(texts))
     if count > 1:
-        many = (_step(llm, texts[:count]) - one) / (count - 1)
-    each = min(max(0.0, many), one)
-    return one - each, each
+        many = (_step(llm, texts[:count], nodes) - one) / (count - 1)
+    return one - many, many
 
 
-def _step(llm: LLM, texts: Sequence[Text]) -> float:
-    """Median seconds of a plain step beside its pass."""
-    params = SamplingParams(temperature=texts[0].temperature, max_tokens=STEPS, ignore_eos=True)
-    requests = [made for text in texts for made in llm.prepare(text.asked[-STEPS:], params)]
-    for request in requests:
-        llm.engine.add(request)
+def _step(llm: LLM, texts: Sequence[Text], nodes: int) -> float:
+    """Median seconds of a step beyond what the table has for its pass."""
+    longest = min(STEPS * (1 + nodes), *(len(text) for text in texts), 1 << 30)
+    params = SamplingParams(
+        temperature=texts[0].temperature, max_tokens=longest, ignore_eos=True, seed=texts[0].seed
+    )
     took: list[float] = []
-    while not all(request.finished for request in requests):
-        began = time.perf_counter()
-        llm.engine.step()
-        seconds, rows = llm.engine.drafts.cost
-        if rows == len(texts):
-            took.append(time.perf_counter() - began - seconds)
-    return max(0.0, statistics.median(took)) if took else 0.0
+    with LLM(llm, speculate=_Told(texts, nodes) if nodes else None, max_batch=len(texts)) as side:
+        requests = [made for text in texts for made in side.prepare(text.asked, params)]
+        for request in requests:
+            side.engine.add(request)
+        while not all(request.finished for request in requests):
+            began = time.perf_counter()
+            side.engine.step()
+            _, rows = side.engine.drafts.cost
+            if rows == len(texts) * (1 + nodes):
+                took.append(time.perf_counter() - began - side.engine.drafts.foretold)
+    return statistics.median(took) if took else 0.0
 
 
 def _asked(source: Source, texts: Sequence[Text]) -> Drafting:
@@ -107,6 +139,7 @@ def _grown(target: Target, source: Source, text: Text, load: Loaded, seconds: fl
     """Of a draft model: drafts of two lengths, each behind what is written after another one."""
     known: PassCosts | None = None
     took: dict[int, list[float]] = {LOW: [], HIGH: []}
+    passed = np.zeros(CACHES, np.uint8)
     for length in took:
         part: Part = source.grown(num_draft_tokens=length, min_confidence=0.0)
         drafter = adopt(part.proposer())
@@ -127,6 +160,7 @@ def _grown(target: Target, source: Source, text: Text, load: Loaded, seconds: fl
         for at in range(0, min(len(text), 2 * (ASKED + 1)), 2):
             writing.tokens = [*text.prompt, *text.output[:at]]
             writing.history.append(text.output[max(0, at - 2) : at])
+            passed += 1  # as the target's pass before it, which leaves nothing of it in the caches
             began = time.perf_counter()
             drafter.propose([writing])
             if at:  # the first one reads the prompt

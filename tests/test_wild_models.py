@@ -54,7 +54,9 @@ def test_rounding_is_no_reason_to_refuse(case: Any) -> None:
     """One that would be, if nothing were compared in float64; it stays as it was."""
     with pytest.MonkeyPatch.context() as patch:
         without_a_copy(patch)
-        made = next(made for seed in range(20) if refused(made := wild(*case, seed)))
+        all_ = (made for seed in range(20) if refused(made := wild(*case, seed)))
+        if (made := next(all_, None)) is None:
+            pytest.skip("no such model rounds that far on this processor")
     before = {name: (each.dtype, each.clone()) for name, each in made.state_dict().items()}
     with dp.LLM(made, speculate="ngram") as llm:
         done = llm.generate(prompts(3), dp.SamplingParams(max_tokens=NEW))

@@ -89,7 +89,9 @@ def trapped() -> Any:
     if "amx_tile" in Path("/proc/cpuinfo").read_text():
         pytest.skip("this machine may run what should be refused")
     sources = [compiled.SUPPORT / "trapped_tiles.cpp"]
-    sources += [compiled.SOURCES / f"kernels_amx{part}.cpp" for part in ("", "_attention")]
+    sources += [
+        compiled.SOURCES / f"kernels_{name}.cpp" for name in ("avx512", "amx", "amx_attention")
+    ]
     with tempfile.TemporaryDirectory() as folder:  # once loaded, the file is not needed
         build = compiled.build(
             Path(folder), "trapped.so", sources, *SHIPPED, *avx512(), link=["-shared"], alone=True

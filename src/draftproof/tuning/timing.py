@@ -65,9 +65,9 @@ def of_machine(
     share = SECONDS / (2 + len(models))
     passes = costs.of(llm.runner)
     measure(llm.runner, passes, share)
-    own = _own(llm, texts, wide, 0)
-    trees = _own(llm, texts, wide, NODES)
-    trees = trees[0] - own[0], trees[1] - own[1]
+    own = _own(llm, texts, wide, 0) or (0.0, 0.0)
+    drafted = _own(llm, texts, wide, NODES) or own
+    trees = drafted[0] - own[0], drafted[1] - own[1]
     drafting = {source.name: _asked(source, texts) for source in sources if source not in models}
     for source in models:
         drafting[source.name] = _grown(llm.runner, source, texts[0], load, share)
@@ -90,24 +90,28 @@ class _Told(Drafter):
         trees = []
         for request in requests:
             at = len(request.tokens) - len(request.prompt)
-            known = self.outputs[tuple(request.prompt)]
+            known = self.outputs.get(tuple(request.before or request.prompt), [])
             more = known[at : at + max(0, min(self.nodes, request.room - 1))]
             trees.append(TokenTree.chain([request.tokens[-1], *more]))
         return trees
 
 
-def _own(llm: LLM, texts: Sequence[Text], wide: int, nodes: int) -> tuple[float, float]:
-    """Seconds of a step beyond the table's, and of each text in it, with so many nodes of each."""
-    one, many = _step(llm, texts[:1], nodes), 0.0
+def _own(llm: LLM, texts: Sequence[Text], wide: int, nodes: int) -> tuple[float, float] | None:
+    """Seconds of a step beyond the table's, and of each text in it, with so many nodes of each.
+
+    None where texts are too short for such steps.
+    """
     count = min(wide, len(texts))
-    if count > 1:
-        many = (_step(llm, texts[:count], nodes) - one) / (count - 1)
+    one, all_ = _step(llm, texts[:1], nodes), _step(llm, texts[:count], nodes)
+    if one is None or all_ is None:
+        return None
+    many = (all_ - one) / max(1, count - 1)
     return one - many, many
 
 
-def _step(llm: LLM, texts: Sequence[Text], nodes: int) -> float:
-    """Median seconds of a step beyond what the table has for its pass."""
-    longest = min(STEPS * (1 + nodes), *(len(text) for text in texts), 1 << 30)
+def _step(llm: LLM, texts: Sequence[Text], nodes: int) -> float | None:
+    """Median seconds of a step beyond what the table has for its pass; None: there was none."""
+    longest = min(STEPS * (1 + nodes), *map(len, texts))
     params = SamplingParams(
         temperature=texts[0].temperature, max_tokens=longest, ignore_eos=True, seed=texts[0].seed
     )
@@ -122,7 +126,7 @@ def _step(llm: LLM, texts: Sequence[Text], nodes: int) -> float:
             _, rows = side.engine.drafts.cost
             if rows == len(texts) * (1 + nodes):
                 took.append(time.perf_counter() - began - side.engine.drafts.foretold)
-    return statistics.median(took) if took else 0.0
+    return statistics.median(took) if took else None
 
 
 def _asked(source: Source, texts: Sequence[Text]) -> Drafting:

@@ -13,6 +13,7 @@ import httpx2 as httpx
 import pytest
 
 from draftproof.server import running
+from serving import until_served
 
 
 def free_port() -> int:
@@ -31,9 +32,7 @@ def test_from_start_to_signal(pair: Path) -> None:
     command = [sys.executable, "-m", "draftproof", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        said = ""
-        while "is served on" not in said and (line := process.stderr.readline()):
-            said += line
+        said = until_served(process, 120)
         body = {"model": "small", "prompt": "def f(x):"}
         answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
         assert answer["usage"]["completion_tokens"] == 5

@@ -21,7 +21,7 @@ import draftproof as dp
 import spelling
 from draftproof.server import running
 from encoders import BART
-from serving import Server, events
+from serving import Server, events, until_served
 
 LONGEST = BART["max_position_embeddings"]
 TEXTS = ["def quick(items):", "a b a b a b", "zebra"]
@@ -159,9 +159,7 @@ def test_from_start_to_signal(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "draftproof", *words, "0", "--max-tokens", str(NEW)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        said = ""
-        while "is served on" not in said and (line := process.stderr.readline()):
-            said += line
+        said = until_served(process, 300)
         answer = httpx.post(f"{url}/v1/completions", json={"prompt": TEXTS[0]}, timeout=120)
         process.send_signal(signal.SIGTERM)
         said += process.stderr.read()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from draftproof.server.settings import Limits, Settings
 
 CONTEXT = 400
 NAME = "tiny"
-__all__ = ["CONTEXT", "NAME", "Server", "bodies", "dumps", "events", "llm", "model"]
+__all__ = ["CONTEXT", "NAME", "Server", "bodies", "dumps", "events", "llm", "model", "until_served"]
 
 
 @cache
@@ -144,3 +145,15 @@ def events(text: str) -> Iterator[dict[str, Any]]:
     for line in lines[:-1]:
         assert line.startswith("data: ")
         yield json.loads(line.removeprefix("data: "))
+
+
+def until_served(process: subprocess.Popen[str], seconds: float) -> str:
+    """What a server says until it serves, or ends; it is ended where that takes so long."""
+    assert process.stderr is not None
+    late = threading.Timer(seconds, process.kill)
+    late.start()
+    said = ""
+    while "is served on" not in said and (line := process.stderr.readline()):
+        said += line
+    late.cancel()
+    return said

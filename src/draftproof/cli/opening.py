@@ -173,10 +173,11 @@ def _check_draft(given: SimpleNamespace, name: str) -> None:
     if not isinstance(draft, str) or getattr(given, "any_tokenizer", True):
         return  # the others look by themselves
     draft, trust = located(draft, "draft"), {"trust_remote_code": given.trust_remote_code}
-    in_files = any(names_gguf(each) or in_a_file(each) for each in (name, draft))
-    if in_files or is_encoder_decoder(draft, **trust):
+    if any(names_gguf(each) or in_a_file(each) for each in (name, draft)):
         return
     models = described(draft, **trust), described(name, **hub_options(given))
+    if getattr(models[0], "is_encoder_decoder", False):
+        return
     rows = [getattr(each.get_text_config(), "vocab_size", None) for each in models]
     if rows[0] is not None and rows[1] is not None:
         check_rows(rows[0], rows[1])

@@ -54,8 +54,7 @@ class Glances:
 
     def _promising(self, text: Text, price: Price, bother: float) -> bool:
         request = text.request
-        if text.guesses:
-            learn_guesses(text, self.sources)
+        learn_guesses(text, self.sources)
         if request.room < 2:
             return False
         text.guessed = len(request.tokens)

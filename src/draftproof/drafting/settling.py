@@ -21,8 +21,7 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     Returns what it brought forward beyond a plain one, in passes over one row, glances paid.
     """
     request, step, glanced = text.request, text.step, text.glanced
-    if text.guesses:
-        learn_guesses(text, sources)
+    learn_guesses(text, sources)
     written = request.tokens[text.length :]
     text.length, text.spent = text.length + len(written), 0.0
     if not written:  # its step is made again
@@ -59,6 +58,8 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
 
 def learn_guesses(text: Text, sources: Sequence[Source]) -> None:
     """From the token that was written where the last glance was."""
+    if not text.guesses:
+        return
     written = text.request.tokens[text.guessed : text.guessed + 1]
     for number, tree in text.guesses if written else ():
         recent = text.recent[number]

@@ -101,7 +101,7 @@ def test_a_full_context_is_kept_unless_the_user_says_so(chat: Any, asked: Any) -
 
 
 def test_a_line_of_speed(chat: Any) -> None:
-    _, _, err = chat("--draft", "D", *SHORT, lines=["hello"])
+    _, _, err = chat("--draft", "D", "--method", "draft", *SHORT, lines=["hello"])
     (line,) = (line for line in err.splitlines() if "tokens/s" in line)
     assert "20 tokens" in line and "tokens/step" in line
     assert "tokens/s" not in chat("--quiet", *SHORT, lines=["hello"]).err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -152,7 +151,7 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
     with interrupts.kept(), nullcontext() if fetching else Running() as running:
         if running is not None:
             running(f"loading {given.model}", None)
-        llm = LLM(
+        return LLM(
             name,
             rule=given.rule,
             runner=given.runner,
@@ -163,8 +162,6 @@ def load(given: SimpleNamespace, *, encoders: bool = False, **options: Any) -> L
             **hub_options(given),
             **options,
         )
-    gc.freeze()  # what was imported stays; to look at all of it again would hold up every text
-    return llm
 
 
 def _check_draft(given: SimpleNamespace, name: str) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+import fakes
+from draftproof.drafting.account import SHARE
 from draftproof.drafting.glancing import Glances
+from draftproof.drafting.price import Price
 from draftproof.drafting.resting import Rests
+from draftproof.drafting.text import Text
 from draftproof.proposers.auto import Auto
 from simulated import (
     ONE,
@@ -67,8 +71,8 @@ def test_where_deciding_is_very_dear_good_texts_still_win_one_after_another() ->
 def test_a_stall_does_not_end_all_asking() -> None:
     rests = Rests(Glances([], 10, Clock()))
     for _ in range(3):
-        rests.took(300.0)  # passes, as a collection of garbage takes
-    assert rests.bother < 0.1
+        rests.bother.took(300.0, 300.0)  # passes, as a collection of garbage takes
+    assert rests.bother.share(1) < 0.2
 
 
 @pytest.mark.parametrize("kind", ["easy", "hopeless"])
@@ -79,3 +83,36 @@ def test_where_deciding_is_dear_a_good_source_still_drafts(kind: str) -> None:
     guesser = Guesser({0: trace}, {0: truth}, clock, price=FREE)
     run = Machine(STEEP, clock).run(Auto(guesser, clock=clock), [truth], table=known(STEEP))
     assert run.total <= (400 / 1.5 if kind == "easy" else 400 / 0.98)
+
+
+def resting(count: int) -> tuple[Rests, list[Text], Price]:
+    """Texts that all promise something; asking takes a fifth of a pass, and as much for each."""
+    rests = Rests(Glances([], 10, Clock()))
+    rests.bother.once = rests.bother.each = 0.2
+    writing = [Text(fakes.request(key, [1, 2]), 2, [], 0.2) for key in range(count)]
+    for text in writing:
+        text.ran, text.account.debt = True, -10.0
+    curve = [1 + 0.1 * row for row in range(32)]
+    return rests, writing, Price(1.0, count, curve, curve, unit=curve[count])
+
+
+def test_a_batch_asks_for_as_many_texts_as_it_can_pay_for() -> None:
+    """Else all are asked in vain, as none of their drafts can run, again and again."""
+    rests, writing, price = resting(8)
+    for number, text in enumerate(writing):
+        text.hopes = number
+    assert rests.asked(writing, price, 0.2 + 8 * 0.3 + 0.01, new=False) == writing
+    assert rests.asked(writing, price, 0.2 + 3 * 0.3 + 0.01, new=False) == writing[5:]
+    assert rests.asked(writing, price, 0.4, new=False) == []
+
+
+def test_a_batch_waits_until_it_can_pay_for_glances_too() -> None:
+    """Else they take what was spared, and it is never enough to ask."""
+    waits = []
+    for cost in (0.0, 0.1):
+        rests, writing, price = resting(8)
+        rests.glances.cost = cost
+        assert not rests.asked(writing, price, 0.4, new=False)
+        waits.append((writing[0].able - writing[0].steps) * SHARE * price.unit)
+    assert waits[0] == pytest.approx(0.1, abs=0.02)
+    assert waits[1] == pytest.approx(0.1 + 8 * 0.1, abs=0.02)

@@ -54,7 +54,7 @@ def test_chances_of_a_tree_are_those_of_its_tokens(
 def test_a_tree_is_learnt_from_along_what_was_written(tree: TokenTree, written: list[int]) -> None:
     source = Source(dp.NGram(), "ngram")
     told: list[tuple[float, int, bool]] = []
-    calibration = source._calibration(request())
+    calibration = source.calibration(request())
     learn = calibration.learn
 
     def telling(score: float, depth: int, recent: float, right: bool) -> float:

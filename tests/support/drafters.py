@@ -61,7 +61,7 @@ class Eager(dp.Auto):
         super().bind(target, load)
         self.control.costs = PassCosts(knee=1e9)
         self.control.costs.observe(1, 0, 0.01)
-        self.control.rests.bother = 0.0
+        self.control.rests.bother.each = 0.0
 
 
 METHODS: dict[str, Callable[..., Any]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from ctypes import c_double
 
 from draftproof.tree import TokenTree
 
@@ -30,9 +31,10 @@ class Calibration:
     """
 
     def __init__(self, start: tuple[float, float, float] = (1.0, 0.0, 0.0)) -> None:
-        self.weights = (*start, 3.0)
+        # Where native code learns too.
+        self.weights = (c_double * 4)(*start, 3.0)
         # Of slope and intercept with their covariance, of depth, of recent outcomes.
-        self._variances = (0.1, 0.5, 0.0, 0.05, 1.0)
+        self.variances = (c_double * 5)(0.1, 0.5, 0.0, 0.05, 1.0)
 
     def chance(self, score: float, depth: int, recent: float) -> float:
         """That the token is written, given that those before it are.
@@ -64,7 +66,7 @@ class Calibration:
         Returns the chance that it was given.
         """
         a, b, c, d = self.weights
-        va, vb, vab, vc, vd = self._variances
+        va, vb, vab, vc, vd = self.variances
         odds, far = _odds(score), _FAR[min(depth, DEEPEST)]
         expected = _share(a * odds + b + c * far + d * recent)
         curvature = max(expected * (1 - expected), 0.02)
@@ -72,19 +74,19 @@ class Calibration:
         scale = 1 / (1 / curvature + ta * odds + tb + tc * far + td * recent)
         step = ((1.0 if written else 0.0) - expected) * scale / curvature
         # A higher score is never worse.
-        self.weights = (
+        self.weights[:] = [
             min(max(a + ta * step, 0.0), 4.0),
             b + tb * step,
             c + tc * step,
             d + td * step,
-        )
-        self._variances = (
+        ]
+        self.variances[:] = [
             min(va - ta * ta * scale + DRIFTS[0], WIDEST),
             min(vb - tb * tb * scale + DRIFTS[1], WIDEST),
             vab - ta * tb * scale,
             min(vc - tc * tc * scale + DRIFTS[2], WIDEST),
             min(vd - td * td * scale + DRIFTS[3], WIDEST),
-        )
+        ]
         return expected
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from draftproof.drafting.following import Continuations, Following
 from draftproof.drafting.handle import Compiled
+from draftproof.drafting.looks import Look
 from draftproof.drafting.ngrams import Branches, NGrams
 from draftproof.native import found
 
@@ -77,6 +78,16 @@ class CompiledAutomaton(Compiled):
         self.size = kept + len(given)
         return room.taken(made)
 
+    def look(
+        self, earlier: Sequence[CompiledAutomaton], context: int, least: int, share: float
+    ) -> Look:
+        """At what `draft` would draft first."""
+        newer, older = [other._handle for other in earlier] or (None, None)
+        look = Look(automaton=self._handle, newer=newer, older=older)
+        look.matching, look.context, look.least = least, context, share
+        look.own, look.others = self, earlier
+        return look
+
 
 class CompiledNGrams(Compiled):
     """See `NGrams`."""
@@ -102,6 +113,12 @@ class CompiledNGrams(Compiled):
         )
         self.size = kept + len(given)
         return room.taken(made)
+
+    def look(self, enough: int) -> Look:
+        """At what `draft` would draft first."""
+        look = Look(ngrams=self._handle, matching=enough)
+        look.own, look.others = self, ()
+        return look
 
 
 def automaton() -> Following | CompiledAutomaton:

@@ -84,8 +84,10 @@ class Control:
         free = [text for text in texts if text.request.key not in trees]
         asked = self.rests.asked(free, price, self.books.left, not self.costs.passes)
         if asked:
+            begun = self.clock()
             drafting, running = self._plan(asked, price, trees, one)
-            self.rests.took(((self.clock() - began) / one - took - drafting) / len(asked))
+            each = ((self.clock() - begun) / one - drafting) / len(asked)
+            self.rests.bother.took((begun - began) / one - took, each)
             took += drafting + running
         for text in free:
             if text.request.key not in trees:
@@ -108,7 +110,7 @@ class Control:
         useful = min(price.useful, max([text.deep for text in texts]))
         for source in self.sources:
             source.drafter.useful = useful
-        bother = self.rests.bother
+        bother = self.rests.bother.share(len(texts))
         for text in texts:
             text.spent = bother
         took = self.asking.ask(texts, offers, price, one)

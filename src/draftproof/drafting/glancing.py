@@ -6,11 +6,14 @@ other. So a text for which nothing pays is written plainly, and soon back where 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from draftproof.drafting.account import LATELY
 from draftproof.drafting.calibration import conditional
 from draftproof.drafting.lawful import lawful
+from draftproof.drafting.looking import Looking
+from draftproof.drafting.looks import Together
 from draftproof.drafting.offers import agreed
 from draftproof.drafting.price import SAFELY, Price
 from draftproof.drafting.settling import learn_guesses
@@ -27,37 +30,75 @@ class Glances:
     def __init__(self, sources: Sequence[Source], vocabulary: int, clock: Clock) -> None:
         self.sources, self.vocabulary, self.clock = sources, vocabulary, clock
         self.numbers = [n for n, source in enumerate(sources) if source.drafter.glanced]
+        self.looking = Looking(sources, self.numbers)
         self.cost = COST
+        self.spent = 0.0  # in this step, in passes over one row
 
     @property
     def drafting(self) -> float:
         """What drafting with all of them takes for a text, in passes over one row."""
         return sum([self.sources[number].cost for number in self.numbers])
 
-    def promise(self, texts: Sequence[Text], price: Price, bother: float) -> bool:
-        """Whether asking for a draft, which takes `bother`, may pay for any; `promising` tells."""
+    def promise(self, texts: Sequence[Text], price: Price, each: float, once: float = 0.0) -> bool:
+        """Whether asking for drafts may pay for any; `promising` tells.
+
+        That takes `each` for every text, and `once` for all of them.
+        """
         if not texts:
             return False
-        seen = all([text.guessed for text in texts])
+        seen, began = all([text.guessed for text in texts]), self.clock()
+        together = self.looking.together(texts, price, each)
+        if together is not None:
+            surplus = self._surplus_together(together, [True] * len(texts))
+        else:
+            for number in self.numbers:
+                self.sources[number].drafter.useful = 1
+            surplus = [self._surplus(text, price, each) for text in texts]
+        return self._told(texts, surplus, price, once, began, seen)
+
+    def promise_together(
+        self, together: Together, texts: Sequence[Text], price: Price, once: float, step: int
+    ) -> bool:
+        """As `promise`, so many steps behind the one that was settled."""
         began = self.clock()
-        for number in self.numbers:
-            self.sources[number].drafter.useful = 1
-        for text in texts:
-            text.promising = self._promising(text, price, bother)
-            text.step.why = "price" if text.guesses else "nothing offered"
-        took = (self.clock() - began) / price.one / len(texts)
+        able = [text.able <= text.steps + step for text in texts]
+        surplus = self._surplus_together(together, able)
+        return self._told(texts, surplus, price, once, began, seen=True)
+
+    def _told(
+        self,
+        texts: Sequence[Text],
+        surplus: Sequence[float],
+        price: Price,
+        once: float,
+        began: float,
+        seen: bool,
+    ) -> bool:
+        pays = sum([more for more in surplus if more > 0]) > price.rate * once
+        for text, more in zip(texts, surplus, strict=True):
+            text.promising = pays and more > 0
+            text.guessed = len(text.request.tokens)
+        spent = (self.clock() - began) / price.one
+        self.spent, took = self.spent + spent, spent / len(texts)
         if seen:  # the first one of a text reads its prompt, which is no glance
             self.cost += (min(took, 4 * self.cost + 1e-3) - self.cost) * LATELY
         for text in texts:
             text.glanced += min(took, 4 * self.cost)
         return any([text.promising for text in texts])
 
-    def _promising(self, text: Text, price: Price, bother: float) -> bool:
+    def _surplus_together(self, together: Together, able: Sequence[bool]) -> list[float]:
+        try:
+            return together.surplus(able)
+        except MemoryError:  # they are asked again, and what fails then is told
+            return [math.inf] * len(able)
+
+    def _surplus(self, text: Text, price: Price, each: float) -> float:
+        """Tokens that a draft is expected to bring, beyond what it takes to ask for it."""
         request = text.request
         learn_guesses(text, self.sources)
+        text.step.why = "nothing offered"
         if request.room < 2:
-            return False
-        text.guessed = len(request.tokens)
+            return -math.inf
         first, behind = 0.0, list[tuple[Source, float]]()
         for number in self.numbers:
             source = self.sources[number]
@@ -71,18 +112,18 @@ class Glances:
                 score, recent = conditional(tree.parents, tree.scores, 1), text.recent[number]
                 chance = source.chance(request, score, 1, recent)
             except Exception:  # it is asked again, and what fails then is told
-                return True
+                return math.inf
             text.guesses.append((number, tree))
+            text.step.why = "price"
             first = agreed(first, chance)
             behind.append((source, recent))
         # A child is never likelier than its parent: where the first token does not pay for the
         # cheapest row nothing does. What a draft brings has to pay for asking too.
         row = price.row + SAFELY * price.rate * price.attention * text.length
-        gain, asking = text.step.weight * first - row, price.rate * bother
-        if gain <= 0 or gain > asking:
-            return gain > 0
-        more = max([_run(source, recent) for source, recent in behind], default=0.0)
-        return gain * (1 + more) > asking
+        gain = text.step.weight * first - row
+        if gain > 0:
+            gain *= 1 + max([_run(source, recent) for source, recent in behind], default=0.0)
+        return gain - price.rate * each
 
 
 def _run(source: Source, recent: float) -> float:

@@ -31,6 +31,11 @@ class Compiled:
             raise MemoryError(f"no memory for the {self.what} of a text")
         return result
 
+    def grown(self, result: int, size: int) -> None:
+        """A call had this result, behind which the text has so many tokens."""
+        self._done(result)
+        self.size = size
+
 
 class Room:
     """For tokens, parents and scores of a tree."""

@@ -5,16 +5,18 @@ They are settled together with the next step in which sources are asked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from draftproof.drafting.account import ADVANCE, LATELY, wait
+from draftproof.drafting.account import SHARE, wait
+from draftproof.drafting.bother import Bother
 from draftproof.drafting.glancing import Glances
+from draftproof.drafting.looks import Together
 from draftproof.drafting.price import Price
-from draftproof.drafting.text import Text
+from draftproof.drafting.text import PROBE, Text
 
 HARDLY = 4  # steps until it is looked again whether a token of a text counts enough to pay
 LONGEST = 32  # steps at rest, behind which it is reckoned anew what time is worth
-BOTHER = 0.02  # passes over one row that asking takes, before it is known
 
 
 class Rests:
@@ -22,11 +24,12 @@ class Rests:
 
     def __init__(self, glances: Glances) -> None:
         self.glances = glances
-        self.bother = BOTHER  # what asking for a text takes of late, whatever is offered
+        self.bother = Bother(glances)
         self.done = 0  # steps at rest since somebody was asked
         self._keys: list[int] = []
         self._texts: Sequence[Text] = ()
         self._price: Price | None = None
+        self._looked: Together | None = None  # all of them
         # Steps behind the one in which somebody was asked: to the next such, and to a glance.
         self._until, self._next = 0, 0
 
@@ -41,34 +44,38 @@ class Rests:
             return False
         step = self.done + 1
         if step >= self._next:
-            texts = [text for text in self._texts if text.ask <= text.steps + step]
-            if self.glances.promise(texts, self._price, self.bother):
+            texts = self._glanced(self._price, step)
+            if not texts:
                 return False
             self._pass_over(texts, self._price, step)
             self._next = min([text.ask - text.steps for text in self._texts])
         self.done = step
         return True
 
+    def _glanced(self, price: Price, step: int) -> Sequence[Text]:
+        """The texts that were glanced at, if nothing seems worth asking for; else none."""
+        if self._looked is None and self.glances.looking.native:
+            self._looked = self.glances.looking.together(self._texts, price, self.bother.each)
+        if self._looked is not None:  # to look at those besides that cannot pay takes nothing more
+            texts, looked = self._texts, self._looked
+            asks = self.glances.promise_together(looked, texts, price, self.bother.once, step)
+        else:
+            texts = [text for text in self._texts if text.ask <= text.steps + step]
+            asks = self.glances.promise(texts, price, self.bother.each, self.bother.once)
+        return () if asks else texts
+
     def end(self) -> int:
         """Steps since somebody was asked, that one included."""
-        steps, self.done, self._until = 1 + self.done, 0, 0
+        steps, self.done, self._until, self.glances.spent = 1 + self.done, 0, 0, 0.0
         return steps
 
     def begin(self, keys: list[int], texts: Sequence[Text], price: Price) -> None:
         """The step of these texts is plain; so are those that follow until one is to be asked."""
-        self._keys, self._texts, self._price = keys, texts, price
+        self._keys, self._texts, self._price, self._looked = keys, texts, price, None
         # Beside a prompt that is read a row has another price than in the steps behind it.
         longest = LONGEST if price.rows <= len(texts) else 0
         self._until = min([longest, *(text.full - text.steps for text in texts)])
         self._next = min([text.ask - text.steps for text in texts])
-
-    def took(self, asking: float) -> None:
-        """Asking took so long for a text.
-
-        What stalled it, as a collection of garbage does, is no part of the next: else one stall of
-        some hundred passes would end all asking, and with it all that could tell of a shorter one.
-        """
-        self.bother += (min(asking, max(4 * self.bother, ADVANCE)) - self.bother) * LATELY
 
     def asked(self, texts: Sequence[Text], price: Price, left: float, new: bool) -> list[Text]:
         """The texts whose sources are asked in this step; the others are told when next.
@@ -76,15 +83,19 @@ class Rests:
         left: what the batch may lose. new: no pass was made yet, which would tell what one takes.
         """
         # A draft of which not even one node could run is of no use.
-        least = self._least(price)
-        patience = max(wait(least - left, price.unit), new)
+        least = self.bother.least(price, len(texts))
+        # Waiting for so much that a glance at all of them does not take away what it was for.
+        lacks = self.bother.needs(price, 1) - left
+        if lacks > 0:
+            lacks += len(texts) * self.glances.cost
+        patience = max(wait(lacks, price.unit), new)
         asked: list[Text] = []
         open_to: list[Text] = []
         for text in texts:
             due, text.promising = text.full <= text.steps, text.promising and _fresh(text)
             # A glance that promised something is not paid for twice.
             paid = self.glances.cost if text.promising else 0.0
-            steps = max(patience, text.wait(self.bother if due else least - paid))
+            steps = max(patience, text.wait(self.bother.share(len(texts)) if due else least - paid))
             if steps:  # until a glance can be paid for too, or it would never be enough
                 steps = max(steps, text.wait(least + self.glances.cost))
             if not price.pays(text.step.weight):
@@ -94,30 +105,30 @@ class Rests:
             if steps:
                 text.ask = max(text.ask, text.steps + steps)
                 text.full = max(text.full, text.steps + steps)
+                text.able = text.steps + steps
             elif text.ran or due:
                 asked.append(text)
             elif text.ask <= text.steps:
                 open_to.append(text)
         # Some were glanced at just now, which ended the rest.
         unseen = [text for text in open_to if not _fresh(text)]
-        self.glances.promise(unseen, price, self.bother)
+        self.glances.promise(unseen, price, self.bother.each, 0.0 if asked else self.bother.once)
         asked += [text for text in open_to if text.promising]
         self._pass_over([text for text in open_to if not text.promising], price)
-        return asked
-
-    def _least(self, price: Price) -> float:
-        """What it takes to ask for a text, and to run one node."""
-        return self.bother + self.glances.drafting + price.likely(1)
+        return self.bother.affordable(asked, price, left)
 
     def _pass_over(self, texts: Sequence[Text], price: Price, step: int = 0) -> None:
         """A glance showed nothing, so many steps behind the last that was settled.
 
         The next is worth nothing before what it may find can be asked for.
         """
-        least, cost = self._least(price), self.glances.cost
+        least, cost = self.bother.least(price, len(self._texts)), self.glances.cost
+        # Half of what may be lost is for glances, at most.
+        pause = math.ceil(2 * cost * len(texts) / (SHARE * price.unit))
         for text in texts:
-            text.passed_over(cost, step)
-            text.ask = max(text.ask, text.steps + text.wait(least + cost + text.glanced))
+            text.passed_over(cost, step, min(max(pause, 1), PROBE))
+            text.able = text.steps + text.wait(least + cost + text.glanced)
+            text.ask = max(text.ask, text.able)
 
 
 def _fresh(text: Text) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from ctypes import c_double
 
 from draftproof.drafting.base import Drafter, GoesOn
 from draftproof.drafting.calibration import Calibration, conditional
@@ -41,7 +42,7 @@ class Source:
         # loan, so that one that brings nothing takes no more than that from all texts together.
         self.balance = LOAN
         # [d]: that one of the nodes at depth d + 1 is right if one at depth d is.
-        self.reach = [drafter.promise] * DEEP
+        self.reach = (c_double * DEEP)(*[drafter.promise] * DEEP)
         self._calibrations: dict[int, Calibration] = {}
 
     @property
@@ -86,11 +87,11 @@ class Source:
         self, request: Writing, tree: TokenTree, recent: float, least: float
     ) -> list[float]:
         """Of each node, given its parent; 0 behind one that is reached with less than `least`."""
-        return self._calibration(request).chances(tree, recent, least, LARGEST + 1)
+        return self.calibration(request).chances(tree, recent, least, LARGEST + 1)
 
     def chance(self, request: Writing, score: float, depth: int, recent: float) -> float:
         """Of one token of that score, given those before it."""
-        return self._calibration(request).chance(score, depth, recent)
+        return self.calibration(request).chance(score, depth, recent)
 
     def learn(
         self, request: Writing, tree: TokenTree, written: Sequence[int], recent: float
@@ -100,7 +101,7 @@ class Source:
         Returns how many of them it has in a row, and how much more often than foretold it has been
         right of late.
         """
-        calibration = self._calibration(request)
+        calibration = self.calibration(request)
         tokens, parents, node, right_ones = tree.tokens, tree.parents, 0, 0
         for depth, token in enumerate(written[:DEEP], 1):
             # Of most trees a node or two are looked at: no list of all children is made for that.
@@ -128,7 +129,7 @@ class Source:
         odds = math.log(max(reach, 1e-3) / max(1 - reach, 1e-3))
         return 1 / (1 + math.exp(-odds - 2 * recent))
 
-    def _calibration(self, request: Writing) -> Calibration:
+    def calibration(self, request: Writing) -> Calibration:
         """One for each sort of text: greedy, and by temperature."""
         sort = min(math.ceil(2 * request.params.temperature), 4)
         found = self._calibrations.get(sort)

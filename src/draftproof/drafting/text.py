@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import Array, c_double
 from dataclasses import dataclass, field
 
 from draftproof.drafting.account import Account, wait
+from draftproof.drafting.looks import Looks
 from draftproof.drafting.sources import SOON
 from draftproof.drafting.step import Step
 from draftproof.tree import TokenTree
@@ -49,7 +51,9 @@ class Text:
     vain: list[float] = field(init=False)  # passes that it took since it was right
     read: list[int] = field(init=False)  # tokens that each source has seen
     # How much more often than foretold each source was right of late.
-    recent: list[float] = field(init=False)
+    recent: Array[c_double] = field(init=False)
+    looks: Looks | None = None  # at it, natively
+    able: int = 0  # the step from which on a draft can be paid for
     ran: bool = False  # nodes of it, in its last step
     used: dict[int, int] = field(default_factory=dict)  # the last step that ran a source's node
     failed: set[int] = field(default_factory=set)  # sources without which it goes on
@@ -61,7 +65,8 @@ class Text:
         # A source that did not pay for the texts before is not tried at once.
         self.due = [0 if pause <= SOON else pause for pause in self.pauses]
         self.pause = [*self.pauses]
-        self.read, self.recent = [0] * len(self.pauses), [0.0] * len(self.pauses)
+        self.read = [0] * len(self.pauses)
+        self.recent = (c_double * len(self.pauses))()
         self.vain = [0.0] * len(self.pauses)
 
     def may_ask(self, number: int, name: str) -> bool:
@@ -91,7 +96,10 @@ class Text:
         self.brings = self.hopes = max(brings, self.brings * FADING)
         self.ask = self.steps + (1 if self.hopes > glance else PROBE)
 
-    def passed_over(self, glance: float, step: int = 0) -> None:
-        """Nothing seemed worth asking for, so many steps behind the one that was settled."""
+    def passed_over(self, glance: float, step: int = 0, pause: int = 1) -> None:
+        """Nothing seemed worth asking for, so many steps behind the one that was settled.
+
+        pause: steps to the next glance, at least.
+        """
         self.hopes *= FADING
-        self.ask = self.steps + step + (1 if self.hopes > glance else PROBE)
+        self.ask = self.steps + step + (pause if self.hopes > glance else PROBE)

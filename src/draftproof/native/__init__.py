@@ -24,7 +24,7 @@ from ctypes import (
 from pathlib import Path
 from typing import Any
 
-VERSION = 13  # of the interface
+VERSION = 14  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8, INT4, Q4_0, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K = range(9)
 IQ4_NL, IQ4_XS, MXFP4, S4_128, Z4_32, Z4_128 = range(9, 15)
@@ -175,9 +175,12 @@ FUNCTIONS = {
     "dp_automaton_new": (c_void_p, ()),
     "dp_automaton_free": (None, (c_void_p,)),
     "dp_automaton_append": (c_int32, (c_void_p, c_void_p, c_int32)),
+    "dp_automaton_size": (c_int32, (c_void_p,)),
     "dp_automaton_undo": (c_int32, (c_void_p, c_int32)),
     "dp_automaton_repeated": (c_int32, (c_void_p, int32s)),
     "dp_automaton_match": (c_int32, (c_void_p, c_void_p, c_int32, int32s)),
+    "dp_automaton_match_end": (c_int32, (c_void_p, c_int32, c_void_p, int32s)),
+    "dp_automaton_follow": (c_int32, (c_void_p, c_int32, c_int32, int32s, int32s)),
     "dp_automaton_likeliest": (
         c_int32,
         (c_void_p, c_int32, c_int32, c_int32, c_double, c_void_p, c_void_p, c_void_p),
@@ -192,9 +195,14 @@ FUNCTIONS = {
     "dp_few_rows": (c_int32, (c_void_p, c_void_p, c_int32)),
     "dp_ngrams_new": (c_void_p, (c_int32,)),
     "dp_ngrams_free": (None, (c_void_p,)),
+    "dp_ngrams_size": (c_int32, (c_void_p,)),
     "dp_ngrams_draft": (
         c_int32,
         (c_void_p, c_int32, c_void_p, *[c_int32] * 4, c_void_p, c_void_p, c_void_p),
+    ),
+    "dp_glance": (
+        c_int32,
+        (c_void_p, c_int32, *[c_void_p] * 6, c_double, c_void_p),
     ),
 }
 

@@ -135,6 +135,17 @@ struct dp_automaton {
       edge->to = to;
   }
 
+  // The longest suffix that the text holds, in `state` with `length` tokens, goes on by a token.
+  void follow(int32_t token, int32_t &state, int32_t &length) {
+    const Edge *edge;
+    while (!(edge = states[state].next.find(token)) && state) {
+      state = states[state].link;
+      length = states[state].length;
+    }
+    state = edge ? edge->to : 0;
+    length = edge ? length + 1 : 0;
+  }
+
   void tally(int32_t state, int32_t more) {
     for (int i = 0; i < kRepeats; ++i) {
       states[state].count += more;
@@ -151,6 +162,10 @@ DP_API dp_automaton *dp_automaton_new(void) try {
 }
 
 DP_API void dp_automaton_free(dp_automaton *automaton) { delete automaton; }
+
+DP_API int32_t dp_automaton_size(const dp_automaton *automaton) {
+  return automaton ? int32_t(automaton->tokens.size()) : DP_BAD_ARGUMENT;
+}
 
 DP_API int32_t dp_automaton_append(dp_automaton *automaton, const int32_t *tokens,
                                    int32_t count) try {
@@ -186,19 +201,31 @@ DP_API int32_t dp_automaton_match(dp_automaton *automaton, const int32_t *tokens
                                   int32_t *length) {
   if (!automaton || count < 0 || (count && !tokens) || !length) return DP_BAD_ARGUMENT;
   if (automaton->broken) return DP_NO_MEMORY;
-  std::vector<State> &states = automaton->states;
   int32_t state = 0, matched = 0;
-  for (int32_t i = 0; i < count; ++i) {
-    const Edge *edge;
-    while (!(edge = states[state].next.find(tokens[i])) && state) {
-      state = states[state].link;
-      matched = states[state].length;
-    }
-    state = edge ? edge->to : 0;
-    matched = edge ? matched + 1 : 0;
-  }
+  for (int32_t i = 0; i < count; ++i) automaton->follow(tokens[i], state, matched);
   *length = matched;
   return state;
+}
+
+DP_API int32_t dp_automaton_match_end(const dp_automaton *own, int32_t most,
+                                      dp_automaton *automaton, int32_t *length) {
+  if (!own || most < 0 || automaton == own) return DP_BAD_ARGUMENT;
+  const int32_t looked = std::min(most, int32_t(own->tokens.size()));
+  return dp_automaton_match(automaton, own->tokens.data() + own->tokens.size() - looked, looked,
+                            length);
+}
+
+DP_API int32_t dp_automaton_follow(dp_automaton *automaton, int32_t token, int32_t most,
+                                   int32_t *state, int32_t *length) {
+  if (!automaton || most < 0 || !state || !length) return DP_BAD_ARGUMENT;
+  if (automaton->broken) return DP_NO_MEMORY;
+  if (*state < 0 || size_t(*state) >= automaton->states.size()) return DP_BAD_ARGUMENT;
+  automaton->follow(token, *state, *length);
+  // A longer match than is looked for is one of the shorter end too.
+  const std::vector<State> &states = automaton->states;
+  while (*length > most && states[states[*state].link].length >= most) *state = states[*state].link;
+  *length = std::min(*length, most);
+  return DP_OK;
 }
 
 DP_API int32_t dp_automaton_likeliest(const dp_automaton *automaton, int32_t state, int32_t nodes,
@@ -248,12 +275,10 @@ DP_API int32_t dp_automaton_draft(dp_automaton *own, int32_t kept, const int32_t
   if (done != DP_OK) return done;
   const dp_automaton *longest = own;
   int32_t length = 0, state = dp_automaton_repeated(own, &length);
-  const int32_t looked = std::min(context, int32_t(own->tokens.size()));
   for (dp_automaton *each : {newer, older}) {
-    if (!each || each->tokens.empty() || !looked) continue;
+    if (!each || each->tokens.empty()) continue;
     int32_t matched = 0;
-    const int32_t *last = own->tokens.data() + own->tokens.size() - looked;
-    const int32_t at = dp_automaton_match(each, last, looked, &matched);
+    const int32_t at = dp_automaton_match_end(own, context, each, &matched);
     if (at < 0) return at;
     if (matched > length) longest = each, state = at, length = matched;
   }

@@ -202,6 +202,8 @@ DP_API int32_t dp_race_cut(const float *logits, int32_t n, const dp_cut *cut, ui
 DP_API dp_automaton *dp_automaton_new(void);
 DP_API void dp_automaton_free(dp_automaton *automaton);
 DP_API int32_t dp_automaton_append(dp_automaton *automaton, const int32_t *tokens, int32_t count);
+// Tokens of the text.
+DP_API int32_t dp_automaton_size(const dp_automaton *automaton);
 // Takes back the last tokens.
 DP_API int32_t dp_automaton_undo(dp_automaton *automaton, int32_t count);
 // The state of the longest suffix of the text that occurs in it earlier too, and its length.
@@ -209,6 +211,12 @@ DP_API int32_t dp_automaton_repeated(const dp_automaton *automaton, int32_t *len
 // The state of the longest suffix of `tokens` that the text holds, and its length.
 DP_API int32_t dp_automaton_match(dp_automaton *automaton, const int32_t *tokens, int32_t count,
                                   int32_t *length);
+// As dp_automaton_match, of the last `most` tokens of `own`.
+DP_API int32_t dp_automaton_match_end(const dp_automaton *own, int32_t most,
+                                      dp_automaton *automaton, int32_t *length);
+// `state` and `length` as found by dp_automaton_match go on by a token, of the last `most` tokens.
+DP_API int32_t dp_automaton_follow(dp_automaton *automaton, int32_t token, int32_t most,
+                                   int32_t *state, int32_t *length);
 // At most `nodes` continuations of a state, the likeliest first, and how many they are: their
 // tokens, parents (0: the state; n: the n-th of them) and shares, those below `least` left out, and
 // negative tokens; `depth` tokens deep at most.
@@ -227,6 +235,8 @@ DP_API int32_t dp_automaton_draft(dp_automaton *own, int32_t kept, const int32_t
 // DP_NO_MEMORY they can only be freed.
 DP_API dp_ngrams *dp_ngrams_new(int32_t size);
 DP_API void dp_ngrams_free(dp_ngrams *ngrams);
+// Tokens of the text.
+DP_API int32_t dp_ngrams_size(const dp_ngrams *ngrams);
 // `more` comes behind the first `kept` tokens; what followed the same last tokens earlier, the
 // longest match first: `branches` of those of at least `enough` tokens or as long as the longest,
 // with at most `longest` tokens each. Returns the nodes of the tree, room for 1 + branches * longest
@@ -234,6 +244,31 @@ DP_API void dp_ngrams_free(dp_ngrams *ngrams);
 DP_API int32_t dp_ngrams_draft(dp_ngrams *ngrams, int32_t kept, const int32_t *more, int32_t count,
                                int32_t longest, int32_t enough, int32_t branches, int32_t *tokens,
                                int32_t *parents, double *scores);
+
+// One look-up of one text, by the token that it would draft first (looks.py says what is what).
+// Either `ngrams` is given, or `automaton`, with two of other texts that may be NULL.
+typedef struct {
+  dp_ngrams *ngrams;
+  dp_automaton *automaton, *newer, *older;
+  int32_t matching, context;  // as of dp_ngrams_draft (`enough`) and of dp_automaton_draft
+  double least;
+  // What is known of it in all texts, 4, 5 and 16 numbers, and one of this text, all of which learn:
+  // how much more often than foretold it was right of late.
+  double *weights, *variances, *reach, *recent;
+  double score;    // of the token that it would draft now
+  int32_t guess;   // that token, or -1
+  int32_t place;   // tokens of the text before it
+  int32_t states[2], lengths[2];  // where its end was found in `newer` and `older`
+} dp_look;
+
+// Looks at `count` texts, each by its number of `looks`: the last `fresh` of each text's `sizes` tokens
+// are given, those of all texts one behind the other. Learns what became of the tokens guessed
+// before, as calibration.py says, and guesses anew. surplus: what a draft is expected to bring
+// beyond `asking`, in tokens, where a token counts `worth` and the cheapest row must bring `row`.
+// After DP_NO_MEMORY the look-ups can only be freed.
+DP_API int32_t dp_glance(dp_look *const *texts, int32_t count, const int32_t *looks,
+                         const int32_t *tokens, const int32_t *sizes, const int32_t *fresh,
+                         const double *worth, const double *row, double asking, double *surplus);
 
 // Attention of a few rows of several texts, each over keys and values of its own, in float32 or
 // float64 (`wide`). Pointers are 64-bit numbers, steps between heads, rows and slots are counted in

@@ -74,6 +74,10 @@ DP_API dp_ngrams *dp_ngrams_new(int32_t size) try {
 
 DP_API void dp_ngrams_free(dp_ngrams *ngrams) { delete ngrams; }
 
+DP_API int32_t dp_ngrams_size(const dp_ngrams *ngrams) {
+  return ngrams ? int32_t(ngrams->text.size()) : DP_BAD_ARGUMENT;
+}
+
 DP_API int32_t dp_ngrams_draft(dp_ngrams *ngrams, int32_t kept, const int32_t *more, int32_t count,
                                int32_t longest, int32_t enough, int32_t branches, int32_t *tokens,
                                int32_t *parents, double *scores) try {

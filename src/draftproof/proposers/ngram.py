@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.drafting.base import Drafter
-from draftproof.drafting.compiled import ngrams
+from draftproof.drafting.compiled import CompiledNGrams, ngrams
+from draftproof.drafting.looks import Look, LookUp
 from draftproof.drafting.own import Own
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
 
-class NGram(Drafter):
+class NGram(LookUp):
     """Drafts from the request's own text, and from what an encoder read for it.
 
     num_draft_tokens: tokens of the longest branch. max_ngram, min_ngram: tokens that must match.
@@ -24,7 +24,6 @@ class NGram(Drafter):
     """
 
     name = "ngram"
-    glanced = True
     # Of HumanEval and MT-bench written by SmolLM2-135M and by the bundled target.
     promise, trust = 0.78, (1.1, -0.9, 0.4)
 
@@ -52,6 +51,10 @@ class NGram(Drafter):
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]
+
+    def look(self, request: Writing) -> Look | None:
+        own, _, _ = self._own.of(request)
+        return own.look(self.max_ngram) if isinstance(own, CompiledNGrams) else None
 
     def _propose(self, request: Writing) -> TokenTree:
         own, kept, more = self._own.of(request)

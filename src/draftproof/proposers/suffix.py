@@ -10,9 +10,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from draftproof.drafting.base import Drafter, alone
+from draftproof.drafting.base import alone
 from draftproof.drafting.compiled import CompiledAutomaton, automaton
 from draftproof.drafting.following import Following
+from draftproof.drafting.looks import Look, LookUp
 from draftproof.drafting.own import Own
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
@@ -40,7 +41,7 @@ class Earlier:
             self.old, self.new = self.new, automaton()
 
 
-class SuffixAutomaton(Drafter):
+class SuffixAutomaton(LookUp):
     """Drafts from the request's own text, what an encoder read for it, and earlier outputs.
 
     Those are what requests of its salt wrote.
@@ -55,7 +56,6 @@ class SuffixAutomaton(Drafter):
     """
 
     name = "suffix"
-    glanced = True
     promise, trust = 0.78, (0.45, -1.2, 0.45)  # as of n-grams
 
     def __init__(
@@ -84,6 +84,7 @@ class SuffixAutomaton(Drafter):
     def release(self, request: Writing) -> None:
         if not self._own.release(request) or not self.corpus:
             return
+        self.age += 1  # a text's look may be at what is replaced now
         earlier = self._earlier.setdefault(request.salt, Earlier())
         self._earlier.move_to_end(request.salt)
         try:
@@ -95,6 +96,14 @@ class SuffixAutomaton(Drafter):
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
         return [self._propose(request) for request in requests]
+
+    def look(self, request: Writing) -> Look | None:
+        own, _, _ = self._own.of(request)
+        earlier = () if alone(request) else self._of(request.salt)
+        others = [each for each in earlier if isinstance(each, CompiledAutomaton)]
+        if not isinstance(own, CompiledAutomaton) or len(others) < len(earlier):
+            return None
+        return own.look(others, LONGEST, self.min_match, self.min_share)
 
     def _propose(self, request: Writing) -> TokenTree:
         own, kept, more = self._own.of(request)

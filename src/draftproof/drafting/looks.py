@@ -1,0 +1,133 @@
+"""Glances natively: all texts of a batch in one call, which takes what one text took in Python.
+
+A pass of the model leaves little of Python in the processor's caches, so that looking text by text
+took as long as a tenth of a small model's pass. What is learnt is the same (`calibration`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from ctypes import Structure, addressof, c_double, c_int32, c_void_p
+
+from draftproof.drafting.base import Drafter
+from draftproof.drafting.handle import Compiled
+from draftproof.native import found
+from draftproof.writing import Writing
+
+
+class Look(Structure):
+    """dp_look: one look-up of one text, by the token that it would draft first."""
+
+    _fields_ = (
+        ("ngrams", c_void_p),
+        ("automaton", c_void_p),
+        ("newer", c_void_p),
+        ("older", c_void_p),
+        ("matching", c_int32),
+        ("context", c_int32),
+        ("least", c_double),
+        ("weights", c_void_p),
+        ("variances", c_void_p),
+        ("reach", c_void_p),
+        ("recent", c_void_p),
+        ("score", c_double),
+        ("guess", c_int32),
+        ("place", c_int32),
+        ("states", c_int32 * 2),
+        ("lengths", c_int32 * 2),
+    )
+    own: Compiled  # what is looked up, which is kept alive, as are those of other texts
+    others: Sequence[Compiled]
+
+
+class LookUp(Drafter):
+    """A method that looks up what followed the same tokens before."""
+
+    glanced = True
+    age = 0  # looks of another one are not to be used any more
+
+    def look(self, request: Writing) -> Look | None:
+        """What tells natively which token it would draft first; None: it has to be asked."""
+        raise NotImplementedError
+
+
+def looks_natively() -> bool:
+    """Whether the native code is there."""
+    return found() is not None
+
+
+class Looks:
+    """Those of one text. known: where each finds what is known of it, see `dp_look`.
+
+    age, failed: of the look-ups when they were made, and sources that do not draft for the text.
+    """
+
+    def __init__(
+        self, looks: Sequence[Look], known: Sequence[Sequence[int]], age: int, failed: int
+    ) -> None:
+        self.age, self.failed = age, failed
+        for look, addresses in zip(looks, known, strict=True):
+            look.weights, look.variances, look.reach, look.recent = addresses
+            look.guess = look.place = -1
+        self.own = [look.own for look in looks]
+        self._kept = looks
+        self.all = (Look * len(looks))(*looks)
+        self.address = addressof(self.all)
+
+    @property
+    def found(self) -> bool:
+        """Whether any would draft something."""
+        return any([look.guess >= 0 for look in self.all])
+
+
+class Together:
+    """Texts of a batch that are looked at in one call.
+
+    worth: what a token of each counts. rows: what the cheapest row must bring. asking: what asking
+    for drafts takes. All in tokens.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[tuple[Writing, Looks]],
+        worth: Sequence[float],
+        rows: Sequence[float],
+        asking: float,
+    ) -> None:
+        count, self.texts, self.asking = len(texts), texts, asking
+        self._worth, self._rows = (c_double * count)(*worth), (c_double * count)(*rows)
+        self._surplus, self._counted = (c_double * count)(), [*worth]
+        self._addresses = (c_void_p * count)(*[looks.address for _, looks in texts])
+        self._looks = (c_int32 * count)(*[len(looks.own) for _, looks in texts])
+
+    def surplus(self, able: Sequence[bool]) -> list[float]:
+        """What drafts are expected to bring beyond asking for them, of each text.
+
+        able: whether a text can pay for one; what it writes is learnt from anyway. Raises
+        `MemoryError`.
+        """
+        self._worth[:] = [
+            worth if pays else 0.0 for worth, pays in zip(self._counted, able, strict=True)
+        ]
+        given, sizes, fresh = array("i"), array("i"), array("i")
+        for request, looks in self.texts:
+            written, read = request.tokens, request.before
+            size = len(read) + len(written)
+            missing = size - min([own.size for own in looks.own])
+            if missing > len(written):
+                given.extend(read[size - missing :])
+            given.extend(written[max(0, len(written) - missing) :])
+            sizes.append(size)
+            fresh.append(missing)
+        library = found()
+        assert library is not None
+        done = library.dp_glance(
+            *(self._addresses, len(sizes), self._looks),
+            *[each.buffer_info()[0] for each in (given, sizes, fresh)],
+            *(self._worth, self._rows, self.asking, self._surplus),
+        )
+        for (_, looks), size in zip(self.texts, sizes, strict=True):
+            for own in looks.own:
+                own.grown(done, size)
+        return self._surplus[:]

@@ -136,11 +136,22 @@ def test_a_draft_pays_by_what_passes_cost() -> None:
             found = candidates._paying(llm, 1, 0.1)
             assert found["of_a_pass"] == pytest.approx(0.1)
             assert found["needed"] == (needed and pytest.approx(needed, abs=0.01))
-    never = Judged("x", batches=[{"batch": 1, "of_a_pass": 2.0, "needed": None}])
+    never = Judged(
+        "x", batches=[{"batch": 1, "of_a_pass": 2.0, "needed": None, "needed_for_a_quarter": None}]
+    )
     assert "costs too much" in never.why and never.as_dict()["left_out"] == never.why
     assert "costs 2.00 of a pass, and never pays; left out: " in pairing.listed(never)
-    once = Judged("x", batches=[*never.batches, {"batch": 8, "of_a_pass": 0.1, "needed": 0.2}])
-    assert not once.why and "pays from 0.20 acceptance on" in pairing.listed(once)
+    once = Judged(
+        "x",
+        batches=[
+            *never.batches,
+            {"batch": 8, "of_a_pass": 0.1, "needed": 0.2, "needed_for_a_quarter": 0.43},
+        ],
+    )
+    assert (
+        not once.why
+        and "pays from 0.20 acceptance on, a quarter from 0.43 on" in pairing.listed(once)
+    )
 
 
 def test_the_command_tells_them_first_and_tries_those_that_fit(

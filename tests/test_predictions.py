@@ -231,6 +231,9 @@ def test_where_a_draft_breaks_even():
     cost = {1: 1.0, 2: 1.1, 4: 1.4, 9: 2.5}
     needed = break_even(0.1, cost)
     assert needed is not None and 0.1 < needed < 1
-    for alpha, pays in ((needed + 1e-3, True), (needed - 1e-3, False)):
-        speeds = [predict(alpha, length, 0.1, cost).speedup for length in range(1, 9)]
-        assert (max(speeds) > 1) is pays
+    for gain in (1.0, 1.25):
+        needed = break_even(0.1, cost, gain=gain)
+        assert needed is not None
+        for alpha, pays in ((needed + 1e-3, True), (needed - 1e-3, False)):
+            speeds = [predict(alpha, length, 0.1, cost).speedup for length in range(1, 9)]
+            assert (max(speeds) > gain) is pays

@@ -46,10 +46,12 @@ def best_length(alpha: float, c: float, longest: int = 64) -> int:
     return max(range(longest + 1), key=lambda length: speedup(alpha, length, c))
 
 
-def break_even(c: float, cost: Mapping[int, float], longest: int = 8) -> float | None:
-    """The least alpha at which drafting `length` tokens, up to `longest`, pays; None: none does.
+def break_even(
+    c: float, cost: Mapping[int, float], longest: int = 8, gain: float = 1.0
+) -> float | None:
+    """The least alpha at which drafting some length, up to `longest`, pays; None: none does.
 
-    c = seconds of drafting a token / seconds of a target pass over one; `cost` maps tokens in a
+    gain: times as fast as plain decoding that it has to be. c = seconds of drafting a token / seconds of a target pass over one; `cost` maps tokens in a
     target pass to measured seconds, see `pass_seconds`. Raises `ValueError` as it does.
     """
     passes = [pass_seconds(cost, n + 1) / pass_seconds(cost, 1) for n in range(longest + 1)]
@@ -57,7 +59,8 @@ def break_even(c: float, cost: Mapping[int, float], longest: int = 8) -> float |
 
     def pays(alpha: float) -> bool:
         return any(
-            expected_tokens(alpha, length) > taken for length, taken in enumerate(steps, start=1)
+            expected_tokens(alpha, length) > gain * taken
+            for length, taken in enumerate(steps, start=1)
         )
 
     if not pays(1.0):

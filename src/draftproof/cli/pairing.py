@@ -34,6 +34,8 @@ def paying(batch: dict[str, Any]) -> str:
     """What a drafted token costs, and when it pays."""
     needed = batch["needed"]
     when = "never pays" if needed is None else f"pays from {needed:.2f} acceptance on"
+    if (more := batch["needed_for_a_quarter"]) is not None:
+        when += f", a quarter from {more:.2f} on"
     return f"costs {batch['of_a_pass']:.2f} of a pass, and {when}"
 
 

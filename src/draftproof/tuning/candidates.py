@@ -27,6 +27,7 @@ from draftproof.runners.measuring import BEHIND, measure
 from draftproof.tree import TokenTree
 from draftproof.vocabularies import load_tokenizer
 
+QUARTER = 1.25  # times as fast as plain decoding
 LENGTHS = 8  # of the drafts that are thought of
 SECONDS = 1.5  # of measuring each model
 TIMES = 9  # that an exit is timed
@@ -38,8 +39,9 @@ class Judged:
     """A draft beside a model. batches: by size, what a token of it costs and must bring.
 
     "of_a_pass": of a pass of the model over one token of each text. "needed": the share of its
-    tokens that must be accepted; None: no draft of up to `LENGTHS` pays at any. vocabulary: "same"
-    or "mapped". refused: why it cannot draft at all.
+    tokens that must be accepted; None: no draft of up to `LENGTHS` pays at any.
+    "needed_for_a_quarter": the same for `QUARTER`. vocabulary: "same" or "mapped". refused: why it
+    cannot draft at all.
     """
 
     name: str
@@ -158,7 +160,8 @@ def _paying(llm: LLM, batch: int, seconds: float) -> dict[str, Any]:
     target = costs.of(llm.runner)
     c = seconds / target.seconds(batch)
     rows = {n: target.seconds(min(MOST, batch * n)) for n in range(1, LENGTHS + 2)}
-    return {"batch": batch, "of_a_pass": c, "needed": analysis.break_even(c, rows, LENGTHS)}
+    needed = [analysis.break_even(c, rows, LENGTHS, gain) for gain in (1.0, QUARTER)]
+    return {"batch": batch, "of_a_pass": c, "needed": needed[0], "needed_for_a_quarter": needed[1]}
 
 
 def _exit(runner: Target, layers: int, rows: int) -> float:

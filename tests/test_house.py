@@ -28,17 +28,20 @@ OFFER = "drafting.base drafting.adopting drafting.lawful"
 SAMPLED = "counts templates text sampling sampling.*"
 SERVED = "!server !server.* !ray !ray.*"
 FOLDERS = "runners.* heads.files drafting.beside export.* | torch transformers"
+OUTLINED, FETCHED = "configurations runners.outline", "torch transformers huggingface_hub"
 WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_core"
 TABLE = f"""
 tree                    <-  | torch
+configurations          <-  | huggingface_hub transformers
 foreign_names kinds allocator <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 hub                     <-  | huggingface_hub
-gguf gguf.*             <- gguf.* | torch transformers huggingface_hub numpy tokenizers gguf
+gguf gguf.*             <- configurations gguf.* | numpy tokenizers gguf {FETCHED}
 runners.claims          <-  |
-runners.loading         <- hub runners.claims runners.kv | torch transformers huggingface_hub
+runners.outline         <- configurations | torch transformers
+runners.loading         <- hub {OUTLINED} runners.claims runners.kv | {FETCHED}
 runners.checkpoint      <- hub runners.* | torch transformers safetensors
-runners.gguf_checkpoint <- native gguf.* runners.* | torch transformers
+runners.gguf_checkpoint <- configurations native gguf.* runners.* | torch transformers
 runners.four_bits       <- native runners.weights | torch
 runners.quantised_checkpoint <- hub runners.* | torch transformers
 runners.choice          <- native gguf.* runners runners.* | torch
@@ -48,7 +51,7 @@ runners.costs           <- tree clock runners.base runners.* | torch numpy
 runners.kept            <- clock | torch platformdirs
 runners.packed_files    <-  | numpy platformdirs
 runners.packing         <- native native.* runners.* | torch transformers numpy
-runners.encoders        <- hub gguf.reader runners.* | torch transformers
+runners.encoders        <- hub configurations gguf.reader runners.* | torch transformers
 runners runners.*       <- tree clock native native.* runners runners.* | torch transformers
 turns                   <-
 counts                  <- tree
@@ -115,7 +118,7 @@ cli cli.* draftproof __main__ <- * !ray !ray.*
 native native.*         <- native native.*
 text                    <- detokenizer
 templates               <-
-vocabularies            <- allocator hub gguf.* | transformers
+vocabularies            <- allocator configurations hub gguf.* | transformers
 detokenizer             <-
 heads.placed            <- heads.module tree runners.base | torch
 heads heads.*           <- heads.module bundled | torch safetensors

@@ -100,12 +100,14 @@ def test_what_is_mapped_was_compared_before(
     """A model that the comparison refuses leaves nothing; of one that passed it nothing is read."""
     path = saved(tmp_path, "folder")
     with monkeypatch.context() as patch:
+        patch.setattr(probe, "agrees", lambda *_: False)
         patch.setattr(probe, "check_native", lambda *_: (_ for _ in ()).throw(ValueError("off")))
         with pytest.raises(ValueError, match="off"):
             written(path, cache_weights=True)
         assert not folder.exists()
     wanted = written(path, cache_weights=True)
-    monkeypatch.setattr(probe, "own_logits", lambda _: pytest.fail("it was compared before"))
+    for name in ("agrees", "own_logits"):
+        monkeypatch.setattr(probe, name, lambda *_: pytest.fail("it was compared before"))
     assert written(path, cache_weights=True) == wanted
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants, errors
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedConfig
 
 import draftproof as dp
 import tiny
@@ -142,7 +142,7 @@ def test_what_the_hub_has_against_a_name(
             "no", response=SimpleNamespace(headers={}, request=None)
         )
 
-    monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
+    monkeypatch.setattr(PreTrainedConfig, "get_config_dict", refuse)  # which AutoConfig calls
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
     for load in (dp.LLM, lambda name: vocabularies.load_tokenizer(None, name, {})):

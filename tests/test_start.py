@@ -11,11 +11,16 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoTokenizer
 
 import draftproof
-from draftproof import cli
+import gguf_files
+from draftproof import cli, native
+from draftproof.bundled import TARGET
 from draftproof.cli import commands, interrupts
 
 HEAVY = ("torch", "transformers", "matplotlib", "accelerate", "datasets", "peft", "prompt_toolkit")
@@ -63,6 +68,48 @@ def test_nothing_heavy_before_a_command(words: str, added: dict[str, list[str]])
 def test_the_plain_import_is_light() -> None:
     assert loaded("import draftproof; dir(draftproof); draftproof.__version__") == set()
     assert "torch" in loaded("from draftproof import *; LLM")
+
+
+# What a model of transformers' own brings: its compiler, and the code of all models.
+MODELS = ("sympy", "accelerate", "torch._dynamo", "torch.distributed.tensor")
+MODELS += ("transformers.modeling_utils",)
+WRITE = ["--max-tokens", "3", "def f("]
+NATIVE = [
+    ["generate", "bundled", *WRITE],
+    ["generate", "bundled", "--dtype", "int8", "--draft", "bundled", "--heads", "bundled", *WRITE],
+    ["generate", "FILE", *WRITE],
+    ["generate", "FILE", "--dtype", "bfloat16", "--draft", "FILE", *WRITE],
+    ["info", "bundled"],
+    ["chat", "FOLDER", "--max-tokens", "3"],
+]
+RUN_NATIVE = f"""
+import contextlib, json, sys
+import draftproof.cli
+seen = []
+for words in json.loads(sys.argv[1]):
+    try:
+        draftproof.cli.main(words)
+    except SystemExit as end:
+        seen.append([end.code, [name for name in {MODELS} if name in sys.modules]])
+import draftproof.cli.serve, draftproof.server.app
+seen.append([0, [name for name in {MODELS} if name in sys.modules]])
+print("\\n" + json.dumps(seen))
+"""
+
+
+@pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
+def test_the_native_runner_brings_no_model_of_transformers(tmp_path: Path) -> None:
+    own = AutoTokenizer.from_pretrained(TARGET)
+    model = gguf_files.model("llama", vocab_size=len(own), dtype=torch.bfloat16)
+    file = gguf_files.write(tmp_path / "m.gguf", model, "Q8_0", own)
+    own.chat_template = "{% for each in messages %}{{ each.content }}{% endfor %}"
+    model.save_pretrained(tmp_path / "folder")
+    own.save_pretrained(tmp_path / "folder")
+    places = {"FILE": str(file), "FOLDER": str(tmp_path / "folder")}
+    words = json.dumps([[places.get(word, word) for word in each] for each in NATIVE])
+    command = [sys.executable, "-c", RUN_NATIVE, words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, input="hello\n")
+    assert json.loads(done.stdout.splitlines()[-1]) == [[0, []]] * (len(NATIVE) + 1), done.stderr
 
 
 def test_public_names_are_there_before_they_are_loaded() -> None:

@@ -23,7 +23,7 @@ from draftproof.kinds import numbers_checked
 from draftproof.memory import Memory
 from draftproof.profiles import resolve
 from draftproof.request import Completion, Request
-from draftproof.runners import costs, loading, measuring
+from draftproof.runners import costs, lengths, measuring
 from draftproof.runners.base import Target
 from draftproof.runners.native import NativeRunner
 from draftproof.runners.torch import TorchRunner
@@ -90,7 +90,7 @@ class LLM(metaclass=Explained):
         if itl_target is not None and not itl_target > 0:
             raise ValueError(f"itl_target is {itl_target:g} ms: give more than 0, or None")
         self.memory = Memory(kv_memory)
-        loading.check_length(max_length)
+        lengths.check_length(max_length)
         places.check(model, revision)
         places.check_tokenizer(tokenizer)
         proposer = resolve(speculate)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from draftproof import hub
+from draftproof import configurations, hub
 from draftproof.allocator import give_back
 from draftproof.gguf.reader import located
 from draftproof.gguf.tokenizer import of_gguf
@@ -31,7 +32,9 @@ def _read(name: str | Path, asked_for: bool, options: dict[str, Any]) -> Any:
     if (file := located(hub.fetched(name, options.get("revision")))) is not None:
         return of_gguf(file)
     try:
-        made: Any = AutoTokenizer.from_pretrained(str(name), **options, **hub.options(str(name)))
+        options = options | hub.options(str(name))
+        options |= _known(str(name), options)
+        made: Any = AutoTokenizer.from_pretrained(str(name), **options)
         if Path(name).is_dir() and not _lies_there(made, Path(name)):
             raise ValueError("the folder has no tokenizer")  # and transformers made an empty one
         return made
@@ -42,6 +45,16 @@ def _read(name: str | Path, asked_for: bool, options: dict[str, Any]) -> Any:
         asked = isinstance(error, OSError) and not Path(name).is_dir()
         reason = hub.reason(error) if asked else " ".join(str(error).split())[:200]
         raise ValueError(f"cannot load the tokenizer {str(name)!r}: {reason}") from error
+
+
+def _known(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The configuration that says which tokenizer it is, where its own class need not be loaded."""
+    if options.get("trust_remote_code"):
+        return {}
+    options = {each: value for each, value in options.items() if each != "trust_remote_code"}
+    with suppress(Exception):  # of whatever is read: the tokenizer's own reading tells of it
+        return {"config": found} if (found := configurations.read(name, **options)) else {}
+    return {}
 
 
 def _lies_there(tokenizer: Any, folder: Path) -> bool:

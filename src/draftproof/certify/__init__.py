@@ -255,6 +255,6 @@ def _twin(llm: LLM) -> Any:
     if free is not None and needed > free:
         return None
     try:
-        return copy.deepcopy(model).to(other)  # type: ignore[arg-type]  # of a decorator
+        return copy.deepcopy(model).to(other)
     except (RuntimeError, MemoryError):  # no room, or quantised: blocks alone calibrate
         return None

@@ -21,7 +21,7 @@ from draftproof.encoder_intake import EncoderIntake
 from draftproof.gguf.reader import located as gguf_file
 from draftproof.models import native_runs
 from draftproof.quality import report
-from draftproof.runners import choice, loading
+from draftproof.runners import choice, lengths, loading
 from draftproof.runners.base import EncoderInput
 from draftproof.runners.choice import INT8, QUANTISED
 
@@ -38,7 +38,7 @@ def run(given: SimpleNamespace) -> int:
     encodes = opening.encodes(given)
     config = _configuration(given, lies, encodes)
     precisions = _precisions(given, lies, config)
-    limit = loading.length_limit(config.get_text_config(), None)
+    limit = lengths.length_limit(config.get_text_config(), None)
     if given.max_tokens >= limit:
         raise ValueError(f"--max-tokens {given.max_tokens} does not fit in the model's {limit}")
     tokenizer = opening.tokenizer(given)

@@ -1,4 +1,4 @@
-"""From a GGUF file's fields to a transformers configuration."""
+"""From a GGUF file's fields to a configuration by transformers' names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
-from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+from transformers import PreTrainedConfig
 
+from draftproof.configurations import LlamaConfig, Qwen2Config, Qwen3Config
 from draftproof.gguf import others
 from draftproof.gguf.fields import ends, refuse_unread, rms_epsilon, rope, size
 from draftproof.gguf.names import EMBEDDINGS, HEAD, TOP

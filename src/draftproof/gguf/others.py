@@ -1,6 +1,7 @@
 """Configurations of the architectures that run on torch, from the fields of a GGUF file.
 
 A file says less than a configuration does. What it leaves out is what llama.cpp takes for it.
+Their classes are imported when one is made: each brings seconds of transformers' own code.
 """
 
 from __future__ import annotations
@@ -10,15 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from transformers import (
-    Gemma2Config,
-    Gemma3TextConfig,
-    GemmaConfig,
-    GPT2Config,
-    Phi3Config,
-    PreTrainedConfig,
-    Starcoder2Config,
-)
+import transformers
+from transformers import PreTrainedConfig
 
 from draftproof.gguf.fields import MOST, number, rms_epsilon, rope, size
 from draftproof.gguf.names import LONG, SHORT
@@ -30,7 +24,7 @@ CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}  # of G
 
 
 def gemma(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
-    return GemmaConfig(
+    return transformers.GemmaConfig(
         head_dim=width, rope_parameters=rope(file), rms_norm_eps=rms_epsilon(file), **sizes
     )
 
@@ -39,7 +33,7 @@ def gemma2(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
     caps: dict[str, Any] = {
         name: number(file, f"{{arch}}.{name}", cap) for name, cap in CAPS.items()
     }
-    return Gemma2Config(
+    return transformers.Gemma2Config(
         head_dim=width,
         rope_parameters=rope(file),
         query_pre_attn_scalar=_scaled_by(file, sizes, width, layers_of_27b=46),
@@ -55,7 +49,7 @@ def gemma3(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
     local = number(file, "{arch}.rope.freq_base_swa", 10000.0)
     capped = bool(file.fields.get("gemma3.final_logit_softcapping"))
     whole = ["full_attention"] * sizes["num_hidden_layers"]
-    return Gemma3TextConfig(
+    return transformers.Gemma3TextConfig(
         head_dim=width,
         rope_parameters={
             "full_attention": rope(file),
@@ -91,7 +85,7 @@ def phi3(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
         }
     elif number(file, "{arch}.rope.scaling.attn_factor", 1.0) != 1:
         raise ValueError(f"{file.path} scales its attention, and lacks {SHORT}: it is damaged")
-    return Phi3Config(
+    return transformers.Phi3Config(
         rope_parameters=turning,
         original_max_position_embeddings=length,
         sliding_window=window or None,
@@ -103,7 +97,7 @@ def phi3(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
 def starcoder2(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
     # Longer texts would need the window, which is not in the file.
     sizes["max_position_embeddings"] = min(sizes["max_position_embeddings"], STARCODER2_WINDOW)
-    return Starcoder2Config(
+    return transformers.Starcoder2Config(
         rope_parameters=rope(file),
         norm_epsilon=_epsilon(file),
         use_bias="blk.0.attn_q.bias" in file.tensors,
@@ -113,7 +107,7 @@ def starcoder2(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfi
 
 def gpt2(file: File, sizes: dict[str, Any], width: int) -> PreTrainedConfig:
     known = {name: sizes[name] for name in ("vocab_size", "tie_word_embeddings", "architectures")}
-    return GPT2Config(
+    return transformers.GPT2Config(
         n_embd=sizes["hidden_size"],
         n_layer=sizes["num_hidden_layers"],
         n_head=sizes["num_attention_heads"],

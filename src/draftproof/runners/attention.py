@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AttentionInterface
 
 from draftproof.runners.kv import KVCache
 from draftproof.runners.segments import Part, Segment
@@ -179,4 +179,15 @@ def _grouped(query: Tensor, groups: int) -> Tensor:
     return query.reshape(-1, groups, *query.shape[2:])
 
 
-AttentionInterface.register(NAME, attend)
+@cache
+def known_as(name: str, function: Callable[..., Any]) -> str:
+    """The name, by which transformers calls the function from now on."""
+    # Imported by who has a model of transformers: it brings the code of all of them, seconds.
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(name, function)
+    return name
+
+
+def registered() -> str:
+    return known_as(NAME, attend)

@@ -10,23 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoModelForCausalLM,
-    GenerationConfig,
-    PreTrainedModel,
-)
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from draftproof import hub
 from draftproof.runners import claims, loading, packing
+from draftproof.runners.outline import Outline, outlined, shapes_of
 from draftproof.runners.weights import Blocks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 _DTYPES = dict(BF16=torch.bfloat16, F16=torch.float16, F32=torch.float32, F64=torch.float64)
@@ -45,16 +44,18 @@ class Stored:
 class Checkpoint:
     """`Weights` that lie in files.
 
-    model: its modules, with the tensors that are computed (of the rotary embedding) and no others.
+    model: its modules, with the tensors that are computed (of the rotary embedding) and no others;
+    or an outline of it.
     files: which file holds a tensor. dtype: what tensors become when they are read.
     """
 
     in_files = True
 
     def __init__(
-        self, model: PreTrainedModel, files: Mapping[str, str], dtype: torch.dtype
+        self, model: PreTrainedModel | Outline, files: Mapping[str, str], dtype: torch.dtype
     ) -> None:
-        self.model, self.files, self.dtype = model, files, dtype
+        self.model: Any = model
+        self.files, self.dtype = files, dtype
         self.config: Any = model.config.get_text_config()
         self.tied = HEAD not in files
         self.paths: Sequence[Path] = [Path(file) for file in sorted({*files.values()})]
@@ -93,7 +94,8 @@ class Checkpoint:
         return None if self.tied else self[EMBEDDINGS].to(torch.bfloat16, copy=True)
 
     def rotary(self) -> tuple[Tensor, float]:
-        rotary: Any = self.model.get_submodule("model.rotary_emb")
+        outlined = isinstance(self.model, Outline)
+        rotary: Any = self.model if outlined else self.model.get_submodule("model.rotary_emb")
         return rotary.inv_freq, float(rotary.attention_scaling)
 
     @contextmanager
@@ -150,8 +152,8 @@ def find(
     wanted = dtype or getattr(config, "dtype", None) or next(stored, None)
     if not isinstance(wanted, torch.dtype):
         return None
-    model = empty(config, wanted)
-    shapes = {each: list(tensor.shape) for each, tensor in model.state_dict().items()}
+    model = outlined(config, wanted)
+    shapes = shapes_of(model)
     if config.tie_word_embeddings and HEAD not in tensors:
         del shapes[HEAD]
     elif config.tie_word_embeddings:
@@ -166,15 +168,7 @@ def find(
             )
     with suppress(OSError):  # without one the configuration says enough
         model.generation_config = GenerationConfig.from_pretrained(name, **options)
-    return Checkpoint(model.eval(), {each: tensors[each].file for each in tensors}, wanted)
-
-
-def empty(config: Any, dtype: torch.dtype) -> PreTrainedModel:
-    """The modules without weights, but for what is computed (of the rotary embedding)."""
-    with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    model.model.rotary_emb = type(model.model.rotary_emb)(config=config)
-    return model
+    return Checkpoint(model, {each: tensors[each].file for each in tensors}, wanted)
 
 
 def is_known(config: Any) -> bool:

@@ -28,6 +28,7 @@ from draftproof.runners import (
 from draftproof.runners.base import Target
 from draftproof.runners.checkpoint import Checkpoint
 from draftproof.runners.native import NativeRunner
+from draftproof.runners.outline import Outline
 from draftproof.runners.takeover import Takeover, on_threads
 from draftproof.runners.team import Team, check_threads
 from draftproof.runners.telling import LOG, say_once
@@ -163,13 +164,15 @@ def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) 
         expected = probe.own_logits(model) if weights is None else None
         runner = NativeRunner(model, weights=weights, **options)
         if weights is not None and not _is_sure(runner, weights):
-            with weights.filled():
+            with weights.filled():  # which makes modules of an outline, where that is in doubt
                 expected = probe.own_logits(model)
         if expected is not None:
             probe.check_native(runner, expected)
         _keep(runner)
         return runner
 
+    if isinstance(model, Outline):
+        return made()  # nobody else has it
     # Another runner of the same model in another thread may be in the middle of a pass.
     return Takeover(model).alone(made)
 
@@ -177,7 +180,9 @@ def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) 
 def _is_sure(runner: NativeRunner, weights: Checkpoint) -> bool:
     """Whether its logits need no comparison."""
     # What was kept, by these versions of this library and of transformers, was compared before.
-    return not weights.compared or runner.packed.mapped
+    if not weights.compared or runner.packed.mapped:
+        return True
+    return isinstance(weights.model, Outline) and probe.agrees(runner, weights)
 
 
 def _keep(runner: NativeRunner) -> None:

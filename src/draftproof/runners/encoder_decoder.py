@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from draftproof.runners import altering, crossing, encoders, makers
 from draftproof.runners.attention import Step
@@ -41,9 +40,7 @@ class EncoderDecoder(TorchRunner):
     encodes = True
     refuse = staticmethod(encoders.refuse_unsupported)
 
-    def __init__(
-        self, model: PreTrainedModel, *, prefix_cache: bool = False, **options: Any
-    ) -> None:
+    def __init__(self, model: Any, *, prefix_cache: bool = False, **options: Any) -> None:
         if prefix_cache:
             raise Refused(
                 "an encoder-decoder has no prefix to share, as all that is cached depends on what "
@@ -291,7 +288,7 @@ class EncoderDecoder(TorchRunner):
             return altering.unbounded(self.bounded, silenced)
 
         def taken() -> Any:
-            return self.takeover.run(crossing.NAME, lambda: crossing.during(step, whole))
+            return self.takeover.run(crossing.registered(), lambda: crossing.during(step, whole))
 
         out, last = on_threads(self.threads, taken)
         hidden = {tap: (last if tap == -1 else out.decoder_hidden_states[tap])[0] for tap in taps}

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForSeq2SeqLM,
     AutoModelForSpeechSeq2Seq,
-    PreTrainedModel,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
+from draftproof import configurations
 from draftproof.gguf.reader import located
 from draftproof.runners import loading
 from draftproof.runners.altering import bounded
@@ -25,6 +25,9 @@ from draftproof.runners.base import EncoderInput
 from draftproof.runners.crossing import Roles
 from draftproof.runners.hearing import Ear
 from draftproof.runners.loading import Refused
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 INSTEAD = (
     "use a T5, BART, mBART, Pegasus, Marian, M2M100 or Whisper model, or a causal language model"
@@ -61,6 +64,8 @@ def listens(model: Any, **options: Any) -> bool:
         return False
     if isinstance(model, torch.nn.Module):
         kind: Any = type(loading.unwrap(model))
+    elif type(config).__module__ == configurations.__name__:
+        return False  # of none of these, and to look at their class would import it
     else:
         kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     return loading.listens(kind)

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.initialization import no_init_weights
 
-from draftproof import native
-from draftproof.gguf.configuration import CONFIGS, configuration
+from draftproof import configurations, native
+from draftproof.gguf.configuration import configuration
 from draftproof.gguf.names import HEAD
 from draftproof.gguf.reader import read
 from draftproof.gguf.weights import Tensors
 from draftproof.runners import loading
 from draftproof.runners.checkpoint import Checkpoint
+from draftproof.runners.outline import Outline, outlined, shapes_of
 from draftproof.runners.weights import Blocks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class GgufCheckpoint(Checkpoint):
     """`Weights` that lie in a GGUF file. as_they_lie: blocks that the kernels know stay blocks."""
 
     def __init__(
-        self, model: PreTrainedModel, tensors: Tensors, dtype: torch.dtype, as_they_lie: bool
+        self,
+        model: PreTrainedModel | Outline,
+        tensors: Tensors,
+        dtype: torch.dtype,
+        as_they_lie: bool,
     ) -> None:
         super().__init__(model, {}, dtype)
         self.tensors, self.as_they_lie = tensors, as_they_lie
@@ -70,20 +79,20 @@ def find(path: Path, *, dtype: torch.dtype | None, as_they_lie: bool = False) ->
     file = read(path)
     config, wanted = configuration(file), dtype or torch.bfloat16
     tensors = Tensors(file, config)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=wanted)
+    model = outlined(config, wanted)
     tensors.check(
         {
-            name: list(tensor.shape)
-            for name, tensor in model.state_dict().items()
+            name: shape
+            for name, shape in shapes_of(model).items()
             if not (name == HEAD and config.tie_word_embeddings)
         }
     )
-    _rotate(model, tensors)
+    if isinstance(model, Outline) and (factors := tensors.factors()) is not None:
+        model.inv_freq = model.inv_freq / factors
     model.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id
     )
-    return GgufCheckpoint(model.eval(), tensors, wanted, as_they_lie)
+    return GgufCheckpoint(model, tensors, wanted, as_they_lie)
 
 
 def load(path: Path, *, dtype: torch.dtype | None, device: torch.device) -> PreTrainedModel:
@@ -91,28 +100,18 @@ def load(path: Path, *, dtype: torch.dtype | None, device: torch.device) -> PreT
     found = find(path, dtype=dtype)
     loading.refuse_what_has_no_room(found.model.num_parameters(), found.dtype)
     with no_init_weights():
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(found.config, dtype=found.dtype)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            configurations.whole(found.config), dtype=found.dtype
+        )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(found[name])
             if not parameter.isfinite().all():
                 raise ValueError(f"{path}: {name} has weights that are not finite: it is damaged")
     model.tie_weights()
-    _rotate(model, found.tensors)
+    if isinstance(found.model, Outline):  # models that run on torch alone compute their own
+        rotary: Any = model.model.rotary_emb
+        rotary.inv_freq = found.model.inv_freq.clone()
     model.generation_config = found.model.generation_config
     placed: PreTrainedModel = torch.nn.Module.to(model, device).eval()
     return loading.with_caps(placed)
-
-
-def _rotate(model: PreTrainedModel, tensors: Tensors) -> None:
-    """Frequencies, which a meta device does not compute; divided by what the file says.
-
-    Models that run on torch alone compute their own.
-    """
-    if tensors.file.architecture not in CONFIGS:
-        return
-    made = type(model.model.rotary_emb)(config=tensors.config)
-    factors = tensors.factors()
-    if factors is not None:
-        made.inv_freq = made.inv_freq / factors
-    model.model.rotary_emb = made

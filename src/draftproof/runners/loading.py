@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from draftproof import hub
+from draftproof import configurations, hub
 from draftproof.runners import claims
 from draftproof.runners.kv import available_bytes
+from draftproof.runners.outline import Outline
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 DEVICES = "cpu", "cuda"
 DTYPES = {
@@ -29,7 +33,6 @@ ENCODERS_IN = (
     "of the commands generate, batch, serve, bench, certify, quality, tune, train and info alone "
     "take those yet: use a causal language model here"
 )
-LENGTHS = "position_embeddings", "target_positions"  # of texts, in a configuration
 OTHER_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 OTHER_NAMES |= {"float": "float32", "fp64": "float64", "double": "float64"}
 
@@ -135,7 +138,12 @@ def configuration(
 def described(name: str, **options: Any) -> Any:
     """A model's configuration, of whatever kind. Raises `ValueError`, as `load`."""
     try:
-        return claims.checked(AutoConfig.from_pretrained(name, **options, **hub.options(name)))
+        options |= hub.options(name)
+        trusts = options.pop("trust_remote_code", False)
+        config = None if trusts else configurations.read(name, **options)
+        if config is None:
+            config = AutoConfig.from_pretrained(name, trust_remote_code=trusts, **options)
+        return claims.checked(config)
     except Exception as error:  # whatever a folder or the hub comes up with
         raise ValueError(f"cannot load the model {name!r}: {_reason(name, error)}") from error
 
@@ -144,7 +152,7 @@ def parameters(config: Any) -> int | None:
     """How many the model has; None where only its own code could tell."""
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = AutoModelForCausalLM.from_config(configurations.whole(config))
     except Exception:  # whatever a model's own code comes up with
         return None
     return sum(int(each.numel()) for each in model.parameters())
@@ -199,6 +207,8 @@ def refuse_loaded(model: PreTrainedModel, kind: Any = AutoModelForCausalLM) -> N
 
     kind: as `load` takes it. Raises `ValueError` naming the class and the cause.
     """
+    from transformers import PreTrainedModel  # here, as `attention.known_as` imports
+
     name = type(model).__name__
     if not isinstance(model, PreTrainedModel):
         raise Refused(f"{name} is not a transformers model: pass a PreTrainedModel")
@@ -246,6 +256,8 @@ def listens(kind: Any) -> bool:
 
 def unwrap(model: Any) -> Any:
     """The transformers model inside a PEFT wrapper; its adapters live in the layers."""
+    if isinstance(model, Outline):
+        return model
     if not hasattr(model, "peft_config") or not hasattr(model, "get_base_model"):
         return model
     if getattr(model, "active_peft_config", None) is not None and getattr(
@@ -253,35 +265,6 @@ def unwrap(model: Any) -> Any:
     ):
         raise Refused("a PEFT model with prompt learning adds hidden tokens: merge or drop it")
     return model.get_base_model()
-
-
-def check_length(asked: int | None) -> None:
-    """Refuse what no model can run, which is known before one is loaded."""
-    if asked is not None and asked < 2:
-        raise ValueError(
-            f"max_length={asked} leaves no room for a prompt and a token: use 2 or more"
-        )
-
-
-def length_limit(config: Any, asked: int | None) -> int:
-    """The longest sequence (prompt and output) that is run."""
-    known = (getattr(config, f"max_{name}", None) for name in LENGTHS)
-    limit = int(next((each for each in known if each), 1 << 20))
-    rope = getattr(config, "rope_parameters", None) or {}
-    scalings = [rope, *(value for value in rope.values() if isinstance(value, dict))]
-    for scaling in scalings:
-        # These choose frequencies from the longest position in a call, so that packed neighbours
-        # would change one another: only the length before they switch is exact.
-        if scaling.get("rope_type") in ("dynamic", "longrope"):
-            original = scaling.get("original_max_position_embeddings")
-            original = original or getattr(config, "original_max_position_embeddings", None)
-            limit = min(limit, int(original or limit))
-    if asked is None:
-        return limit
-    check_length(asked)
-    if asked > limit:
-        raise ValueError(f"max_length={asked} exceeds the {limit} tokens that the model can run")
-    return asked
 
 
 def _reason(name: str, error: Exception) -> str:

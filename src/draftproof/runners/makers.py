@@ -52,7 +52,7 @@ def captured(
     def seen() -> Any:
         return altering.reading(roles.across, states, decode)
 
-    _, returned = takeover.run(crossing.NAME, seen)
+    _, returned = takeover.run(crossing.registered(), seen)
     return step.pairs, returned
 
 

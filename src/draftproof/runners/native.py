@@ -11,21 +11,24 @@ import threading
 import weakref
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from draftproof import native
-from draftproof.runners import loading, packing
+from draftproof.runners import lengths, loading, packing
 from draftproof.runners.base import Output, Work
 from draftproof.runners.committed import Committed
 from draftproof.runners.matrix import Linear, check, floats, product
 from draftproof.runners.native_rows import NativeRows
+from draftproof.runners.outline import Outline
 from draftproof.runners.reduced import Reduced
 from draftproof.runners.team import Team
 from draftproof.runners.weights import LoadedWeights, Weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Spans(NamedTuple):
@@ -52,7 +55,7 @@ class NativeRunner(Committed):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | Outline,
         *,
         precision: str = "bfloat16",
         max_batch: int = 8,
@@ -68,13 +71,16 @@ class NativeRunner(Committed):
         cache_weights: bool = False,
     ) -> None:
         model = loading.unwrap(model)
-        self.model, self.config = model, model.config.get_text_config()
+        self.model: Any = model
+        self.config = model.config.get_text_config()
         self.precision, self.max_batch, self.parked = precision, max_batch, parked
         self.trust_remote_code, self.cache_weights = trust_remote_code, cache_weights
-        self.max_length = loading.length_limit(self.config, max_length)
+        self.max_length = lengths.length_limit(self.config, max_length)
         self.team = Team(torch.get_num_threads()) if team is None else team
         if packed is None:
-            weights = weights or LoadedWeights(model, release=release)
+            if weights is None:
+                assert not isinstance(model, Outline), "its weights lie in files"
+                weights = LoadedWeights(model, release=release)
             packed = packing.Packed(weights, precision, kernels=kernels, cached=cache_weights)
         self.packed = packed
         self._logits = torch.empty(0)

@@ -10,21 +10,24 @@ import ctypes
 from collections.abc import Mapping
 from functools import partial
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from draftproof import native
 from draftproof.runners import reduced
 from draftproof.runners.kv import available_bytes
 from draftproof.runners.matrix import pack
+from draftproof.runners.outline import Outline
 from draftproof.runners.packed_files import PackedFile
 from draftproof.runners.packed_formats import EMBEDDINGS, HEAD, MATRICES, Formats, rounded
 from draftproof.runners.weights import Weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")
@@ -33,10 +36,12 @@ NORMS = {native.NORM_IN: "input_layernorm", native.NORM_POST: "post_attention_la
 QK_NORMS = {native.NORM_Q: "self_attn.q_norm", native.NORM_K: "self_attn.k_norm"}
 
 
-def refusal(model: PreTrainedModel) -> str | None:
+def refusal(model: PreTrainedModel | Outline) -> str | None:
     """Why the native runner cannot take this model, in words that follow "because"; else None."""
     config, name = model.config.get_text_config(), type(model).__name__
-    if name not in CLASSES or not type(model).__module__.startswith("transformers."):
+    if not isinstance(model, Outline) and (
+        name not in CLASSES or not type(model).__module__.startswith("transformers.")
+    ):
         return f"{name} is not one of {', '.join(CLASSES)}"
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}, not silu"
@@ -46,6 +51,8 @@ def refusal(model: PreTrainedModel) -> str | None:
     dim = head_dim(config)
     if dim % 16 or dim > MOST_HEAD_DIM:
         return f"its heads have {dim} elements, not a multiple of 16 up to {MOST_HEAD_DIM}"
+    if isinstance(model, Outline):
+        return None  # the rest tells of modules, and whoever makes them makes them plain
     if model.model.rotary_emb.inv_freq.numel() != dim // 2:
         return "only a part of each head is rotated"
     for path, module in model.named_modules():

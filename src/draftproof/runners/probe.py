@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from draftproof.runners import wide
+from draftproof.runners import reference, wide
 from draftproof.runners.attention import Call, Step
 from draftproof.runners.base import KEY, Work
 from draftproof.runners.kv import KVCache
@@ -24,9 +23,12 @@ from draftproof.runners.loading import Refused
 from draftproof.runners.segments import Segment
 from draftproof.runners.takeover import Takeover
 from draftproof.runners.telling import LOG
+from draftproof.runners.weights import Weights
 from draftproof.tree import TokenTree
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from draftproof.runners.native import NativeRunner
     from draftproof.runners.torch import TorchRunner
 
@@ -144,18 +146,33 @@ def check_native(runner: NativeRunner, expected: Tensor) -> None:
 
     A class that is known by its name may hide what the kernels do not compute.
     """
+    off, most = _apart(runner, expected)
+    if not off <= most:
+        int8 = "drop dtype='int8' (draftproof quality tells what each precision costs)"
+        instead = int8 if runner.precision == "int8" else "use runner='torch'"
+        raise Refused(
+            f"the native runner does not take this model: its logits come out "
+            f"{off:.0%} off those of transformers; {instead}"
+        )
+
+
+def agrees(runner: NativeRunner, weights: Weights) -> bool:
+    """Whether packed weights give what plain torch computes from those that they were made of.
+
+    For models of which every field of the configuration is known: nothing hides in their class.
+    """
+    off, most = _apart(runner, reference.logits(weights, _text(runner.config)))
+    return off <= most
+
+
+def _apart(runner: NativeRunner, expected: Tensor) -> tuple[float, float]:
+    """How far its logits are off, relative to their spread, and how far they may be."""
     (output,) = runner.forward([Work(KEY, [], TokenTree.chain(_text(runner.config)))])
     error = (output.logits - expected).norm()
     runner.free(KEY)
     spread = (expected - expected.mean(-1, keepdim=True)).norm()
     # Four bits of a checkpoint are its own: activations alone are rounded, as in int8.
-    if not error <= _FAR.get(runner.precision, _FAR["int8"]) * spread:
-        int8 = "drop dtype='int8' (draftproof quality tells what each precision costs)"
-        instead = int8 if runner.precision == "int8" else "use runner='torch'"
-        raise Refused(
-            f"the native runner does not take this model: its logits come out "
-            f"{float(error / spread):.0%} off those of transformers; {instead}"
-        )
+    return float(error / spread), _FAR.get(runner.precision, _FAR["int8"])
 
 
 def _text(config: Any) -> list[int]:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from draftproof import hub
 from draftproof.runners import checkpoint, loading
 from draftproof.runners.checkpoint import EMBEDDINGS, HEAD, Checkpoint, Stored, opened
 from draftproof.runners.four_bits import Groups, Scheme, Unreadable, scheme_of
+from draftproof.runners.outline import Outline, outlined, shapes_of
 from draftproof.runners.packed_formats import MATRICES, TOGETHER
 from draftproof.runners.telling import LOG
 from draftproof.runners.weights import Blocks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WEIGHT = ".weight"
 
@@ -39,7 +43,7 @@ class QuantisedCheckpoint(Checkpoint):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | Outline,
         tensors: Mapping[str, Stored],
         shapes: Mapping[str, Sequence[int]],
         scheme: Scheme,
@@ -164,15 +168,15 @@ def find(
     options |= hub.options(name)
     tensors = checkpoint.tensors_of(checkpoint.files_of(name, options))
     wanted = dtype or (torch.bfloat16 if as_they_lie else torch.float32)
-    model = checkpoint.empty(config, wanted)
-    shapes = {each: list(tensor.shape) for each, tensor in model.state_dict().items()}
+    model = outlined(config, wanted)
+    shapes = shapes_of(model)
     if config.tie_word_embeddings:
         del shapes[HEAD]
     for each, shape in shapes.items():
         _check(name, each, shape, tensors, scheme)
     with suppress(OSError):  # without one the configuration says enough
         model.generation_config = GenerationConfig.from_pretrained(name, **options)
-    return QuantisedCheckpoint(model.eval(), tensors, shapes, scheme, wanted, as_they_lie)
+    return QuantisedCheckpoint(model, tensors, shapes, scheme, wanted, as_they_lie)
 
 
 def _check(

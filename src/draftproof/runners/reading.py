@@ -10,12 +10,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from draftproof.runners import altering, encoders, spanning
 from draftproof.runners.base import EncoderInput
@@ -23,6 +22,9 @@ from draftproof.runners.crossing import SELF
 from draftproof.runners.loading import Refused
 from draftproof.runners.spanning import Spans, Unknown
 from draftproof.runners.takeover import Takeover
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Reader:
@@ -71,7 +73,7 @@ class Reader:
         def read() -> Any:
             return spanning.during(spans, placed)
 
-        states = self.takeover.run(spanning.NAME, read).last_hidden_state
+        states = self.takeover.run(spanning.registered(), read).last_hidden_state
         layers = sum(path.rpartition(".")[2] in SELF for path, _ in encoder.named_modules())
         if not layers or spans.called != layers:
             raise Unknown("its layers do not attend to themselves once each")

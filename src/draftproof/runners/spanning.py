@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface
 
 from draftproof.runners import attention
 
@@ -80,4 +79,5 @@ def attend(
     return torch.cat(pieces, dim=1), None
 
 
-AttentionInterface.register(NAME, attend)
+def registered() -> str:
+    return attention.known_as(NAME, attend)

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from draftproof.runners import attention, loading
+from draftproof.runners import attention, lengths, loading
 from draftproof.runners.attention import Step
 from draftproof.runners.base import Output, Work
 from draftproof.runners.committed import Committed
 from draftproof.runners.kv import KVCache, Pair
 from draftproof.runners.segments import Segment
 from draftproof.runners.takeover import Takeover, on_threads
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class TorchRunner(Committed):
@@ -51,7 +53,7 @@ class TorchRunner(Committed):
         self.max_batch, self.parked = max_batch, parked
         self.trust_remote_code = trust_remote_code
         self.threads = threads
-        self.max_length = loading.length_limit(self.config, max_length)
+        self.max_length = lengths.length_limit(self.config, max_length)
         self._accepts = inspect.signature(self.model.forward).parameters
         self.takeover = Takeover(self.model)
         # Read alone: there are fewer while another runner's pass ends early.
@@ -199,7 +201,7 @@ class TorchRunner(Committed):
         options["position_ids"] = torch.tensor([positions], device=device)
 
         def taken() -> Any:
-            return self.takeover.run(attention.NAME, lambda: self.model(**options), layers)
+            return self.takeover.run(attention.registered(), lambda: self.model(**options), layers)
 
         out = on_threads(self.threads, taken)
         logits = out.logits[0]

@@ -41,6 +41,7 @@ def of_peers() -> Iterator[Row]:
     runs = [
         ("passes-Qwen3-0.6B-bf16", shape, "bfloat16"),
         ("passes-Qwen3-0.6B-int8", shape, "int8"),
+        ("passes-Qwen3-0.6B-int4", shape, "int4"),
         ("passes-Qwen3-0.6B-bf16-amx", shape, "bfloat16"),
         ("passes-Qwen3-0.6B-int8-amx", shape, "int8"),
         ("passes-Llama-3.2-1B-bf16", "Llama-3.2-1B's shape", "bfloat16"),

@@ -51,7 +51,9 @@ def break_even(
 ) -> float | None:
     """The least alpha at which drafting some length, up to `longest`, pays; None: none does.
 
-    gain: times as fast as plain decoding that it has to be. c = seconds of drafting a token / seconds of a target pass over one; `cost` maps tokens in a
+    gain: times as fast as plain decoding that it has to be.
+
+    c = seconds of drafting a token / seconds of a target pass over one; `cost` maps tokens in a
     target pass to measured seconds, see `pass_seconds`. Raises `ValueError` as it does.
     """
     passes = [pass_seconds(cost, n + 1) / pass_seconds(cost, 1) for n in range(longest + 1)]

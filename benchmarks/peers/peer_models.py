@@ -64,7 +64,7 @@ def prepare(name: str, scratch: Path) -> Models:
 
 
 def _inflate(part: str, share: float, folder: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(folder(part), dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(bundled.folder(part), dtype=torch.bfloat16)
     _save(inflate(model, like=INFLATED_LIKE, share=share), folder)
 
 

@@ -167,6 +167,42 @@ void automaton_of(int seed) {
   dp_automaton_free(made);
 }
 
+void glances_of(int seed) {
+  dp_automaton *own = dp_automaton_new(), *newer = dp_automaton_new();
+  dp_ngrams *ngrams = dp_ngrams_new(2);
+  uint32_t state = seed + 1;
+  std::vector<int32_t> text;
+  const auto write = [&](int32_t count) {
+    for (int32_t i = 0; i < count; ++i) text.push_back(int32_t(3 * number(state)));
+  };
+  write(200);
+  must(dp_automaton_append(newer, text.data(), 200) == DP_OK, "an earlier text");
+  text.clear();
+  double known[2][26] = {};
+  dp_look looks[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    dp_look &look = looks[i];
+    look.matching = 2, look.context = 64, look.guess = look.place = -1;
+    look.weights = known[i], look.variances = known[i] + 4, look.reach = known[i] + 9;
+    look.recent = known[i] + 25;
+  }
+  looks[0].ngrams = ngrams, looks[1].automaton = own, looks[1].newer = newer;
+  dp_look *texts[] = {looks};
+  for (int round = 1; round < 40; ++round) {
+    write(round % 12);
+    const int32_t size = int32_t(text.size()), fresh = size - dp_ngrams_size(ngrams), both = 2;
+    const double worth = 1, row = 0.1;
+    double surplus;
+    if (!size) continue;
+    must(dp_glance(texts, 1, &both, text.data() + size - fresh, &size, &fresh, &worth, &row, 0.1,
+                   &surplus) == DP_OK, "a glance");
+    must(looks[1].place == size && surplus == surplus, "a number");
+  }
+  dp_automaton_free(own);
+  dp_automaton_free(newer);
+  dp_ngrams_free(ngrams);
+}
+
 void plant(const std::string &fault) {
   dp_team *team = dp_team_new(2);
   dp_model *model = model_of(DP_BF16);
@@ -214,6 +250,7 @@ int main(int count, char **arguments) {
         must(text(models[i % 2], team, lengths[i / 2]) == want[i], "the bits");
         race_of(round + t);
         automaton_of(round + t);
+        glances_of(round + t);
         if (round % 4 == t) {
           dp_team *own = dp_team_new(1 + t);
           dp_model *mine = model_of(t % 2);

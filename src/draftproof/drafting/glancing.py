@@ -60,10 +60,10 @@ class Glances:
         self, together: Together, texts: Sequence[Text], price: Price, once: float, step: int
     ) -> bool:
         """As `promise`, so many steps behind the one that was settled."""
-        began = self.clock()
+        seen, began = all([text.guessed for text in texts]), self.clock()
         able = [text.able <= text.steps + step for text in texts]
         surplus = self._surplus_together(together, able)
-        return self._told(texts, surplus, price, once, began, seen=True)
+        return self._told(texts, surplus, price, once, began, seen)
 
     def _told(
         self,
@@ -78,6 +78,8 @@ class Glances:
         for text, more in zip(texts, surplus, strict=True):
             text.promising = pays and more > 0
             text.guessed = len(text.request.tokens)
+            if text.looks is not None and not text.guesses:
+                text.step.why = "price" if text.looks.found else "nothing offered"
         spent = (self.clock() - began) / price.one
         self.spent, took = self.spent + spent, spent / len(texts)
         if seen:  # the first one of a text reads its prompt, which is no glance

@@ -8,9 +8,9 @@
 
 namespace {
 
-constexpr int32_t kTold = 8;         // last tokens of a text that are learnt from one by one
-constexpr int kAhead = 4;            // tokens behind the first one that are hoped for
-constexpr double kAgreeing = 0.5;    // see offers.py
+constexpr int32_t kTold = 8;       // tokens of a text that are learnt from one by one, at most
+constexpr int kAhead = 4;          // tokens behind the first one that are hoped for
+constexpr double kAgreeing = 0.5;  // see offers.py
 constexpr double kRecent = 1.0 / 12, kReach = 1.0 / 24;  // see sources.py
 constexpr double kLeast = 1e-3, kWidest = 4.0;           // see calibration.py
 constexpr double kDrifts[] = {2e-4, 1e-3, 1e-4, 1e-3};
@@ -86,7 +86,7 @@ int32_t follow(dp_look &look, const int32_t *tokens, int32_t size, int32_t fresh
   if (held > size || size - held > fresh) return DP_BAD_ARGUMENT;
   tokens += fresh - (size - held);
   // What came otherwise since the last glance was learnt from otherwise.
-  if (look.place != held || size - held > kTold) 
+  if (look.place != held || size - held > kTold)
     return guess(look, held, tokens, size - held, false);
   int32_t done = DP_OK;
   for (int32_t at = held; done == DP_OK && at < size; ++at, ++tokens) {

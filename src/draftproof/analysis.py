@@ -51,10 +51,9 @@ def break_even(
 ) -> float | None:
     """The least alpha at which drafting some length, up to `longest`, pays; None: none does.
 
-    gain: times as fast as plain decoding that it has to be.
-
     c = seconds of drafting a token / seconds of a target pass over one; `cost` maps tokens in a
-    target pass to measured seconds, see `pass_seconds`. Raises `ValueError` as it does.
+    target pass to measured seconds, see `pass_seconds`; `gain` times as fast as plain decoding it
+    has to be. Raises `ValueError` as `pass_seconds` does.
     """
     passes = [pass_seconds(cost, n + 1) / pass_seconds(cost, 1) for n in range(longest + 1)]
     steps = [length * _ratio("c", c) + passes[length] for length in range(1, longest + 1)]

@@ -175,12 +175,9 @@ FUNCTIONS = {
     "dp_automaton_new": (c_void_p, ()),
     "dp_automaton_free": (None, (c_void_p,)),
     "dp_automaton_append": (c_int32, (c_void_p, c_void_p, c_int32)),
-    "dp_automaton_size": (c_int32, (c_void_p,)),
     "dp_automaton_undo": (c_int32, (c_void_p, c_int32)),
     "dp_automaton_repeated": (c_int32, (c_void_p, int32s)),
     "dp_automaton_match": (c_int32, (c_void_p, c_void_p, c_int32, int32s)),
-    "dp_automaton_match_end": (c_int32, (c_void_p, c_int32, c_void_p, int32s)),
-    "dp_automaton_follow": (c_int32, (c_void_p, c_int32, c_int32, int32s, int32s)),
     "dp_automaton_likeliest": (
         c_int32,
         (c_void_p, c_int32, c_int32, c_int32, c_double, c_void_p, c_void_p, c_void_p),
@@ -195,15 +192,11 @@ FUNCTIONS = {
     "dp_few_rows": (c_int32, (c_void_p, c_void_p, c_int32)),
     "dp_ngrams_new": (c_void_p, (c_int32,)),
     "dp_ngrams_free": (None, (c_void_p,)),
-    "dp_ngrams_size": (c_int32, (c_void_p,)),
     "dp_ngrams_draft": (
         c_int32,
         (c_void_p, c_int32, c_void_p, *[c_int32] * 4, c_void_p, c_void_p, c_void_p),
     ),
-    "dp_glance": (
-        c_int32,
-        (c_void_p, c_int32, *[c_void_p] * 6, c_double, c_void_p),
-    ),
+    "dp_glance": (c_int32, (c_void_p, c_int32, *[c_void_p] * 6, c_double, c_void_p)),
 }
 
 

@@ -261,11 +261,11 @@ typedef struct {
   int32_t states[2], lengths[2];  // where its end was found in `newer` and `older`
 } dp_look;
 
-// Looks at `count` texts, each by its number of `looks`: the last `fresh` of each text's `sizes` tokens
-// are given, those of all texts one behind the other. Learns what became of the tokens guessed
-// before, as calibration.py says, and guesses anew. surplus: what a draft is expected to bring
-// beyond `asking`, in tokens, where a token counts `worth` and the cheapest row must bring `row`.
-// After DP_NO_MEMORY the look-ups can only be freed.
+// Looks at `count` texts, each by its number of `looks`: the last `fresh` of each text's `sizes`
+// tokens are given, those of all texts one behind the other. Learns what became of the tokens
+// guessed before, as calibration.py says, and guesses anew. surplus: what a draft is expected to
+// bring beyond `asking`, in tokens, where a token counts `worth` and the cheapest row must bring
+// `row`. After DP_NO_MEMORY the look-ups can only be freed.
 DP_API int32_t dp_glance(dp_look *const *texts, int32_t count, const int32_t *looks,
                          const int32_t *tokens, const int32_t *sizes, const int32_t *fresh,
                          const double *worth, const double *row, double asking, double *surplus);

@@ -10,6 +10,7 @@ import random
 import numpy as np
 import pytest
 
+import draftproof.drafting.weights as drafting_weights
 from draftproof.drafting.text import Text
 from draftproof.drafting.weights import by_row, weights
 from draftproof.proposers.auto import Auto
@@ -233,6 +234,42 @@ def test_a_text_counts_less_while_others_that_end_with_it_are_read() -> None:
     assert weights([first, second], "throughput", 4)[1] > 1.5
     requests[2].together = ()
     assert weights([Text(requests[2], 2, [4], 0.0)], "throughput", 4) == [1.0]
+
+
+def of_eight(ahead: int, stop_ids: tuple[int, ...] = ()) -> list[float]:
+    """What tokens of eight texts count behind 60 hard steps, the first so many tokens ahead."""
+    requests = [made(number, truth) for number, truth in enumerate(texts(8, 188))]
+    found: list[Text] = []
+    for number, request in enumerate(requests):
+        request.together, request.stop_ids = requests, set(stop_ids)
+        request.tokens += [1] * (60 if number else 60 + ahead)
+        text = Text(request, 1, [4], 0.0)
+        text.steps, text.length = 60, len(request.tokens)
+        found.append(text)
+    return weights(found, "throughput", 8)
+
+
+def test_where_little_is_won_a_text_that_is_ahead_is_not_the_last() -> None:
+    """Its tokens save nobody a step; where it may end at any token, that is not known."""
+    assert of_eight(0) == pytest.approx([1.0] * 8)
+    assert of_eight(3)[0] < 0.1 < 0.4 < of_eight(3, stop_ids=(7,))[0]
+    assert sum(of_eight(3)) == pytest.approx(8)
+
+
+def test_eight_texts_of_one_call_are_done_sooner_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows go to those that are behind: as far behind as texts come, not by a part of the rest."""
+    curve, truths = STEEP, texts(8, 128)
+
+    def gain() -> float:
+        clock = Clock()
+        traces = {number: Trace.made("easy", 129, number) for number in range(8)}
+        auto = Auto(Guesser(traces, dict(enumerate(truths)), clock, price=FREE), clock=clock)
+        run = Machine(curve, clock).run(auto, truths, table=known(curve))
+        return cost(curve, 8) * 128 / max(run.seconds)
+
+    told = gain()
+    monkeypatch.setattr(drafting_weights, "_spread", lambda steps, *_: steps / 16)
+    assert told > max(1.4, 1.02 * gain())
 
 
 def test_what_a_row_alone_makes_dearer() -> None:

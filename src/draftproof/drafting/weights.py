@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from draftproof.drafting.text import Text
+from draftproof.writing import Writing
 
-LATENESS = 16  # how much more a token counts of a text that is later than the others
+EARLY = 1 / 16  # of what a text has left, by which its end is not known where it may end at a token
+RUN = 2.0  # tokens that a draft brings at a time, where it brings any
+GUMBEL = (
+    math.sqrt(6) / math.pi
+)  # of a deviation, the scale of the law under which a softmax is exact
 SURE = 32  # steps after which the pace of a text counts as much as that of all
 
 
@@ -51,11 +57,27 @@ def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.
         left = [text.request.room / pace for text, pace in zip(some, paces, strict=True)]
         left += [room / usual for room in unread]
         latest_end = max(left)
-        late = [(each / latest_end) ** LATENESS for each in left]
+        spread = _spread(latest_end, usual, any([may_end(text.request) for text in some]))
+        late = [math.exp((each - latest_end) / spread) for each in left]
         total = sum(late)
         for at, each in zip(members, late, strict=False):
             found[at] = own + (1 - own) * each * len(late) / total
     return found
+
+
+def _spread(steps: float, usual: float, open_end: bool) -> float:
+    """By how many of the steps that are left the ends of texts are off, as a softmax has it.
+
+    Of tokens that are won at random, in runs. Where hardly any are, a text that is ahead by two is
+    hardly ever the last. open_end: a text may end before its room does.
+    """
+    won = math.sqrt(RUN * steps * (usual - 1)) / usual
+    return max(1.0, GUMBEL * won, EARLY * steps if open_end else 0.0)
+
+
+def may_end(request: Writing) -> bool:
+    """Whether what it writes may end it, and not its room alone."""
+    return bool(request.stop_ids or request.params.stop or request.params.grammar)
 
 
 def reason(text: Text) -> str:

@@ -42,6 +42,43 @@ def test_what_the_target_wrote_is_kept_for_a_resumption(
     assert found.code == 0, found.err
 
 
+def test_answers_written_before_an_interrupt_are_not_written_again(
+    train: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK]
+    words += [*TWO, "--self-distill", "--limit", "500"]
+    kept: list[int] = []
+    honest = served.Answers.keep
+
+    def keep(self: served.Answers, number: int, tokens: list[int]) -> None:
+        honest(self, number, tokens)
+        kept.append(number)
+        if len(kept) == cut:
+            (tmp_path / "seen").write_text(self.file.read_text())
+            raise KeyboardInterrupt
+
+    def check(*given: Any) -> None:  # before any checkpoint
+        raise ValueError("far enough")
+
+    monkeypatch.setattr(served.Answers, "keep", keep)
+    monkeypatch.setattr(job, "check", check)
+    cut = 0
+    assert train(*words, "--out", str(tmp_path / "whole")).code == 2
+    whole, cut = sorted(kept), 2
+    kept.clear()
+    stopped = train(*words, "--out", str(tmp_path / "cut"))
+    assert stopped.code == 130 and "go on with --resume" in stopped.err
+    assert len((tmp_path / "seen").read_text().splitlines()) == 3 < 1 + len(whole)
+    part = tmp_path / "cut" / "written.jsonl"
+    part.write_text((tmp_path / "seen").read_text() + "[7, [1")  # as a kill cuts it off
+    cut = 0
+    assert train(*words, "--out", str(tmp_path / "cut"), "--resume").code == 2
+    assert sorted(kept) == whole and len(kept) == len(whole)
+    texts = [(tmp_path / name / "written.json").read_text() for name in ("whole", "cut")]
+    assert json.loads(texts[0])["texts"] == json.loads(texts[1])["texts"]
+    assert not part.exists()
+
+
 def test_what_the_target_wrote_of_other_data_is_not_learnt(
     train: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

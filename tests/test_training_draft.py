@@ -16,6 +16,7 @@ from cyclic import Repeated, V, batch_of, cycle, rows_of
 from distilling import cyclic, tokenizer, weights
 from draftproof.training.data.rows import Document
 from draftproof.training.jobs import served
+from draftproof.training.jobs.answers import Answers
 from draftproof.training.recipes.draft import DEPTH, Draft, chances, replay
 from draftproof.training.recipes.student import student
 from draftproof.training.trainer import Plan, train
@@ -152,10 +153,11 @@ def test_beginnings_are_what_stands_before_the_answer_or_windows() -> None:
     assert len(served.prompts_of(both, 2, 100)) == 2
 
 
-def test_the_answers_that_are_learnt_are_the_targets() -> None:
+def test_the_answers_that_are_learnt_are_the_targets(tmp_path: Path) -> None:
     texts = [Document(cycle(begin, 40)) for begin in range(10, 18)]
-    with served.engine(cyclic(), tokenizer()) as llm:
-        found = served.own_texts(llm, texts, 32, None, lambda share: None)
+    kept = Answers(tmp_path / "answers", "these", resume=False)
+    with served.engine(cyclic(), tokenizer()) as llm, kept as answers:
+        found = served.own_texts(llm, texts, 32, None, lambda share: None, answers)
     assert len(found) == 8
     for number, (one, text) in enumerate(zip(found, texts, strict=True)):
         assert one.taught == [place >= 20 for place in range(len(one.ids))]

@@ -153,6 +153,8 @@ def run(
 def _kept(out: Path) -> str:
     if (out / CHECKPOINT).exists():
         return f"a checkpoint is in {out}: go on with --resume"
+    if any((out / name).exists() for name in (setup.ANSWERS, *setup.PARTS)):
+        return f"what the target wrote so far is in {out}: go on with --resume"
     return "there is no checkpoint yet"
 
 

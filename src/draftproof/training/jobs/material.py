@@ -17,13 +17,15 @@ from draftproof.training.data import sources
 from draftproof.training.data.pairs import split
 from draftproof.training.data.rows import Document
 from draftproof.training.jobs import served
-from draftproof.training.jobs.setup import ANSWERS, EVALUATED
+from draftproof.training.jobs.answers import Answers
+from draftproof.training.jobs.setup import ANSWERS, EVALUATED, PARTS
 from draftproof.training.watch import Watch
 
 if TYPE_CHECKING:
     from draftproof.training.jobs.job import Options
 
 HELD_OUT = 0.05  # of the data, where nothing else is held out
+SAID = "the target writes", "the target writes what is held out"
 
 
 @dataclass(frozen=True)
@@ -129,16 +131,20 @@ def _own_answers(
     tokens = sum(len(one.ids if one.read is None else one.read) for one in held_out)
     if options.limit is not None:
         tokens = min(tokens, round(HELD_OUT * options.limit))
+    limits = options.limit, min(tokens, EVALUATED)
+    parts = [options.out / name for name in PARTS]
+    found: list[list[Document]] = []
     with served.engine(target, tokenizer) as llm:
-        watch.phase("the target writes")
-        answers = served.own_texts(llm, learnt, length, options.limit, watch.share)
-        watch.phase("the target writes what is held out")
-        judged = served.own_texts(llm, held_out, length, min(tokens, EVALUATED), watch.share)
-    options.out.mkdir(parents=True, exist_ok=True)
+        for name, part, documents, limit in zip(SAID, parts, given, limits, strict=True):
+            watch.phase(name)
+            with Answers(part, of, options.resume) as answers:
+                found.append(served.own_texts(llm, documents, length, limit, watch.share, answers))
     with checkpoint.replacing(file) as fresh:
-        pairs = {"texts": _pairs(answers), "held_out": _pairs(judged)}
+        pairs = {"texts": _pairs(found[0]), "held_out": _pairs(found[1])}
         fresh.write_text(json.dumps({"of": of} | pairs))
-    return answers, judged
+    for part in parts:
+        part.unlink(missing_ok=True)  # another process of the same training did it
+    return found[0], found[1]
 
 
 def _pairs(documents: Sequence[Document]) -> list[Any]:

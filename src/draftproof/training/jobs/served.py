@@ -19,6 +19,7 @@ from draftproof.proposers.ngram import NGram
 from draftproof.runners import choice, encoders
 from draftproof.sampling import SamplingParams
 from draftproof.training.data.rows import Document
+from draftproof.training.jobs.answers import Answers
 
 GIVEN = 64  # tokens of a text that its continuation begins with
 ROOM = 128  # tokens of a prompt that it is judged on, and of what is written behind it
@@ -91,21 +92,33 @@ def completions(
     *,
     speculate: Any = None,
     tell: Tell = lambda share: None,
+    answers: Answers | None = None,
 ) -> list[Any]:
-    """The target's completions of the prompts, the temperatures taking turns."""
+    """The target's completions of the prompts, the temperatures taking turns.
+
+    answers: of those that it knows nothing is written, and the others are kept there.
+    """
     llm.use(speculate)
-    requests = []
+    known = {} if answers is None else answers.known
+    requests, numbers = [], dict[int, int]()
     for number, ids in enumerate(prompts):
+        if number in known:
+            continue
         params = SamplingParams(
             temperature=temperatures[number % len(temperatures)],
             max_tokens=min(max_tokens, room_behind(llm, ids)),
             seed=number,
         )
         requests += llm.submit(list(ids), params)
-    ended = 0
+        numbers[requests[-1].key] = number
+    ended = len(prompts) - len(requests)
     for request in llm.engine.run(requests):
         ended += request.finished
-        tell(ended / len(requests))
+        tell(ended / len(prompts))
+        if answers is not None and request.finished:
+            one = request.completion()
+            if one.error is None:
+                answers.keep(numbers[request.key], list(one.token_ids))
     results = [request.completion() for request in requests]
     for one in results:
         if one.error is not None:
@@ -133,7 +146,12 @@ def written(llm: LLM, ids: Sequence[int], tokens: Sequence[int]) -> Document:
 
 
 def own_texts(
-    llm: LLM, documents: Sequence[Document], length: int, limit: int | None, tell: Tell
+    llm: LLM,
+    documents: Sequence[Document],
+    length: int,
+    limit: int | None,
+    tell: Tell,
+    answers: Answers,
 ) -> list[Document]:
     """Documents of at most `length` tokens whose answers, which are learnt, the target wrote."""
     if llm.runner.encodes:
@@ -144,10 +162,10 @@ def own_texts(
         count = sum(len(document.ids) for document in documents) if limit is None else limit
         # A quarter of a row at least is its own.
         prompts = prompts_of(documents, max(1, count // length), length - max(1, length // 4))
-    answers = completions(llm, prompts, length, TEMPERATURES, speculate=NGram(), tell=tell)
+    completions(llm, prompts, length, TEMPERATURES, speculate=NGram(), tell=tell, answers=answers)
     own = []
-    for ids, one in zip(prompts, answers, strict=True):
-        text = written(llm, ids, one.token_ids).part(0, length)
+    for number, ids in enumerate(prompts):
+        text = written(llm, ids, answers.known[number]).part(0, length)
         if any(text.taught or ()):  # else it had nothing to say
             own.append(text)
     return own

@@ -26,7 +26,8 @@ STEP_TOKENS = 8192  # of a step
 EPOCHS = 2  # where the steps are not given
 EVALUATED = 32_768  # held-out tokens of an evaluation
 TOGETHER = 16  # pairs of a batch of them
-ANSWERS = "written.json"  # what the target wrote
+ANSWERS = "written.json"  # what the target wrote,
+PARTS = "written.jsonl", "written_held_out.jsonl"  # and what it has written so far
 
 
 def target(options: Options) -> tuple[Any, Any]:
@@ -76,7 +77,8 @@ def clear(folder: Path, *more: Path) -> None:
     checkpoint.clear(folder)
     for other in more:
         shutil.rmtree(other, ignore_errors=True)
-    (folder / ANSWERS).unlink(missing_ok=True)
+    for name in (ANSWERS, *PARTS):
+        (folder / name).unlink(missing_ok=True)
 
 
 def row_length(options: Options, models: Sequence[Any], least: int) -> int:

@@ -10,9 +10,7 @@ from draftproof.writing import Writing
 
 EARLY = 1 / 16  # of what a text has left, by which its end is not known where it may end at a token
 RUN = 2.0  # tokens that a draft brings at a time, where it brings any
-GUMBEL = (
-    math.sqrt(6) / math.pi
-)  # of a deviation, the scale of the law under which a softmax is exact
+GUMBEL = math.sqrt(6) / math.pi  # deviations in the scale of the law that a softmax is exact for
 SURE = 32  # steps after which the pace of a text counts as much as that of all
 
 
@@ -57,7 +55,7 @@ def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.
         left = [text.request.room / pace for text, pace in zip(some, paces, strict=True)]
         left += [room / usual for room in unread]
         latest_end = max(left)
-        spread = _spread(latest_end, usual, any([may_end(text.request) for text in some]))
+        spread = _spread(latest_end, usual, any([_may_end(text.request) for text in some]))
         late = [math.exp((each - latest_end) / spread) for each in left]
         total = sum(late)
         for at, each in zip(members, late, strict=False):
@@ -75,7 +73,7 @@ def _spread(steps: float, usual: float, open_end: bool) -> float:
     return max(1.0, GUMBEL * won, EARLY * steps if open_end else 0.0)
 
 
-def may_end(request: Writing) -> bool:
+def _may_end(request: Writing) -> bool:
     """Whether what it writes may end it, and not its room alone."""
     return bool(request.stop_ids or request.params.stop or request.params.grammar)
 

@@ -113,7 +113,7 @@ ray.options             <- cli cli.*
 ray.deployments         <- ray.* cli.* server.*
 ray.batch               <- bundled batch.* cli.* | ray
 ray ray.*               <- llm request ray.* server.* {WEB}
-cli.batch               <- cli.* batch.* llm ray.batch |
+cli.batch               <- cli.* batch.* interrupts llm ray.batch |
 cli cli.* draftproof __main__ <- * !ray !ray.*
 native native.*         <- native native.*
 text                    <- detokenizer
@@ -130,6 +130,7 @@ places                  <- bundled gguf.reader hub
 analysis                <- tree
 shapes                  <- analysis | numpy
 clock                   <-  | torch
+interrupts              <-  |
 """
 
 

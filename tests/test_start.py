@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,9 +20,9 @@ from transformers import AutoTokenizer
 
 import draftproof
 import gguf_files
-from draftproof import cli, native
+from draftproof import cli, interrupts, native
 from draftproof.bundled import TARGET
-from draftproof.cli import commands, interrupts
+from draftproof.cli import commands
 
 HEAVY = ("torch", "transformers", "matplotlib", "accelerate", "datasets", "peft", "prompt_toolkit")
 SAY = f"; import sys; print(*[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
@@ -146,12 +147,40 @@ def told_as_another_error() -> None:
     raise ModuleNotFoundError("are this object's requirements defined correctly?")
 
 
-@pytest.mark.parametrize("loads", [interrupted, swallowed, told_as_another_error])
-def test_an_interrupt_stays_one(loads: Callable[[], None]) -> None:
+class Lock:
+    """As an import's lock, which a callback of Python's own discards."""
+
+
+def dropped_with_an_object(wrong: Callable[[], object] = interrupted) -> None:
+    lock = Lock()
+    watched = weakref.ref(lock, lambda _: wrong() and None)
+    del lock
+    assert watched() is None
+
+
+LOADS = [interrupted, swallowed, told_as_another_error, dropped_with_an_object]
+
+
+@pytest.mark.parametrize("loads", LOADS)
+def test_an_interrupt_stays_one(
+    loads: Callable[[], None], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # a user's, not pytest's
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), interrupts.kept():
         loads()
     assert signal.getsignal(signal.SIGINT) is before
+    assert sys.unraisablehook is sys.__unraisablehook__
+    assert not capfd.readouterr().err
+
+
+def test_what_else_python_drops_is_told(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    with interrupts.kept():
+        dropped_with_an_object(lambda: 1 // 0)
+    assert "ZeroDivisionError" in capfd.readouterr().err
 
 
 def test_without_an_interrupt_nothing_changes() -> None:

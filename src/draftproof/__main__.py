@@ -2,15 +2,17 @@
 
 import sys
 
+from draftproof import interrupts
+
 
 def main() -> None:
     """`draftproof.cli.main`, which takes a moment to load."""
     try:
-        from draftproof import cli
-
+        with interrupts.kept():
+            from draftproof import cli
         cli.main()
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(interrupts.INTERRUPTED)
 
 
 if __name__ == "__main__":

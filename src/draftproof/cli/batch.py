@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from draftproof.cli import batch_model, opening, sampling
 from draftproof.cli.files import place
-from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
+from draftproof.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from draftproof.batch.lines import Input, Line

@@ -11,8 +11,8 @@ from rich.console import Console
 from draftproof.bench import files, suite
 from draftproof.bench import report as reports
 from draftproof.cli import opening
-from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
+from draftproof.interrupts import INTERRUPTED
 from draftproof.methods import given_options, listed
 
 FORMATS = ("spec-bench",)

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from draftproof import Completion, SamplingParams
 from draftproof.cli import defaults, opening, output, prompting, sampling
-from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.talk import system_messages
+from draftproof.interrupts import INTERRUPTED
 from draftproof.request import Request
 from draftproof.templates import chat_ids
 

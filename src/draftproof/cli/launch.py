@@ -8,7 +8,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from draftproof.cli import interrupts
+from draftproof import interrupts
 
 
 def start(name: str, arguments: dict[str, Any]) -> int:

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from draftproof import LLM, memory, methods, places
+from draftproof import LLM, interrupts, memory, methods, places
 from draftproof.bundled import BUNDLED, located
-from draftproof.cli import interrupts
 from draftproof.cli.files import text_of
 from draftproof.cli.progress import Running
 from draftproof.cli.talk import render, system_messages

@@ -15,10 +15,10 @@ from draftproof import prompts as texts
 from draftproof.bundled import BUNDLED, ENGLISH, MENDER
 from draftproof.cli import opening
 from draftproof.cli.files import text_of
-from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
 from draftproof.encoder_intake import EncoderIntake
 from draftproof.gguf.reader import located as gguf_file
+from draftproof.interrupts import INTERRUPTED
 from draftproof.models import native_runs
 from draftproof.quality import report
 from draftproof.runners import choice, lengths, loading

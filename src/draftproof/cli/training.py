@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from draftproof import places
 from draftproof.bundled import located
 from draftproof.cli import opening
-from draftproof.cli.interrupts import INTERRUPTED
+from draftproof.interrupts import INTERRUPTED
 from draftproof.training.checkpoint import CHECKPOINT
 from draftproof.training.jobs import job, setup
 from draftproof.training.trainer import Plan, State

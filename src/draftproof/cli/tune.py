@@ -14,8 +14,8 @@ from draftproof import clock
 from draftproof import prompts as prompt_files
 from draftproof.bundled import BUNDLED, MENDER, located
 from draftproof.cli import opening, pairing
-from draftproof.cli.interrupts import INTERRUPTED
 from draftproof.cli.progress import Running
+from draftproof.interrupts import INTERRUPTED
 from draftproof.llm import LLM
 from draftproof.tuning import candidates, report
 from draftproof.tuning import run as tuning

@@ -6,6 +6,7 @@ Their lazy imports catch what an interrupt leaves half done, and report a broken
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,14 @@ def kept() -> Iterator[None]:
         came = True
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before, said = signal.signal(signal.SIGINT, interrupt), sys.unraisablehook
+
+    def unraisable(dropped: sys.UnraisableHookArgs) -> None:
+        """Python drops what is raised while it discards an object: said here, at the end."""
+        if not (came and issubclass(dropped.exc_type, KeyboardInterrupt)):
+            said(dropped)
+
+    sys.unraisablehook = unraisable
     try:
         yield
     except Exception:
@@ -36,5 +44,6 @@ def kept() -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = said
     if came:
         raise KeyboardInterrupt

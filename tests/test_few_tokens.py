@@ -171,7 +171,7 @@ def test_a_draft_of_few_tokens_is_trained_served_and_goes_on(folder: Path, loss:
     [
         ({"size": "1", "draft_vocabulary": V}, "must be below the target's"),
         ({"size": "1", "draft_vocabulary": 0}, "must be below the target's"),
-        ({"exit_layer": 1, "draft_vocabulary": 9}, "drop --draft-vocabulary"),
+        ({"exit_layer": 1, "draft_vocabulary": V}, "must be below the target's"),
     ],
 )
 def test_wrong_numbers(folder: Path, changes: dict[str, Any], said: str) -> None:

@@ -102,12 +102,6 @@ def test_a_config_that_disagrees(
     assert str(tmp_path) in str(caught.value)
 
 
-def test_a_cut_vocabulary(tmp_path: Path) -> None:
-    broken(tmp_path, "vllm", lambda tensors: tensors.update(token_map=torch.arange(50)))
-    with pytest.raises(ValueError, match="token_map"):
-        files.load(tmp_path)
-
-
 def test_a_tree_of_thousands_of_nodes_is_refused_before_it_is_read(tmp_path: Path) -> None:
     heads = random_heads()
     files.save(tmp_path, heads)

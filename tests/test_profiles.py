@@ -171,7 +171,14 @@ def test_an_interrupted_run_goes_on(
         (damaged, *_) = records.glob("*.npz")
         damaged.write_bytes(b"half")
         again = dp.tune(llm, prompts, records=records, **options)
-        assert written == [2, 2, 2, 2] and not records.exists()
+        assert written == [2, 2, 2, 2]
+        with pytest.raises(
+            ValueError, match=f"cannot write .* what was recorded stays in {records}"
+        ):
+            again.save(tmp_path / "nowhere" / "profile.json")
+        assert len([*records.glob("*.npz")]) == 6
+        again.save(tmp_path / "profile.json")
+        assert not records.exists()
         fresh = dp.tune(llm, prompts, **options)
     one, two = (
         {row.choice: row.tokens_per_step for row in each.rows if not row.choice.decides}

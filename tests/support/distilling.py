@@ -65,7 +65,7 @@ def language(there: Path) -> Path:
     return there
 
 
-def options(folder: Path, **more: Any) -> Options:
+def options(folder: Path, kind: Any = Options, **more: Any) -> Any:
     target = str(folder / "target")
     given: dict[str, Any] = {
         "target": target,
@@ -79,4 +79,4 @@ def options(folder: Path, **more: Any) -> Options:
         "calibration_tokens": 1000,
         "device": "cpu",
     }
-    return Options(**{**given, **more})
+    return kind(**{**given, **more})

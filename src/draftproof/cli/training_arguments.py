@@ -29,6 +29,10 @@ def medusa(
     own_head: Annotated[
         bool, option(HEADS, "A projection for each, not the target's.", "--own-head")
     ] = False,
+    draft_vocabulary: Annotated[
+        int | None,
+        option(HEADS, "They guess so many tokens only, those that the data has most: less work."),
+    ] = None,
     start: options.Start = None,
     quantize: Annotated[
         str | None, option(TRAINING, "int8: the frozen target in half of bf16's memory.")

@@ -24,6 +24,7 @@ OLD_FORMAT = "foretoken-medusa"  # the same, written under the project's former 
 # Names of weight and bias of layer i, and of the projection, of head k. Ours are vLLM's too, which
 # has a copy of a shared LM head beside them.
 OURS = "blocks.{k}.layers.{i}.weight", "blocks.{k}.layers.{i}.bias", "lm_heads.{k}.weight"
+MAP, ONE = "token_map", "lm_head.weight"  # the ids of a part of the vocabulary; one for all heads
 ORIGINAL = "{k}.{i}.linear.weight", "{k}.{i}.linear.bias", "{k}.{layers}.weight"
 ORIGINAL_FILES = ("medusa_lm_head.pt", "medusa_lm_head.safetensors")
 CONFIG_BYTES = 1 << 20  # at most: a tree of thousands of nodes takes hundreds of MB to be read
@@ -33,7 +34,7 @@ NOTES = ("heads", "layers", "hidden_size", "vocab_size", "target", "accuracies",
 def save(folder: str | Path, heads: Heads) -> None:
     """Write `model.safetensors` and `config.json`."""
     notes = {name: getattr(heads, name) for name in NOTES}
-    config = {"format": FORMAT, "shared_head": heads.outputs is None} | notes
+    config = {"format": FORMAT, "shared_head": _shared(heads)} | notes
     _write(folder, "model.safetensors", _named(OURS, heads), config)
 
 
@@ -43,6 +44,8 @@ def export_original(folder: str | Path, heads: Heads, lm_head: Tensor | None = N
     lm_head: the target's (V, d), needed if the heads share it, because there each has its own.
     """
     _refuse_exit(heads)
+    if heads.tokens is not None:
+        raise ValueError("that layout has no heads of a part of the vocabulary")
     tensors = _named(ORIGINAL, heads)
     for k in range(heads.heads):
         for i in range(heads.layers):  # there a block has a bias, and would start it at random
@@ -61,13 +64,15 @@ def export_vllm(folder: str | Path, heads: Heads, lm_head: Tensor | None = None)
     lm_head: the target's (V, d), needed if the heads share it, because there it lies beside them.
     """
     _refuse_exit(heads)
-    tensors, shared = _named(OURS, heads), heads.outputs is None
-    if shared:
-        tensors["lm_head.weight"] = _lm_head(heads, lm_head)
+    tensors, shared = _named(OURS, heads), _shared(heads)
+    if heads.outputs is None:
+        tensors[ONE] = _lm_head(heads, lm_head)
     config = {"model_type": "medusa", "architectures": ["MedusaModel"], "original_lm_head": shared}
     config |= {"num_heads": heads.heads, "num_hidden_layers": heads.layers}
     config |= {"hidden_size": heads.hidden_size, "vocab_size": heads.vocab_size}
     config |= {"medusa_fc_bias": heads.biases is not None}
+    if heads.tokens is not None:
+        config["truncated_vocab_size"] = len(heads.tokens)
     _write(folder, "model.safetensors", tensors, config)
 
 
@@ -91,6 +96,11 @@ def _lm_head(heads: Heads, lm_head: Tensor | None) -> Tensor:
     return shaped("lm_head", lm_head, heads.vocab_size, heads.hidden_size)
 
 
+def _shared(heads: Heads) -> bool:
+    """Whether all heads have one projection."""
+    return heads.outputs is None or (heads.tokens is not None and len(heads.outputs) == 1)
+
+
 def _named(names: Sequence[str], heads: Heads) -> dict[str, Tensor]:
     weight, bias, output = names
     tensors: dict[str, Tensor] = {}
@@ -99,8 +109,13 @@ def _named(names: Sequence[str], heads: Heads) -> dict[str, Tensor]:
             tensors[weight.format(k=k, i=i)] = heads.weights[k, i]
             if heads.biases is not None:
                 tensors[bias.format(k=k, i=i)] = heads.biases[k, i]
-        if heads.outputs is not None:
+        if heads.outputs is not None and not _shared(heads):
             tensors[output.format(k=k, layers=heads.layers)] = heads.outputs[k]
+    if heads.tokens is not None:
+        tensors[MAP] = heads.tokens
+        if _shared(heads):
+            assert heads.outputs is not None
+            tensors[ONE] = heads.outputs[0]
     return tensors
 
 
@@ -164,8 +179,9 @@ def _heads(names: Sequence[str], config: Mapping[str, Any], tensors: dict[str, T
     if config.get("format", FORMAT) not in (FORMAT, OLD_FORMAT):
         raise ValueError(f"config.json says format: {config['format']!r}, not {FORMAT!r}: {AGAIN}")
     V, shared = config.get("vocab_size"), config.get("shared_head", config.get("original_lm_head"))
-    if "token_map" in tensors or config.get("truncated_vocab_size", V) not in (V, None):
-        raise ValueError("only a part of the vocabulary (token_map): use heads for all of it")
+    tokens, one = tensors.pop(MAP, None), tensors.get(ONE)
+    if tokens is None and config.get("truncated_vocab_size", V) not in (V, None):
+        raise ValueError(f"the tensor {MAP} is missing: {AGAIN}")
     if shared:  # what is there is a copy of the target's
         tensors = {name: t for name, t in tensors.items() if not name.startswith("lm_head")}
     layers = sum(weight.format(k=0, i=i) in tensors for i in range(len(tensors))) or 1
@@ -183,6 +199,8 @@ def _heads(names: Sequence[str], config: Mapping[str, Any], tensors: dict[str, T
     biased = bias.format(k=0, i=0) in tensors
     biases = stacked(bias, layers).unflatten(0, (K, layers)) if biased else None
     outputs = None if shared else stacked(output, 1)
+    if tokens is not None:
+        outputs, tokens = _part(one[None] if shared and one is not None else outputs, tokens, V)
     if tensors:
         raise ValueError(f"{min(tensors)} is no part of heads: give a folder of heads alone")
     _agree(config, K, layers, weights.shape[-1])
@@ -194,11 +212,26 @@ def _heads(names: Sequence[str], config: Mapping[str, Any], tensors: dict[str, T
         biases,
         outputs,
         vocab_size=V,
+        tokens=tokens,
         target=str(config.get("target", config.get("base_model_name_or_path", ""))),
         accuracies=config.get("accuracies"),
         tree=config.get("tree"),
         exit=config.get("exit"),
     )
+
+
+def _part(outputs: Tensor | None, tokens: Tensor, V: Any) -> tuple[Tensor, Tensor]:
+    """Outputs of a part of the V tokens (heads, R, d), and its ids (R,), ascending."""
+    if outputs is None:
+        raise ValueError(f"the tensor {ONE} is missing: {AGAIN}")
+    shaped(MAP, tokens.float(), *tokens.shape[:1])
+    rows = outputs.shape[1:2]
+    if rows == (V,) and 0 < len(tokens) < V and 0 <= tokens.min() <= tokens.max() < V:
+        outputs = outputs[:, tokens.long()]  # as vLLM does with projections on all tokens
+    elif rows != (len(tokens),):
+        raise ValueError(f"{MAP} has {len(tokens)} ids and not as many as the heads: {AGAIN}")
+    order = tokens.argsort()
+    return outputs[:, order], tokens[order]
 
 
 def _agree(config: Mapping[str, Any], K: int, layers: int, d: int) -> None:

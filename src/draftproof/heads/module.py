@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 AGAIN = "fetch or train the heads again"
@@ -21,10 +22,14 @@ class Heads(nn.Module):
 
     weights: W1, (K, layers, d, d). The paper starts from zeros: each head then equals the LM head.
     biases: b, (K, layers, d). outputs: W2, (K, V, d); None: the target's LM head is shared.
+    tokens: the ids (R,), ascending, of all that the heads guess, and outputs is (K, R, d), or
+    (1, R, d), one for all heads: rows of the target's, which do not learn; None: all V.
     target: its name. accuracies: per head, how often its guess of each rank is right. tree: paths
     of ranks that suit these heads. exit: a single head reads the normed state after so many layers
     of the target; None: after all. Raises `ValueError`.
     """
+
+    tokens: Tensor | None
 
     def __init__(
         self,
@@ -33,6 +38,7 @@ class Heads(nn.Module):
         outputs: Tensor | None = None,
         *,
         vocab_size: int,
+        tokens: Tensor | None = None,
         target: str = "",
         accuracies: Sequence[Sequence[float]] | None = None,
         tree: Sequence[Sequence[int]] | None = None,
@@ -50,8 +56,14 @@ class Heads(nn.Module):
         self.biases = self.outputs = None
         if biases is not None:
             self.biases = nn.Parameter(_sound("biases", biases, K, layers, d))
+        self.register_buffer("tokens", _ascending(tokens, vocab_size), persistent=False)
         if outputs is not None:
-            self.outputs = nn.Parameter(_sound("outputs", outputs, K, vocab_size, d))
+            size = vocab_size if self.tokens is None else len(self.tokens)
+            count = 1 if self.tokens is not None and len(outputs) == 1 else K
+            sound = _sound("outputs", outputs, count, size, d)
+            self.outputs = nn.Parameter(sound, requires_grad=count == K)
+        elif self.tokens is not None:
+            raise ValueError("heads that guess a part of the tokens have outputs for these")
         self.target = target
         self.accuracies = None if accuracies is None else checked_accuracies(accuracies, K)
         self.tree = None if tree is None else checked_tree(tree, K)
@@ -70,9 +82,26 @@ class Heads(nn.Module):
         """Hidden states (N, d) -> logits (K, N, V); a shared LM head takes all rows in one call."""
         x: Tensor = self(states)
         if self.outputs is not None:
-            return x @ self.outputs.transpose(1, 2)
+            return self.spread(x @ self.outputs.transpose(1, 2))
         rows: Tensor = lm_head(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return rows
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """Logits (..., R) of what the heads guess -> (..., V), with -inf for the other tokens."""
+        if self.tokens is None:
+            return rows
+        every = rows.new_full((*rows.shape[:-1], self.vocab_size), -torch.inf)
+        return every.index_copy_(-1, self.tokens.to(rows.device), rows)
+
+
+def _ascending(tokens: Tensor | None, vocab_size: int) -> Tensor | None:
+    if tokens is None:
+        return None
+    whole = not tokens.is_floating_point() and tokens.ndim == 1 and 0 < len(tokens) < vocab_size
+    ids = tokens.long()
+    if not whole or not bool(((ids >= 0) & (ids < vocab_size)).all() and (ids.diff() > 0).all()):
+        raise ValueError(f"token_map is no ascending ids of {vocab_size} tokens: {AGAIN}")
+    return ids
 
 
 def shaped(name: str, tensor: Tensor, *shape: int) -> Tensor:

@@ -49,10 +49,12 @@ class Placed:
         for layer in range(1, self.heads.layers):
             y = torch.stack([self.later[k][layer - 1](x[k]) for k in range(len(x))])
             x = self._block(x, y, layer)
-        if self.outputs is not None:
-            return torch.stack([self.outputs[k](x[k]) for k in range(len(x))])
-        rows: Tensor = self.target.head(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-        return rows
+        if self.outputs is not None and len(self.outputs) == self.heads.heads:
+            own = [output(rows) for output, rows in zip(self.outputs, x, strict=False)]
+            return self.heads.spread(torch.stack(own))
+        head = self.target.head if self.outputs is None else self.outputs[0]
+        rows: Tensor = head(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return self.heads.spread(rows)
 
     def _block(self, x: Tensor, y: Tensor, layer: int) -> Tensor:
         if self.biases is not None:

@@ -86,7 +86,7 @@ class Medusa(Drafter):
 
     def _tree(self, request: Writing, rows: Tensor | tuple[()]) -> TokenTree:
         """From the logits (V,) of each head; without places that there are no guesses for."""
-        guesses = [_guesses(request, row, k, self.width) for k, row in enumerate(rows)]
+        guesses = [self._guesses(request, row, k) for k, row in enumerate(rows)]
         paths = self.paths or _paths([shares for _, shares in guesses], self.nodes)
         tokens, parents, scores = [request.tokens[-1]], [-1], [1.0]
         nodes: dict[Ranks, int] = {(): 0}
@@ -101,6 +101,14 @@ class Medusa(Drafter):
                 parents.append(parent)
                 scores.append(score)
         return TokenTree(tokens, parents, scores=scores)
+
+    def _guesses(self, request: Writing, row: Tensor, k: int) -> Guesses:
+        try:
+            return _guesses(request, row, k, self.width)
+        except sampling.NoCandidate:
+            if self.heads.tokens is None or not request.history.ruled:
+                raise
+            return [], []  # a rule from outside bars all that these heads can guess
 
 
 def _state(request: Writing) -> Tensor | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 import zipfile
 from collections import Counter
@@ -183,10 +182,6 @@ class Job:
                 raise ValueError(
                     f"cannot keep what was recorded in {file.parent}: {error.strerror}"
                 ) from error
-
-    def forget(self) -> None:
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def measure(
         self,

@@ -6,6 +6,7 @@ Knows the order of things; what each of them does is `job`'s.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -44,6 +45,7 @@ class Tuned:
     bytes_per_position: dict[str, float]
     untried: list[str] = field(default_factory=list)  # for which there was no time
     candidates: list[dict[str, Any]] = field(default_factory=list)  # judged before, see there
+    records: Path | None = None  # the folder of what was recorded, until the profile is written
 
     def as_dict(self) -> dict[str, Any]:
         """Fit for JSON: what a profile holds."""
@@ -67,14 +69,20 @@ class Tuned:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the profile, whole or not at all. Raises `ValueError` where it cannot be."""
+        """Write the profile, whole or not at all, and remove what was recorded for it.
+
+        Raises `ValueError` where it cannot be written; the records stay then.
+        """
         path = Path(path)
         part = path.with_name(path.name + ".part")
         try:
             part.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
             part.replace(path)
         except OSError as error:
-            raise ValueError(f"cannot write the profile {path}: {error.strerror}") from error
+            stays = f"; what was recorded stays in {self.records}" if self.records else ""
+            raise ValueError(f"cannot write the profile {path}: {error.strerror}{stays}") from error
+        if self.records is not None:
+            shutil.rmtree(self.records, ignore_errors=True)
 
     def cases(self) -> dict[tuple[float, int], list[ranking.Row]]:
         """The rows of each temperature and batch size."""
@@ -107,8 +115,8 @@ def tune(
     "int4", each draft in each, but for one that is given with its own, (draft, dtype). heads:
     folders of Medusa's or exit heads. groups: of each prompt, a name for tables. rounds: of the
     real runs of the best three; 0: none. minutes: time that it may take, about. records: a folder
-    for what is recorded, so that an interrupted run goes on from
-    there; it is removed in the end. The LLM drafts with nothing afterwards; its text is never
+    for what is recorded, so that an interrupted run goes on from there; it is removed when the
+    profile is saved. The LLM drafts with nothing afterwards; its text is never
     another. Raises `ValueError`, in one sentence, for what cannot be tuned.
     """
     job = Job(llm, seed, max_tokens, Path(records) if records is not None else None, tick)
@@ -143,7 +151,7 @@ def tune(
                 job.measure(found, texts, temperature, batch, rounds, until)
     first = [r for r in rows if (r.temperature, r.batch) == (temperatures[0], batches[0])]
     assert machine is not None
-    made = Tuned(
+    return Tuned(
         rows=rows,
         choice=_fastest(first),
         machine=kept.description(llm.runner) | {"versions": clock.machine()},
@@ -158,9 +166,8 @@ def tune(
         },
         bytes_per_position=dict(bytes_of(written)),
         untried=job.untried,
+        records=job.folder,
     )
-    job.forget()
-    return made
 
 
 def _fastest(rows: Sequence[ranking.Row]) -> Choice:

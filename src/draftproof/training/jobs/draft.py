@@ -68,8 +68,6 @@ class Options(job.Options):
             raise ValueError("--blocks are of the head of --exit-layer: add that, or drop them")
         if self.on_policy and self.exit_layer is not None:
             raise ValueError("a head on a layer does not write by itself: drop --on-policy")
-        if self.draft_vocabulary is not None and self.exit_layer is not None:
-            raise ValueError("a head on a layer has the target's LM head: drop --draft-vocabulary")
         if self.loss not in LOSSES:
             raise ValueError(f"loss {self.loss!r} is unknown: use {', '.join(LOSSES)}")
         if not 0 <= self.on_policy <= 1:
@@ -105,10 +103,7 @@ class DraftJob(Job):
                 "has none: drop it"
             )
         if self.options.draft_vocabulary is not None:
-            raise ValueError(
-                "--draft-vocabulary spares the native runner work, and that runs no "
-                "encoder-decoders: drop it"
-            )
+            few_tokens.check_target(self.target)
 
     def _student(self) -> Any:
         """The draft before training, in fp32 on the target's device."""
@@ -141,7 +136,10 @@ class DraftJob(Job):
         if (count := options.draft_vocabulary) is not None:
             size = self.target.get_output_embeddings().weight.shape[0]
             ids = few_tokens.most_frequent(self.learnt, count, size, ends)
-            few_tokens.reduce(self.student, ids)
+            if self.on_layer:
+                self.student.heads = few_tokens.fewer(self.student.heads, self.target, ids)
+            else:
+                few_tokens.reduce(self.student, ids)
             few = FewTokens(ids, size)
         return Draft(
             self.target,

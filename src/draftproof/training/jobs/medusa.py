@@ -20,11 +20,12 @@ from draftproof.training.data.states import on
 from draftproof.training.jobs import job, served
 from draftproof.training.jobs.card import Card
 from draftproof.training.jobs.job import Job
-from draftproof.training.recipes import calibrate, joint
+from draftproof.training.recipes import calibrate, few_tokens, joint
 from draftproof.training.recipes.losses import ELEMENTS, at_once
 from draftproof.training.recipes.medusa import Medusa, fresh
 from draftproof.training.recipes.quantised import quantise
 from draftproof.training.trainer import Batch, Plan
+from draftproof.vocabularies import end_ids
 
 EXPORTS = {"original": files.export_original, "vllm": files.export_vllm}
 GUESSES = 5  # of a head in the card's table
@@ -37,6 +38,7 @@ class Options(job.Options):
     num_heads: int = 5
     num_layers: int = 1
     own_head: bool = False
+    draft_vocabulary: int | None = None  # tokens that the heads guess; all unless given
     quantize: str | None = None  # the frozen target, "int8"
     joint: bool = False
     full: bool = False  # joint: all of the target, not adapters
@@ -52,6 +54,16 @@ class Options(job.Options):
             raise ValueError("--quantize is for a target that does not learn: drop it, or --joint")
         if self.joint and self.capture:
             raise ValueError("--joint changes the states that --capture keeps: drop one")
+        if self.joint and self.draft_vocabulary is not None:
+            raise ValueError(
+                "--draft-vocabulary gives the heads rows of the LM head as it is, and --joint "
+                "changes it: drop one"
+            )
+        if "original" in self.export and self.draft_vocabulary is not None:
+            raise ValueError(
+                "--export original has no heads of a part of the vocabulary: drop that, or "
+                "--draft-vocabulary"
+            )
         for name in self.export:
             if name not in EXPORTS:
                 raise ValueError(f"export {name!r} is unknown: use {', '.join(EXPORTS)}")
@@ -97,6 +109,8 @@ class HeadsJob(Job):
 
     def begin(self) -> Proposer:
         """See `Job.begin`."""
+        if self.options.draft_vocabulary is not None:
+            few_tokens.check_target(self.target)
         if self.options.quantize is not None:
             quantise(self.target, self.options.quantize)
         self.heads = self._heads()
@@ -116,6 +130,11 @@ class HeadsJob(Job):
         weight = target.get_output_embeddings().weight
         if (heads.vocab_size, heads.hidden_size) != tuple(weight.shape):
             raise ValueError(f"the heads in {options.start} are not of this target: drop them")
+        if options.draft_vocabulary is not None and heads.outputs is not None:
+            raise ValueError(
+                f"the heads in {options.start} have projections of their own: drop "
+                "--draft-vocabulary"
+            )
         return heads
 
     def make_recipe(self, held_out: list[Batch], asked: list[Batch]) -> Medusa:
@@ -127,6 +146,11 @@ class HeadsJob(Job):
             self.target = joint.learning(self.target, options.full, options.seed)
         else:
             self.target.requires_grad_(False)
+        if (count := options.draft_vocabulary) is not None:
+            ids = few_tokens.most_frequent(
+                self.learnt, count, self.heads.vocab_size, end_ids(self.target, self.tokenizer)
+            )
+            self.heads = few_tokens.fewer(self.heads, self.target, ids, options.own_head)
         return Medusa(
             self.target,
             self.heads.to(device=self.target.device, dtype=torch.float32),
@@ -247,10 +271,11 @@ def memory(target: Any, heads: Heads, plan: Plan, length: int, joint: bool) -> s
     config = target.config.get_text_config()
     tokens = plan.rows // plan.accumulate * length
     kept = config.num_hidden_layers * 16 if joint else 4 + 4 * heads.heads
-    logits = min(tokens, at_once(heads.vocab_size, target.device)) * heads.vocab_size
-    if joint or heads.outputs is not None:
-        together = tokens * heads.vocab_size <= ELEMENTS  # then those of all heads are there
-        logits = tokens * heads.vocab_size * heads.heads if together else ELEMENTS
+    vocabulary = heads.vocab_size if heads.tokens is None else len(heads.tokens)
+    logits = min(tokens, at_once(vocabulary, target.device)) * vocabulary
+    if joint or (heads.outputs is not None and heads.outputs.requires_grad):
+        together = tokens * vocabulary <= ELEMENTS  # then those of all heads are there
+        logits = tokens * vocabulary * heads.heads if together else ELEMENTS
     activations = 4 * tokens * kept * config.hidden_size + 12 * logits
     gb = [x / 1e9 for x in (weights, 16 * learnt, activations)]
     return (

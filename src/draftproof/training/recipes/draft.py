@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW, Optimizer
 
+from draftproof.heads.module import Heads
 from draftproof.training import guards
 from draftproof.training.data.states import labelled, logits_of, on, states_of
 from draftproof.training.recipes import losses
@@ -204,7 +205,14 @@ class Draft(nn.Module):
         ours = states_of(self.student, batch).flatten(0, 1)
         for some in at.split(max(1, ELEMENTS // (8 * self.vocabulary))):
             p = self._head(self.target)(theirs[some]).float()
-            yield some, p, self._head(self.student)(ours[some]).float()
+            yield some, p, self._served(ours[some]).float()
+
+    def _served(self, states: Tensor) -> Tensor:
+        """The student's logits as it serves: an exit of few tokens says nothing of the others."""
+        heads: Heads | None = getattr(self.student, "heads", None)
+        if heads is None or heads.outputs is None:
+            return self._head(self.student)(states)
+        return heads.spread(F.linear(states, heads.outputs[0]))[..., : self.vocabulary]
 
 
 def _run(hits: Tensor) -> float:

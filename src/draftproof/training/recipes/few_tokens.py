@@ -1,8 +1,9 @@
 """A draft that writes few of the target's tokens: its LM head, most of a small model, shrinks.
 
 The head keeps its shape, so that any engine loads it; rows of the other tokens are zeros, which
-nobody needs to multiply (`runners.reduced`). FR-Spec, Zhao et al. 2025 (arXiv 2502.14856), leaves
-them out of the softmax instead. Does not know how a draft begins or what it reads.
+nobody needs to multiply (`runners.reduced`). Heads have a copy of those rows alone. FR-Spec, Zhao
+et al. 2025 (arXiv 2502.14856), leaves the others out of the softmax instead, as heads do. Does not
+know how a draft begins or what it reads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from draftproof.runners import reduced
+from draftproof.heads.module import Heads
+from draftproof.runners import encoders, reduced
 from draftproof.training.data.rows import Document
 
 
@@ -38,20 +40,53 @@ def most_frequent(
     return torch.from_numpy(np.sort(np.argsort(-often, kind="stable")[:count]))
 
 
+def check_target(target: Any) -> None:
+    """`ValueError` where few tokens would save nothing, or could not be had."""
+    if encoders.is_one(target):
+        raise ValueError(
+            "--draft-vocabulary spares the native runner work, and that runs no "
+            "encoder-decoders: drop it"
+        )
+    _plain(target)
+
+
 def reduce(student: Any, ids: Tensor) -> None:
     """Give the student an LM head of its own, zeros but for the rows of these ids (R,)."""
-    head, config = student.get_output_embeddings(), student.config.get_text_config()
-    if not isinstance(head, nn.Linear) or head.bias is not None:
-        raise ValueError(
-            f"the LM head of {type(student).__name__} is no plain matrix: drop --draft-vocabulary"
-        )
-    weight = torch.zeros_like(head.weight)
-    weight[ids] = head.weight.detach()[ids]
+    config, head = student.config.get_text_config(), _plain(student)
+    weight = torch.zeros_like(head)
+    weight[ids] = head[ids]
     config.tie_word_embeddings = student.config.tie_word_embeddings = False
     fresh = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device=weight.device)
     fresh.weight = nn.Parameter(weight)
     student.set_output_embeddings(fresh)
     setattr(config, reduced.FIELD, len(ids))
+
+
+def fewer(heads: Heads, target: Any, ids: Tensor, own: bool = False) -> Heads:
+    """The heads with these rows (R,) of the target's LM head, one copy for all; own: for each."""
+    rows = _plain(target)[ids.to(target.device)].to(heads.weights.dtype, copy=True)
+    fewer = Heads(
+        heads.weights.detach(),
+        None if heads.biases is None else heads.biases.detach(),
+        rows.expand(heads.heads if own else 1, *rows.shape).clone(),
+        vocab_size=heads.vocab_size,
+        tokens=ids,
+        target=heads.target,
+        exit=heads.exit,
+    )
+    assert fewer.outputs is not None
+    fewer.outputs.requires_grad_(own)
+    return fewer
+
+
+def _plain(model: Any) -> Tensor:
+    """The matrix (V, d) of its LM head, without gradients."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear) or head.bias is not None:
+        raise ValueError(
+            f"the LM head of {type(model).__name__} is no plain matrix: drop --draft-vocabulary"
+        )
+    return head.weight.detach()
 
 
 class FewTokens:
@@ -71,7 +106,8 @@ class FewTokens:
 
     def student(self, model: Any) -> Callable[[Tensor], Tensor]:
         """What makes its logits (N, R + 1) of its states (N, d)."""
-        weight = model.get_output_embeddings().weight[self.ids.to(model.device)]
+        weight = model.get_output_embeddings().weight
+        weight = weight[self.ids.to(weight.device)]
 
         def head(states: Tensor) -> Tensor:
             rest = states.new_full((*states.shape[:-1], 1), self._rest)

@@ -94,6 +94,10 @@ class Medusa(nn.Module):
         self.joint, self.weight, self.nodes = joint, weight, nodes
         self.backbone = target if joint else None
         self._frozen = (target,)  # no module of this one: not moved, not in checkpoints
+        self._classes: Tensor | None = None  # of tokens, where heads guess a part; -1: none
+        if heads.tokens is not None:
+            self._classes = torch.full((heads.vocab_size,), -1)
+            self._classes[heads.tokens.cpu()] = torch.arange(len(heads.tokens))
         self.register_state_dict_post_hook(_leave_out)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_not_missed)  # type: ignore[no-untyped-call]
 
@@ -121,9 +125,10 @@ class Medusa(nn.Module):
             loss, _ = cross_entropy(flat[at], labels, self._lm_head)
             shown["LM"] = total = loss / max(1, len(labels))
             counts.append(len(labels))
-        frozen = not self.joint and self.heads.outputs is None
+        outputs = self.heads.outputs
+        frozen = not self.joint if outputs is None else not outputs.requires_grad
         for k, (rows, head) in enumerate(self._guesses(flat), 1):
-            at, labels = labelled(batch, k + 1)
+            at, labels = self._classed(*labelled(batch, k + 1))
             loss, right = cross_entropy(rows[at], labels, head, frozen)
             total = total + weight * DECAY**k * loss / max(1, len(labels))
             shown[f"head {k}"] = right / max(1, len(labels))
@@ -138,8 +143,15 @@ class Medusa(nn.Module):
             if self.heads.outputs is None:
                 yield states[k], self._lm_head
             else:
-                outputs = self.heads.outputs[k]
+                outputs = self.heads.outputs[k % len(self.heads.outputs)]
                 yield states[k], lambda rows, outputs=outputs: rows @ outputs.T
+
+    def _classed(self, at: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The places (M,) whose label is one of what heads guess, and its class (M,) there."""
+        if self._classes is None:
+            return at, labels
+        classes = self._classes.to(labels.device)[labels]
+        return at[classes >= 0], classes[classes >= 0]
 
     def _lm_head(self, rows: Tensor) -> Tensor:
         return logits_of(self.target, rows)
@@ -165,6 +177,8 @@ class Medusa(nn.Module):
         ranks = calibrate.unranked(len(flat), self.heads.heads)
         for k, (rows, head) in enumerate(self._guesses(flat)):
             at, labels = labelled(batch, k + 2)
+            ranks[at.cpu(), k] = self.heads.vocab_size  # of what it never guesses
+            at, labels = self._classed(at, labels)
             for some, wanted in zip(at.split(ROWS), labels.split(ROWS), strict=True):
                 logits = head(rows[some])
                 better = logits > logits.gather(1, wanted[:, None])

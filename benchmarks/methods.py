@@ -26,6 +26,7 @@ from draftproof.bench.report import processor, threads
 from draftproof.bench.sides import How, Side, ours
 from draftproof.bundled import located
 from draftproof.cli.progress import Running
+from draftproof.methods import LOOK_UP
 
 FEW = 3  # prompts on which settings are compared
 Maker = Callable[[], Any]
@@ -116,7 +117,22 @@ def candidates(
             for m in (8, 12)
             if draft
         },
+        "auto": {
+            name: lambda parts=parts: _auto(*[make() for make in parts])
+            for name, parts in (
+                ("look-ups", []),
+                ("look-ups and the draft", [lambda: dp.DraftModel(draft)] if draft else []),
+                ("look-ups and the heads", [lambda: dp.Medusa(heads)] if heads else []),
+                ("look-ups and the exit", [lambda: dp.EarlyExit(heads=exit)] if exit else []),
+            )
+            if parts or name == "look-ups"
+        },
     }
+
+
+def _auto(*parts: Any) -> dp.Auto:
+    """The default as it is over what is given, but for earlier outputs."""
+    return dp.Auto(dp.NGram(LOOK_UP), dp.SuffixAutomaton(LOOK_UP, corpus=0), *parts)
 
 
 def main(

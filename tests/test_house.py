@@ -102,7 +102,7 @@ prompts                 <- bundled bundled.* templates
 traffic traffic.*       <- prompts pictures traffic.* | httpx2 rich matplotlib
 training.data training.data.sources training.data.entries training.data.rows <- training.data.*
 training.jobs training.jobs.* <- * {SERVED} !cli !cli.* !demo.* !bench.* !certify.*
-training training.*     <- runners runners.* heads.* analysis bundled training.*
+training training.*     <- allocator runners runners.* heads.* analysis bundled training.*
 fingerprints            <- tree runners.base sampling | torch
 resuming                <- request
 batch batch.*           <- batch.* llm request sampling server.* | msgspec pydantic_core

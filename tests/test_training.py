@@ -70,6 +70,15 @@ def test_a_resumed_training_has_the_losses_of_an_uninterrupted_one(
     assert torch.equal(parts.heads.weights, whole.heads.weights)
 
 
+def test_freed_memory_is_given_back_now_and_then(
+    cyclic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(trainer, "give_back", lambda: given.append(1))
+    heads_of(cyclic, tmp_path, plan(2 * trainer.TRIMMED + 1))
+    assert len(given) == 2
+
+
 def test_a_checkpoint_is_not_written_over(cyclic: Any, tmp_path: Path) -> None:
     stop: Any = {"stopped": lambda: True}
     heads_of(cyclic, tmp_path, plan(20), **stop)

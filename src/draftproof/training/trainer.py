@@ -20,15 +20,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from draftproof.training.checkpoint import (
-    BEST,
-    CHECKPOINT,
-    Checkpoint,
-    check_folder,
-    replacing,
-)
+from draftproof.allocator import give_back
+from draftproof.training.checkpoint import BEST, CHECKPOINT, Checkpoint, check_folder, replacing
 
 Batch = dict[str, Tensor]
+TRIMMED = 8  # steps, whose tensors have many sizes: what was freed of them is given back
 
 
 class Recipe(Protocol):
@@ -186,6 +182,8 @@ class _Loop:
             state.seconds += time.monotonic() - began
             if state.step % plan.every == 0 or state.step == plan.steps:
                 shown |= self._evaluate()
+            if state.step % TRIMMED == 0:
+                give_back()
             self.accelerator.log(shown, step=state.step)
             show(state, shown)
             if not state.reason and self._agreed(stopped()):

@@ -143,3 +143,54 @@ def test_every_committed_token_is_observed(runner: str, options: dict[str, Any])
                 shown = torch.stack([states[at] for states in known])
                 error = (shown - whole[layer][: len(known)]).abs().max()
                 assert error <= (0 if runner == "native" else 1e-9)
+
+
+class Writes(Two):
+    """Takes the text for a list of its own. how: what it does to it before it drafts or fails."""
+
+    def __init__(self, how: str, fails: bool = False) -> None:
+        self.how, self.fails = how, fails
+
+    def propose(self, requests: Sequence[Any]) -> list[TokenTree]:
+        for each in requests:
+            if len(each.tokens) > len(IDS[0]) + 2:
+                exec(self.how, {"tokens": each.tokens})
+                if self.fails:
+                    raise RuntimeError("and then it fails")
+        return super().propose(requests)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("how", ["tokens.append(7)", "tokens.pop()", "tokens[-1] = 9"])
+def test_one_that_writes_into_the_text_changes_nothing(how: str, fails: bool) -> None:
+    asked = [*IDS, [9, 8, 7]]
+    with dp.LLM(tiny.model(), speculate=None, max_batch=2) as llm:
+        wanted = [each.token_ids for each in llm.generate(asked, PARAMS)]
+        llm.use(Writes(how, fails))
+        found = llm.generate(asked, PARAMS)
+        assert [each.token_ids for each in found] == wanted
+        assert any(
+            "it changed request.tokens, the text itself" in said for said in found[0].warnings
+        )
+        llm.engine.check()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("runner", ["torch", "native"])
+@pytest.mark.parametrize("tap", [3, -4, 99, "last", 1.0])
+def test_taps_that_the_model_has_not(tap: Any, runner: str, name: str) -> None:
+    if runner == "native" and not NATIVE:
+        pytest.skip("the kernels were not built")
+    dtype = torch.bfloat16 if runner == "native" else torch.float32
+    more = {"head_dim": 16} if runner == "native" else {}
+    made = Two()
+    made.taps = (-1, tap)
+    with dp.LLM(
+        tiny.model(name, num_hidden_layers=2, dtype=dtype, **more), runner=runner, speculate=None
+    ) as llm:
+        with pytest.raises(ValueError, match=f"taps of Two holds {tap!r}: .* to 2 .what the LM"):
+            llm.use(made)
+        for right in (0, 2, -3):
+            made.taps = (-1, right)
+            llm.use(made)
+            assert not llm.generate(IDS, PARAMS)[0].error

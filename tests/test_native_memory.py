@@ -259,3 +259,21 @@ def test_a_matrix_that_finds_no_memory(packed: packing.Packed) -> None:
 
     for _, found in refusals(attempt):
         assert found is None or torch.equal(found, want)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what is resident is told there")
+def test_the_first_token_of_a_long_row_touches_little_of_it() -> None:
+    """Else a call that may write much would keep everybody waiting while it all is zeroed."""
+    made = NativeRunner(model(), packed=packing.Packed(LoadedWeights(model()), "bfloat16"))
+    slots = 1 << 17
+    with open("/proc/self/statm") as file:  # what is resident, in pages
+        made.forward([Work(0, [3, 4, 5], TokenTree.chain([6]))])
+        made._cache.reserve(1, slots)
+        file.seek(0)
+        before = int(file.read().split()[1])
+        made.forward([Work(1, [3, 4, 5], TokenTree.chain([6]))])
+        file.seek(0)
+        touched = 4096 * (int(file.read().split()[1]) - before)
+    assert made._cache.slots_of(1) >= slots
+    assert touched < made._cache.slot_bytes * slots / 8
+    made.close()

@@ -93,6 +93,9 @@ class Drafts:
             return [_root(turn) if turn.whole else None for turn in turns]
         drafted: dict[int, TokenTree] = {}
         self._for_each(drafting, lambda requests: drafted.update(self._propose(requests)))
+        for request in (*drafting, *reading):
+            if self._altered(request):
+                drafted.pop(request.key, None)
         trees: list[TokenTree | None] = []
         for turn in turns:
             tree = drafted.get(turn.request.key) or _root(turn)
@@ -182,6 +185,21 @@ class Drafts:
                 return
             requests[0].stop_drafting(error)
             self.release(requests[0])
+
+    def _altered(self, request: Request) -> bool:
+        """Whether a drafter wrote into the text itself; that is taken back, and it drafts no more.
+
+        Seen by its length and its last token: to compare it all would take longer with every step.
+        """
+        output = request.history.output
+        last = output[-1] if output else request.prompt[-1]
+        whole = len(request.prompt) + len(output)
+        if len(request.tokens) == whole and request.tokens[-1] == last:
+            return False
+        request.tokens[:] = [*request.prompt, *output]
+        request.stop_drafting(ValueError("it changed request.tokens, the text itself: copy them"))
+        self.release(request)
+        return True
 
     def _read_along(self, requests: Sequence[Request]) -> None:
         assert self._drafter is not None

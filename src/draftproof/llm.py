@@ -15,7 +15,7 @@ from draftproof.asked import Message, Prompt, conversations_of
 from draftproof.audio_intake import intake_of
 from draftproof.bundled import located
 from draftproof.chunks import Chunk, chunks
-from draftproof.drafting.adopting import adopt
+from draftproof.drafting.adopting import adopt, bind
 from draftproof.drafting.base import Proposer
 from draftproof.engine import Engine
 from draftproof.foreign_names import Explained, explaining, explains, no_attribute, no_copy
@@ -156,7 +156,7 @@ class LLM(metaclass=Explained):
             return made
 
         if proposer is not None:
-            adopt(proposer).bind(self.runner, load)
+            bind(proposer, self.runner, load)
         self.memory.stores = stores
         former = self.engine.proposer
         self.engine.use(proposer)

@@ -54,3 +54,16 @@ def adopt(proposer: Proposer) -> Drafter:
             f"{type(proposer).__name__}: of a model write dp.DraftModel(model)"
         )
     return proposer if isinstance(proposer, Drafter) else Foreign(proposer)
+
+
+def bind(proposer: Proposer, target: Target, load: Load) -> None:
+    """Its own `bind`. Raises `ValueError` for taps on layers that the target has not."""
+    drafter = adopt(proposer)
+    drafter.bind(target, load)
+    last = target.layers
+    for tap in drafter.taps:
+        if not isinstance(tap, int) or not -last - 1 <= tap <= last:
+            raise ValueError(
+                f"taps of {drafter.name} holds {tap!r}: of this model they are 0 (the embeddings) "
+                f"to {last} (what the LM head reads), or -1 for the last"
+            )

@@ -1,4 +1,5 @@
 // Memory for weights and keys: zeroed, aligned, in pages of 2 MB where the system gives them.
+// A page is zeroed when it is first touched, so where little of each would be used they are small.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,7 @@ class Memory {
  public:
   Memory() = default;
   // Throws std::bad_alloc.
-  explicit Memory(size_t bytes) : bytes_(bytes) {
+  explicit Memory(size_t bytes, bool large_pages = true) : bytes_(bytes) {
     if (!bytes) return;
 #if defined(DP_MAPPED)
     const size_t page = size_t(1) << 21;
@@ -28,8 +29,9 @@ class Memory {
     if (at == MAP_FAILED) throw std::bad_alloc();
     base_ = at;
     data_ = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(at) + page - 1) / page * page);
-    if (bytes >= page) madvise(data_, bytes, MADV_HUGEPAGE);
+    if (bytes >= page) madvise(data_, bytes, large_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #else
+    (void)large_pages;
     if (bytes > SIZE_MAX - 64) throw std::bad_alloc();
     base_ = std::calloc(1, bytes + 64);
     if (!base_) throw std::bad_alloc();

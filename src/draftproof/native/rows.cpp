@@ -3,6 +3,10 @@
 
 #include "model.h"
 
+// Bytes of a head's keys that are filled sooner or later. Every head of every layer begins in a page
+// of its own where there are more: the first token of a long row would touch, and zero, all of it.
+constexpr size_t kFilled = 64 << 10;
+
 void dp_row::store(int layer, int head, int slot, const uint16_t *key, const uint16_t *value) {
   const int dim = model->shape.head_dim;
   uint16_t *k = key_blocks(layer, head) + int64_t(slot / kLanes) * kLanes * dim;
@@ -38,8 +42,9 @@ DP_API int32_t dp_row_reserve(dp_row *row, int32_t slots) try {
   dp_row grown{};
   grown.model = row->model;
   grown.slots = round_up(slots, kLanes);
-  grown.keys = Memory(dp_row_bytes(&model, slots) / 2);
-  grown.values = Memory(dp_row_bytes(&model, slots) / 2);
+  const bool large_pages = size_t(grown.slots) * model.shape.head_dim * 2 <= kFilled;
+  grown.keys = Memory(dp_row_bytes(&model, slots) / 2, large_pages);
+  grown.values = Memory(dp_row_bytes(&model, slots) / 2, large_pages);
   const size_t bytes = size_t(row->slots) * model.shape.head_dim * 2;
   for (int layer = 0; row->slots && layer < model.shape.layers; ++layer) {
     for (int head = 0; head < model.shape.kv_heads; ++head) {

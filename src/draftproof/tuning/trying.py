@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftproof import clock
-from draftproof.drafting.adopting import adopt
+from draftproof.drafting.adopting import bind
 from draftproof.llm import LLM
 from draftproof.profiles import Choice
 from draftproof.sampling import SamplingParams
@@ -65,7 +65,7 @@ def run(
             sides.append(side)
             proposer = trial.choice.proposer(MORE)
             if proposer is not None:
-                adopt(proposer).bind(side.runner, load)
+                bind(proposer, side.runner, load)
                 side.engine.use(proposer)
         for turn in range(rounds + 1):
             if turn > 1 and time.monotonic() > until:

@@ -9,7 +9,7 @@ from typing import Any
 
 from draftproof.server import sampled
 from draftproof.server.bodies import ChatBody
-from draftproof.server.prompts import conversation
+from draftproof.server.messages import conversation
 from draftproof.server.refusals import bad
 from draftproof.server.settings import Limits
 from draftproof.server.tools import offered
@@ -28,7 +28,7 @@ class Chat:
         self._offered = offered.of_body(body, known)
         if self._offered.grammar is not None:
             self.params = replace(self.params, grammar=self._offered.grammar)
-        self.messages = conversation(body)
+        self.messages = conversation(body, known.tokenizer)
         self.template = _options(body, known) | (
             {"tools": self._offered.shown} if self._offered.shown else {}
         )

@@ -29,7 +29,7 @@ from draftproof.server.refusals import Refused, bad, unknown_model
 from draftproof.server.responses.body import ResponsesBody, chat_of, renamed
 from draftproof.server.settings import READY, Settings
 from draftproof.server.stream import Stream, left
-from draftproof.server.telling import CONTENT, told
+from draftproof.server.telling import CONTENT, MODEL, told
 from draftproof.server.writing import GONE, RESUME, described
 
 HEALTH_SECONDS = 5.0  # that an engine has to say how it is
@@ -149,7 +149,7 @@ class Front:
         for path, kind in bodies.items():
             extra = described(kind)
             router.add_api_route(path, forwarded, methods=["POST"], openapi_extra=extra)
-        for path in ("/v1/models", "/props", "/tokenizer_info"):
+        for path in ("/v1/models", MODEL, "/props", "/tokenizer_info"):
             router.add_api_route(path, forwarded, methods=["GET"])
         return router
 

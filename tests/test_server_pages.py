@@ -67,6 +67,8 @@ def test_endpoints(server: Server) -> None:
     )
     table = PAGE.partition("## Endpoints")[2].partition("\n\nBesides")[0]
     named |= set(re.findall(r"`(/[a-z0-9_/.{}]+)`", table))
+    told = server.client.get("/openapi.json").json()["info"]["version"]
+    assert told == server.client.get("/version").json()["version"]
     hidden = {"/health", "/ready", "/docs", "/openapi.json"}
     assert named == {*described} | hidden
     for path in named - {each for each in described if "post" in paths(server)[each]}:

@@ -28,6 +28,9 @@ def test_endpoints() -> None:
                 assert (await ask(app, path)).json() == {"status": "ok"}
             assert (await ask(app, "/load")).json() == {"server_load": 0}
             assert (await ask(app, "/v1/models")).json()["data"][0]["id"] == serving.NAME
+            one = f"/v1/models/{serving.NAME}"
+            assert (await ask(app, one)).json()["id"] == serving.NAME
+            assert (await ask(app, "/v1/models/a/b")).status == 404
             assert (await ask(app, "/tokenize", {"prompt": "abc"})).json()["count"] == 3
             assert (await ask(app, "/detokenize", {"tokens": [70]})).status == 200
             assert (await ask(app, "/props")).json()["total_slots"] == 4

@@ -43,6 +43,22 @@ MESSAGES: Any = [
 def test_models(client: openai.OpenAI) -> None:
     (model,) = client.models.list().data
     assert model.id == NAME and model.object == "model"
+    assert client.models.retrieve(NAME) == model
+    with pytest.raises(
+        openai.NotFoundError, match="'org/gpt-9' does not exist here: write tiny"
+    ) as no:
+        client.models.retrieve("org/gpt-9")
+    assert no.value.code == "model_not_found" and no.value.type == "not_found_error"
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.retrieve(NAME)
+
+
+def test_a_model_whose_name_has_a_slash() -> None:
+    with Server(names=("org/some model", "short")) as made:
+        for path in ("org/some model", "org%2Fsome%20model", "short"):
+            found = made.client.get(f"/v1/models/{path}").json()
+            assert found in made.client.get("/v1/models").json()["data"]
+        assert made.client.get("/v1/models/").json()["object"] == "list"
 
 
 def test_chat(client: openai.OpenAI, plain: dp.LLM) -> None:

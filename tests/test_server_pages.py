@@ -14,7 +14,7 @@ import draftproof as dp
 import serving
 from draftproof.server.bodies import TextBody
 from draftproof.server.metrics import FIRST, GAP
-from serving import Server
+from serving import NAME, Server
 from sources import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -63,14 +63,16 @@ def test_vllms_metrics_are_all_there(server: Server) -> None:
 def test_endpoints(server: Server) -> None:
     described = server.client.get("/openapi.json").json()["paths"].keys()
     named = set(
-        re.findall(r"`(/[a-z0-9_/.]+)`", PAGE.partition("## Endpoints")[2].partition("\n\n")[0])
+        re.findall(r"`(/[a-z0-9_/.{}]+)`", PAGE.partition("## Endpoints")[2].partition("\n\n")[0])
     )
     table = PAGE.partition("## Endpoints")[2].partition("\n\nBesides")[0]
-    named |= set(re.findall(r"`(/[a-z0-9_/.]+)`", table))
+    named |= set(re.findall(r"`(/[a-z0-9_/.{}]+)`", table))
+    told = server.client.get("/openapi.json").json()["info"]["version"]
+    assert told == server.client.get("/version").json()["version"]
     hidden = {"/health", "/ready", "/docs", "/openapi.json"}
     assert named == {*described} | hidden
     for path in named - {each for each in described if "post" in paths(server)[each]}:
-        assert server.client.get(path).status_code == 200, path
+        assert server.client.get(path.replace("{id}", NAME)).status_code == 200, path
 
 
 def paths(server: Server) -> dict[str, dict[str, object]]:

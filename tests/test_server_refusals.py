@@ -122,6 +122,20 @@ HI = [{"role": "user", "content": "hi"}]
         ({"messages": HI, "top_logprobs": 2}, ("logprobs",)),
         ({"messages": HI, "logprobs": True, "top_logprobs": 50}, ("logprobs",)),
         ({"messages": HI, "prompt": "a"}, ("prompt",)),
+        ({"messages": HI, "add_generation_prompt": False}, ("prefill", "not supported")),
+        ({"messages": HI, "reasoning_effort": "low"}, ('kwargs, as {"reasoning_effort": "low"}',)),
+        (
+            {"messages": HI, "think": False},
+            ('chat_template_kwargs, as {"enable_thinking": false}',),
+        ),
+        ({"messages": HI, "verbosity": "low"}, ("verbosity", "ask for short answers")),
+        ({"messages": HI, "audio": {"voice": "a"}}, ("nothing but text is written",)),
+        ({"messages": HI, "modalities": ["text", "audio"]}, ("nothing but text is written",)),
+        ({"messages": HI, "options": {"temperature": 0}}, ("beside the other fields",)),
+        ({"messages": HI, "keep_alive": "5m"}, ("stays loaded",)),
+        ({"messages": HI, "format": "json"}, ("write response_format",)),
+        ({"messages": HI, "num_predict": 5}, ("write max_tokens",)),
+        ({"input": "a"}, ("write messages",)),
     ],
 )
 def test_chats(server: Server, body: Any, words: tuple[str, ...]) -> None:
@@ -171,6 +185,8 @@ def test_methods_and_paths(server: Server) -> None:
     check(server.client.options("/v1/completions"), 405)
     check(server.client.post("/v1/nothing"), 404, "/v1/nothing")
     check(server.client.post("/chat/completions"), 404, "the base URL ends in /v1")
+    check(server.client.post("/v1/embeddings"), 404, "there are no embeddings")
+    check(server.client.post("/apply-template"), 404, "/tokenize takes messages")
     for path in ("/completion", "/api/generate", "/v1/chat/completion"):
         check(server.client.post(path), 404, "write to /v1/completions or /v1/chat/completions")
 

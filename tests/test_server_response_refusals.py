@@ -54,7 +54,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"input": "?", "conversation": "c"}, "conversation", "remembered"),
     ({"input": "?", "background": True}, "background", "drop it"),
     ({"input": "?", "truncation": "auto"}, "truncation", "shorten"),
-    ({"input": "?", "reasoning": {"effort": "low"}}, "reasoning", "drop it"),
+    ({"input": "?", "reasoning": {"effort": "low"}}, "reasoning", "chat_template_kwargs"),
     ({"input": "?", "include": ["file_search_call.results"]}, "include", "drop it"),
     ({"input": "?", "max_tokens": 5}, "max_tokens", "max_output_tokens"),
     ({"input": "?", "messages": []}, "messages", "input"),

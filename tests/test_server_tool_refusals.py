@@ -15,7 +15,11 @@ import toolbox
 from draftproof.batch.calls import Calls, answer
 from draftproof.batch.lines import Input
 from draftproof.sampling.grammars import MOST
+from draftproof.server.bodies import ChatBody, checked
 from draftproof.server.refusals import Refused
+from draftproof.server.settings import Limits
+from draftproof.server.tools.chat import Chat
+from draftproof.server.tools.forms import Known
 from serving import Server, events
 from speaking import Script
 from toolbox import TOOLS, call, tool
@@ -152,6 +156,50 @@ def test_what_is_required_is_called_in_any_model(server: Server, script: Script)
     assert len(choice["message"]["tool_calls"]) == 1 and choice["message"]["content"] is None
 
 
+UNTOLD, UNSEEN = "does not show tools to the model", "does not show calls of tools to the model"
+ANSWERED = [*called(name="stop", arguments="{}"), {"role": "tool", "content": "4"}]
+
+
+@pytest.mark.parametrize(
+    ("form", "body", "wanted"),
+    [
+        ("blind", {"tools": TOOLS}, [UNTOLD, "calls come as text"]),
+        ("blind", {"tools": TOOLS, "tool_choice": "required"}, [UNTOLD]),
+        ("blind", {"tools": TOOLS, "tool_choice": by_name("stop")}, [UNTOLD]),
+        ("blind", {"tools": TOOLS, "tool_choice": "none", "messages": ANSWERED}, [UNSEEN]),
+        ("blind", {"messages": ANSWERED}, [UNSEEN]),
+        ("blind", {"tool_choice": "auto", "tools": []}, []),
+        ("none", {"messages": ANSWERED}, [UNSEEN]),
+        ("hermes", {"tools": TOOLS, "messages": ANSWERED}, []),
+    ],
+)
+def test_a_template_that_shows_no_tools(
+    form: str, body: Any, wanted: list[str], script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the model can know of them is said wherever it would be thought to."""
+    script.text = call("stop")
+    with script.open(form) as llm, caplog.at_level(logging.WARNING, "draftproof.server"):
+        known = Known(llm.tokenizer)
+        made = Chat(checked(ChatBody, {"messages": HI, **body}), known, {}, Limits())
+        shown = llm.intake.chat_ids(made.messages, made.template)
+        assert ("stop" in llm.tokenizer.decode(shown)) is (form == "hermes")
+    for said in (made.warnings, [record.message for record in caplog.records]):
+        assert len(said) == len(wanted)
+        assert all(words in line for words, line in zip(wanted, said, strict=True))
+
+
+def test_what_the_model_is_not_told_is_told_in_every_answer(script: Script) -> None:
+    script.text = call("stop")
+    with speaking.server(script, "blind") as made:
+        body = {"messages": ANSWERED, "tools": TOOLS, "tool_choice": "required"}
+        whole = made.post(PATH, **body).json()
+        (last,) = [e for e in events(made.post(PATH, **body, stream=True).text) if "warnings" in e]
+        flat = {"tools": [{"type": "function", "name": "stop"}], "tool_choice": "required"}
+        other = made.post("/v1/responses", input="hi", **flat).json()
+    assert UNTOLD in whole["warnings"][0] and UNSEEN in whole["warnings"][1]
+    assert last["warnings"] == whole["warnings"] and UNTOLD in other["warnings"][0]
+
+
 def test_what_the_server_forgot_is_not_what_comes_next(server: Server, script: Script) -> None:
     """Two calls in one answer of several choices have ids of their own."""
     script.text = None
@@ -236,3 +284,6 @@ def test_a_batch_calls_tools_too(tmp_path: Path, script: Script) -> None:
             with pytest.raises(Refused, match="no such tool"):
                 calls.begin(second)
     assert found[0] == found[1] and found[0]["message"]["tool_calls"]
+    with script.open("blind") as llm:  # its statistics tell these
+        (request,) = Calls(llm, "tiny", {}).begin(first).requests
+        assert len(request.warnings) == 1 and UNTOLD in request.warnings[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -201,6 +202,26 @@ def test_a_template_shows_its_form(name: str, form: Form | None) -> None:
         assert known.form.several is (name != "llama-3")
         assert known.form.writes_name is (name == "named")
     assert known.thinks is (name == "thinking")
+
+
+SYSTEM = "{% for m in messages %}{% if m.role == 'system' %}{{ tools }}{% endif %}"
+SHOWN = [  # a template; whether it shows tools, and calls
+    (toolbox.TEMPLATES["hermes"], True, True),
+    (toolbox.TEMPLATES["mistral"], True, True),
+    (toolbox.TEMPLATES["none"], True, False),
+    (toolbox.TEMPLATES["blind"], False, False),
+    (SYSTEM + toolbox.PLAIN + "{% endfor %}", True, False),
+    ({"default": toolbox.TEMPLATES["blind"], "tool_use": toolbox.TEMPLATES["none"]}, True, False),
+    ("{{ raise_exception('no') }}", True, True),  # which a client is told of as it is
+]
+
+
+@pytest.mark.parametrize(("template", "tools", "calls"), SHOWN)
+def test_what_a_template_shows(template: Any, tools: bool, calls: bool) -> None:
+    own: Any = copy.deepcopy(toolbox.tokenizer("none"))
+    own.chat_template = template
+    known = Known(own)
+    assert (known.shows_tools, known.shows_calls) == (tools, calls)
 
 
 def test_a_model_without_templates() -> None:

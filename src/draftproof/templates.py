@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,6 +39,12 @@ def chat_ids(
         said = " ".join(str(error).split())[:200]
         raise ValueError(f"the model's chat template cannot take these messages: {said}") from error
     return [int(i) for i in ids]
+
+
+def names(tokenizer: Any, word: str) -> bool:
+    """Whether a model's own template has a word in quotes or behind a dot, as what it looks for."""
+    template = getattr(tokenizer, "chat_template", None) or ""
+    return re.search(rf"[.'\"]{re.escape(word)}(?!\w)", str(template)) is not None
 
 
 class TooLong(RuntimeError):

@@ -36,6 +36,7 @@ TEMPLATES = {
     "{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}"
     "{% else %}" + PLAIN + "{% endif %}" + REST,
     "none": HEAD + PLAIN + REST,
+    "blind": "{% for m in messages %}" + PLAIN + REST,  # as SmolLM2's: of tools it shows nothing
     "thinking": HEAD + PLAIN + REST.replace("[assistant]", "[assistant]<think>\n"),
     "may think": HEAD + PLAIN + REST + "{# <think> #}",
 }

@@ -81,6 +81,8 @@ class Calls:
         start = begun(self.llm, getattr(body, "decoder_prompt", None))
         check_room(self.llm, prompts, start, body.length)
         requests = prepared(self.llm, prompts, params, rule=SAME_RULE, decoder_prompt=start)
+        for request in requests:
+            request.warnings += talk.warnings if talk is not None else []
         echoes = []
         if not chat and body.echo:
             pairs = zip(given, prompts, strict=True)

@@ -23,12 +23,13 @@ from draftproof.server import app, page
 from draftproof.server.bodies import Body, ChatBody, DetokenizeBody, TextBody, TokenizeBody, read
 from draftproof.server.front import beside
 from draftproof.server.guards import body_of
-from draftproof.server.prompts import conversation, prompts_of
+from draftproof.server.messages import conversation
+from draftproof.server.prompts import prompts_of
 from draftproof.server.refusals import Refused, bad, unknown_model
 from draftproof.server.responses.body import ResponsesBody, chat_of, renamed
 from draftproof.server.settings import READY, Settings
 from draftproof.server.stream import Stream, left
-from draftproof.server.telling import CONTENT, told
+from draftproof.server.telling import CONTENT, MODEL, told
 from draftproof.server.writing import GONE, RESUME, described
 
 HEALTH_SECONDS = 5.0  # that an engine has to say how it is
@@ -148,7 +149,7 @@ class Front:
         for path, kind in bodies.items():
             extra = described(kind)
             router.add_api_route(path, forwarded, methods=["POST"], openapi_extra=extra)
-        for path in ("/v1/models", "/props", "/tokenizer_info"):
+        for path in ("/v1/models", MODEL, "/props", "/tokenizer_info"):
             router.add_api_route(path, forwarded, methods=["GET"])
         return router
 
@@ -211,7 +212,7 @@ class Front:
         session = call.headers.get(self.session, "")[:256]
         first: list[int] = []
         if not session and self.tokenizer is not None:
-            prompt = conversation(body) if chat else prompts_of(body)[0]
+            prompt = conversation(body, self.tokenizer) if chat else prompts_of(body)[0]
             size = len(repr(prompt)) if chat else min(len(prompt), affinity.CHARACTERS)
             first = await beside(size, lambda: affinity.beginning(self.tokenizer, prompt))
         return affinity.key(repr(parts), session, first) if session or first else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
@@ -22,10 +23,13 @@ logger = logging.getLogger("draftproof.server")
 
 WITHOUT = "the base URL ends in /v1"
 OPENAIS = "write to /v1/completions or /v1/chat/completions"
+NO_VECTORS = "the model writes text, and there are no embeddings"
 ELSEWHERE = {  # paths of clients that are not set up for this server, and what to change
     **dict.fromkeys(("/chat/completions", "/completions", "/responses", "/models"), WITHOUT),
     **dict.fromkeys(("/completion", "/infill", "/v1/completion", "/v1/chat/completion"), OPENAIS),
     **dict.fromkeys(("/api/generate", "/api/chat", "/api/tags", "/generate"), OPENAIS),
+    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/embedding", "/api/embed"), NO_VECTORS),
+    "/apply-template": "/tokenize takes messages, and /detokenize shows the prompt that they make",
 }
 
 
@@ -37,7 +41,7 @@ def make(front: Front) -> ASGIApp:
 
 def around(routers: Sequence[APIRouter], settings: Settings) -> ASGIApp:
     """These endpoints, with what stands before them."""
-    app = FastAPI(title="draftproof", redoc_url=None)
+    app = FastAPI(title="draftproof", version=version("draftproof"), redoc_url=None)
     for router in routers:
         app.include_router(router)
 

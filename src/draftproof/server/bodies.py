@@ -197,6 +197,9 @@ IDLE: dict[str, tuple[Any, ...]] = {  # values that ask for nothing; null always
     "typical_p": (1.0,),
     "mirostat": (0,),
 }
+ANEW = "an answer begins anew: continue a text with /v1/completions"
+TOLD = "write chat_template_kwargs, as {%s}, where the chat template knows it"
+EFFORT = TOLD % '"reasoning_effort": "low"'
 INSTEAD = {  # what to write, or why there is nothing to write
     "best_of": "ask for several with n, and choose among them",
     "tools": "tools are for chats: use /v1/chat/completions",
@@ -214,7 +217,18 @@ INSTEAD = {  # what to write, or why there is nothing to write
     "bad_words": "write bad_token_ids",
     "regex": "write guided_regex",
     "ebnf": "write guided_grammar",
-    "continue_final_message": "an answer begins anew: continue a text with /v1/completions",
+    "continue_final_message": ANEW,
+    "add_generation_prompt": f"a prefill is not supported, {ANEW}",
+    "reasoning_effort": EFFORT,
+    "think": TOLD % '"enable_thinking": false',
+    "verbosity": "no model is told of it: ask for short answers in a message",
+    "audio": "nothing but text is written: drop it",
+    "modalities": "nothing but text is written: drop it",
+    "options": "write what is in it beside the other fields: temperature, top_k, max_tokens, ...",
+    "keep_alive": "the model stays loaded as long as the server runs: drop it",
+    "format": "write response_format",
+    "num_predict": "write max_tokens",
+    "input": "write messages for chats, or prompt",
 }
 
 EITHER = {  # of several kinds

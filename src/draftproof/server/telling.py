@@ -12,8 +12,10 @@ from starlette.responses import Response
 
 from draftproof.sampling import SamplingParams
 from draftproof.server.front import Front
+from draftproof.server.refusals import unknown_model
 from draftproof.server.settings import READY
 
+MODEL = "/v1/models/{id:path}"  # names have slashes
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"  # of metrics
 
 
@@ -24,23 +26,16 @@ def routes(front: Front) -> APIRouter:
 
     @router.get("/v1/models", tags=["OpenAI"])
     async def models() -> Response:
-        return told(
-            {
-                "object": "list",
-                "data": [
-                    {
-                        "id": name,
-                        "object": "model",
-                        "created": front.started,
-                        "owned_by": "draftproof",
-                        "root": settings.names[0],
-                        "parent": None,
-                        "max_model_len": front.llm.max_length,
-                    }
-                    for name in settings.names
-                ],
-            }
-        )
+        return told({"object": "list", "data": [_model(front, name) for name in settings.names]})
+
+    @router.get(MODEL, tags=["OpenAI"])
+    async def model(id: str) -> Response:
+        """One of them."""
+        if not id:  # a slash behind the list
+            return await models()
+        if id not in settings.names:
+            raise unknown_model(id, settings.names)
+        return told(_model(front, id))
 
     @router.api_route("/health", methods=["GET", "HEAD"], tags=["server"], include_in_schema=False)
     @router.api_route("/ready", methods=["GET", "HEAD"], tags=["server"], include_in_schema=False)
@@ -66,6 +61,18 @@ def routes(front: Front) -> APIRouter:
         return told(properties(front))
 
     return router
+
+
+def _model(front: Front, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": front.started,
+        "owned_by": "draftproof",
+        "root": front.settings.names[0],
+        "parent": None,
+        "max_model_len": front.llm.max_length,
+    }
 
 
 def properties(front: Front) -> dict[str, Any]:

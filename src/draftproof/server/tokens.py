@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from draftproof.server.bodies import DetokenizeBody, TokenizeBody
 from draftproof.server.front import Front, beside
-from draftproof.server.prompts import conversation
+from draftproof.server.messages import conversation
 from draftproof.server.refusals import bad
 from draftproof.server.telling import told
 from draftproof.server.writing import described, taken
@@ -25,7 +25,7 @@ def routes(front: Front) -> APIRouter:
         body = await taken(front, call, TokenizeBody)
         tokenizer = needed(front)
         if body.messages is not None:
-            ids = await front.ids(conversation(body))
+            ids = await front.ids(conversation(body, tokenizer))
         else:
             text = body.content if body.prompt is None else body.prompt
             if text is None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from draftproof.server.bodies import ChatBody, Drawn, MaxNodes, checked
+from draftproof.server.bodies import EFFORT, ChatBody, Drawn, MaxNodes, checked
 from draftproof.server.refusals import Refused, bad
 
 PASSED = (*Drawn.model_fields, "chat_template_kwargs", "parallel_tool_calls")  # to the chat
@@ -37,6 +37,7 @@ WHY = {
     "previous_response_id": STATE,
     "conversation": STATE,
     "prompt": STATE,
+    "reasoning": f"{EFFORT}, or drop it",
     "truncation": "a prompt that does not fit is refused: shorten it",
 }
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")

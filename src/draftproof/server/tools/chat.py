@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from draftproof.server import sampled
 from draftproof.server.bodies import ChatBody
-from draftproof.server.prompts import conversation
+from draftproof.server.messages import conversation
 from draftproof.server.refusals import bad
 from draftproof.server.settings import Limits
 from draftproof.server.tools import offered
 from draftproof.server.tools.forms import Known
 from draftproof.server.tools.reading import Reading, reading
+
+logger = logging.getLogger("draftproof.server")
+
+UNSEEN = (
+    "tool_calls: the chat template does not show calls of tools to the model, which sees nothing "
+    "but the text of messages that have some"
+)
 
 
 class Chat:
@@ -28,15 +36,15 @@ class Chat:
         self._offered = offered.of_body(body, known)
         if self._offered.grammar is not None:
             self.params = replace(self.params, grammar=self._offered.grammar)
-        self.messages = conversation(body)
+        self.messages = conversation(body, known.tokenizer)
+        self.warnings = [*self._offered.warnings]  # what whoever reads an answer should know
+        if any("tool_calls" in each for each in self.messages) and not known.shows_calls:
+            self.warnings.append(UNSEEN)
+        for warning in self.warnings:
+            logger.warning(warning)
         self.template = _options(body, known) | (
             {"tools": self._offered.shown} if self._offered.shown else {}
         )
-
-    @property
-    def warnings(self) -> list[str]:
-        """What whoever reads an answer should know."""
-        return [*self._offered.warnings]
 
     def reading(self, prompt: Sequence[int], always: bool = False) -> Reading | None:
         """How answers to the prompt are read; None, unless `always`: all of them is content."""

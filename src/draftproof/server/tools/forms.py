@@ -109,6 +109,19 @@ class Known:
         return None
 
     @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the model is told of tools; also where the template cannot be asked."""
+        begins: list[list[Any]] = [[ASKED], [{"role": "system", "content": "Help."}, ASKED]]
+        told = [text for each in begins if (text := self._shown(each)) is not None]
+        return not told or any(NAME in text for text in told)
+
+    @cached_property
+    def shows_calls(self) -> bool:
+        """Whether the model sees earlier calls; also where the template cannot be asked."""
+        called = self._rendered(1)
+        return called is None or called != self._rendered(0)
+
+    @cached_property
     def thinks(self) -> bool:
         """Whether the model may think in tags before it answers."""
         template = self._template()
@@ -143,7 +156,11 @@ class Known:
     def _rendered(self, count: int) -> str | None:
         """A conversation with so many calls; None: the template cannot take it."""
         calls = [{**CALL, "id": f"abcdefgh{number}"} for number in range(count)]
-        messages = [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]
+        said: dict[str, Any] = {"role": "assistant", "content": ""}
+        return self._shown([ASKED, said | ({"tool_calls": calls} if calls else {})])
+
+    def _shown(self, messages: Sequence[Any]) -> str | None:
+        """A conversation with one tool; None: the template cannot take it."""
         try:
             return str(rendered(self.tokenizer, messages, tools=[TOOL], tokenize=False))
         except Exception:  # a template is a program, and there may be none

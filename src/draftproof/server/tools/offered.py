@@ -6,7 +6,6 @@ What cannot be followed is refused by its name. Knows bodies and forms, not text
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,8 +18,6 @@ from draftproof.server.bodies import ChatBody
 from draftproof.server.refusals import bad
 from draftproof.server.tools.forms import PLAIN, Form, Known, amid_text, written
 
-logger = logging.getLogger("draftproof.server")
-
 TOOLS = 128
 ANY = {"type": "object"}  # of a tool that is not strict
 NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,64}")
@@ -28,6 +25,10 @@ CHOICES = ("auto", "none", "required")
 AS_TEXT = (
     "tools: the model's chat template has no form of calls that is known here, so that calls come "
     "as text unless tool_choice requires one"
+)
+UNTOLD = (
+    "tools: the chat template does not show tools to the model, which knows of none, so that what "
+    "it calls is a guess: tell it of them in a system message"
 )
 
 
@@ -59,16 +60,16 @@ def of_body(body: ChatBody, known: Known) -> Offered:
         )
     shown = [{"type": "function", "function": each} for each in functions.values()]
     schemas = {each: _schema(function) for each, function in functions.items()}
+    warnings: tuple[str, ...] = () if known.shows_tools else (UNTOLD,)
     if choice == "auto":
-        if known.form is None:
-            logger.warning(AS_TEXT)
-        warnings = () if known.form is not None else (AS_TEXT,)
+        warnings += () if known.form is not None else (AS_TEXT,)
         grammar = _amid_text(body, known, schemas)
         return Offered(shown, schemas, known.form, grammar, free=True, warnings=warnings)
     form = known.form or PLAIN
     wanted = schemas if name is None else {name: schemas[name]}
     several = name is None and body.parallel_tool_calls is not False
-    return Offered(shown, schemas, form, _lark(written(known, form, wanted, several)))
+    grammar = _lark(written(known, form, wanted, several))
+    return Offered(shown, schemas, form, grammar, warnings=warnings)
 
 
 def _amid_text(body: ChatBody, known: Known, schemas: Mapping[str, Any]) -> Grammar | None:

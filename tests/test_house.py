@@ -120,7 +120,7 @@ text                    <- detokenizer
 templates               <-
 vocabularies            <- allocator configurations hub gguf.* | transformers
 detokenizer             <-
-heads.placed            <- heads.module tree runners.base | torch
+heads.placed            <- heads.module tree runners.base runners.reduced | torch
 heads heads.*           <- heads.module bundled | torch safetensors
 asked                   <- sampling
 intake                  <- {ASKED} resuming templates text grammars.store

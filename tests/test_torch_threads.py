@@ -103,3 +103,26 @@ def test_a_large_pass_has_all_threads(
 ) -> None:
     monkeypatch.setattr(costs, "SMALL", 0.0)
     assert dp.LLM(fresh(), speculate=None).runner.threads is None
+
+
+@pytest.mark.parametrize("runner", ["native", "torch"])
+def test_behind_a_native_pass_torch_works_on_one_thread(
+    runner: str, threads: tuple[int, int]
+) -> None:
+    """Its threads would go on spinning on the cores that the next pass needs."""
+    if runner == "native" and not native_is_there():
+        pytest.skip("no native library")
+    seen: list[int] = []
+
+    def process(ids: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return row if len(seen) < 4 else row / 0 * 0  # in the end there is nothing to pick from
+
+    dtype = torch.bfloat16 if runner == "native" else torch.float32
+    with dp.LLM(tiny.model(head_dim=16, dtype=dtype), runner=runner, speculate=None) as llm:
+        asked = llm.submit([5, 6, 7], dp.SamplingParams(max_tokens=6, ignore_eos=True))
+        asked[0].history.process = process
+        list(llm.engine.run(asked))
+        assert asked[0].finish_reason == "error"
+        assert {*seen} == {1 if runner == "native" else 2}
+        assert torch.get_num_threads() == 2

@@ -18,7 +18,7 @@ from draftproof.drafting.base import Proposer
 from draftproof.drafts import Drafts
 from draftproof.request import Request
 from draftproof.runners import costs
-from draftproof.runners.base import Output, Runner, Work, begin, expect, fork, hand_over
+from draftproof.runners.base import Output, Runner, Work, begin, behind, expect, fork, hand_over
 from draftproof.scheduler import Scheduler, Turn
 from draftproof.tree import TokenTree
 from draftproof.turns import Turns
@@ -148,7 +148,7 @@ class Engine:
         moved: list[Request] = []
         turns = self.scheduler.next_turns(self.runner.cached, self._begin, self._fork)
         trees = self.drafts.trees(turns, len(self.scheduler.running))
-        self._run(turns, trees, moved)
+        behind(self.runner, lambda: self._run(turns, trees, moved))
         self._release_ended()
         moved += [request for request in self._ended if request not in moved]
         self._ended.clear()

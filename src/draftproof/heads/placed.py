@@ -8,6 +8,7 @@ from torch.nn.functional import silu
 
 from draftproof.heads.module import Heads
 from draftproof.runners.base import KEY, Target, Work
+from draftproof.runners.reduced import Reduced
 from draftproof.tree import TokenTree
 
 
@@ -36,6 +37,8 @@ class Placed:
         self.later = [[target.linear(w) for w in head[1:]] for head in weights]
         outputs = heads.outputs
         self.outputs = None if outputs is None else [target.linear(w) for w in outputs.detach()]
+        tokens, V = heads.tokens, heads.vocab_size
+        self.few = None if tokens is None else Reduced(tokens, V, rest=-torch.inf)
         self.biases = None if heads.biases is None else heads.biases.detach().to(target.device)
 
     def logits(self, states: Tensor, count: int | None = None) -> Tensor:
@@ -51,10 +54,17 @@ class Placed:
             x = self._block(x, y, layer)
         if self.outputs is not None and len(self.outputs) == self.heads.heads:
             own = [output(rows) for output, rows in zip(self.outputs, x, strict=False)]
-            return self.heads.spread(torch.stack(own))
+            return self._spread(torch.stack(own))
         head = self.target.head if self.outputs is None else self.outputs[0]
         rows: Tensor = head(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-        return self.heads.spread(rows)
+        return self._spread(rows)
+
+    def _spread(self, rows: Tensor) -> Tensor:
+        """(K, N, V) of (K, N, R), where the heads guess R tokens alone."""
+        if self.few is None or rows.device.type != "cpu":
+            return self.heads.spread(rows)
+        wide: Tensor = self.few.widened(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
+        return wide
 
     def _block(self, x: Tensor, y: Tensor, layer: int) -> Tensor:
         if self.biases is not None:

@@ -52,6 +52,7 @@ class NativeRunner(Committed):
     """
 
     encodes = False
+    own_threads = True  # see `base.behind`
 
     def __init__(
         self,

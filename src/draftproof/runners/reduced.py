@@ -27,19 +27,25 @@ def kept(head: Tensor) -> Tensor | None:
 
 
 class Reduced:
-    """Logits over all tokens, of those over the ids (R,) that have rows in the head."""
+    """Logits over all tokens, of those over the ids (R,) that have rows in the head.
 
-    def __init__(self, ids: Tensor, vocabulary: int) -> None:
-        self.ids, self.vocabulary = ids, vocabulary
+    rest: the logit of the other tokens.
+    """
+
+    def __init__(self, ids: Tensor, vocabulary: int, rest: float = 0.0) -> None:
+        self.ids, self.vocabulary, self.rest = ids, vocabulary, rest
         self._wide = torch.zeros(0, vocabulary)
 
     def widened(self, logits: Tensor) -> Tensor:
         """(N, V) of (N, R): a view of one buffer that lives until the next call."""
         count = len(logits)
-        if len(self._wide) < count:
-            self._wide = floats(count, self.vocabulary).zero_()
+        if len(self._wide) < count or self._wide.dtype != logits.dtype:
+            self._wide = floats(count, self.vocabulary).to(logits.dtype).fill_(self.rest)
         wide = self._wide[:count]
-        wide[:, self.ids] = logits
+        # Row by row: an operation over all of them would wake torch's own threads, which then spin
+        # on the cores that the next pass needs.
+        for row, of_ids in zip(wide, logits, strict=True):
+            row.index_copy_(0, self.ids, of_ids)
         return wide
 
     def best(self, found: Sequence[int], places: Sequence[int], wide: Tensor) -> array[int]:

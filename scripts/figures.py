@@ -43,7 +43,6 @@ PAIRS = {
     "inflated": "The inflated pair (the cost of Qwen3-0.6B, the draft a tenth of it)",
     "bundled-two-drafts": "The bundled pair with two drafts",
     "smollm2": "SmolLM2-135M-Instruct, a published chat model",
-    "smollm2-chats": "The same on chats",
 }
 
 
@@ -182,7 +181,6 @@ FIGURES: dict[str, Callable[[], str]] = {
     "methods-inflated-0": lambda: methods("inflated-bfloat16-0"),
     "methods-inflated-0-7": lambda: methods("inflated-bfloat16-0.7"),
     "methods-smollm2-0": lambda: methods("smollm2-bfloat16-0"),
-    "methods-smollm2-chats-0": lambda: methods("smollm2-chats-bfloat16-0"),
     "methods-several-drafts": several_drafts,
     "benchmarks": benchmarks,
     "cpu-peers": peers,

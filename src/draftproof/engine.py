@@ -148,7 +148,7 @@ class Engine:
         moved: list[Request] = []
         turns = self.scheduler.next_turns(self.runner.cached, self._begin, self._fork)
         trees = self.drafts.trees(turns, len(self.scheduler.running))
-        behind(self.runner, lambda: self._run(turns, trees, moved))
+        self._run(turns, trees, moved)
         self._release_ended()
         moved += [request for request in self._ended if request not in moved]
         self._ended.clear()
@@ -177,8 +177,7 @@ class Engine:
         """A pass over all, or, where it fails, over one after another: one's fault is its own."""
         if not turns:
             return
-        reads = self.drafts.observes
-        work = [scoring.work(*each, reads) for each in zip(turns, trees, strict=True)]
+        work = [scoring.work(*one, self.drafts.observes) for one in zip(turns, trees, strict=True)]
         try:
             began = time.perf_counter()
             outputs = self.runner.forward(work, self.drafts.taps)
@@ -194,11 +193,12 @@ class Engine:
                 self._end(turns[0].request)
                 moved.append(turns[0].request)
             return
-        for turn, tree, output in zip(turns, trees, outputs, strict=True):
-            scoring.done(turn, tree, output, self.runner, self.drafts)
-            if tree is not None:
-                self._commit(turn, tree, output)
-                moved.append(turn.request)
+        with behind(self.runner):
+            for turn, tree, output in zip(turns, trees, outputs, strict=True):
+                scoring.done(turn, tree, output, self.runner, self.drafts)
+                if tree is not None:
+                    self._commit(turn, tree, output)
+                    moved.append(turn.request)
 
     def _commit(self, turn: Turn, tree: TokenTree, output: Output) -> None:
         """Verify a tree and write what is accepted, token by token; commit what was written."""

@@ -6,7 +6,8 @@ requests, sampling or acceptance. Targets and draft models are both runners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -119,20 +120,22 @@ def expect(runner: Runner, key: int, slots: int) -> None:
         hook(key, slots)
 
 
-def behind(runner: Runner, call: Callable[[], None]) -> None:
-    """A pass and what follows it, with one of torch's threads where the runner has its own.
+@contextmanager
+def behind(runner: Runner) -> Iterator[None]:
+    """What follows a pass, on one of torch's threads where the runner has threads of its own.
 
     Torch's go on spinning behind what they did together (of a row of 32,768 logits and more), on
-    the cores that the next pass needs: it took half as long again.
+    the cores that the next pass needs: it took half as long again. No longer than that, because
+    another thread that begins to use torch meanwhile is left with one.
     """
-    threads = torch.get_num_threads()
-    if threads == 1 or not getattr(runner, "own_threads", False):
-        return call()
+    threads = torch.get_num_threads() if getattr(runner, "own_threads", False) else 1
     try:
-        torch.set_num_threads(1)
-        call()
+        if threads > 1:
+            torch.set_num_threads(1)
+        yield
     finally:
-        torch.set_num_threads(threads)
+        if threads > 1:
+            torch.set_num_threads(threads)
 
 
 def begin(runner: Runner, key: int, tokens: Sequence[int], salt: str = "") -> None:

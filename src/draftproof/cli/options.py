@@ -228,6 +228,10 @@ Start = Annotated[
     str | None,
     option(TRAINING, "A draft or heads to go on from: id, folder or `bundled`.", metavar="MODEL"),
 ]
+DraftVocabulary = Annotated[
+    int | None,
+    option(TRAINING, "So many tokens are drafted only, those that the data has most: less work."),
+]
 Resume = Annotated[bool, option(TRAINING, "Go on from the checkpoint in --out.", "--resume")]
 CalibrationTokens = Annotated[int, option(RESULTS, "Of text that the result is judged on.")]
 Overwrite = Annotated[bool, option(RESULTS, "Replace the model in --out.", "--overwrite")]

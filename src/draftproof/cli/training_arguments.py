@@ -29,10 +29,7 @@ def medusa(
     own_head: Annotated[
         bool, option(HEADS, "A projection for each, not the target's.", "--own-head")
     ] = False,
-    draft_vocabulary: Annotated[
-        int | None,
-        option(HEADS, "They guess so many tokens only, those that the data has most: less work."),
-    ] = None,
+    draft_vocabulary: options.DraftVocabulary = None,
     start: options.Start = None,
     quantize: Annotated[
         str | None, option(TRAINING, "int8: the frozen target in half of bf16's memory.")
@@ -85,10 +82,7 @@ def draft(
         option(DRAFT, "Not a model: a head on that layer of the target, for early exit."),
     ] = None,
     blocks: Annotated[int | None, option(DRAFT, "Of the head of --exit-layer; 4.")] = None,
-    draft_vocabulary: Annotated[
-        int | None,
-        option(DRAFT, "It writes so many tokens only, those that the data has most: less work."),
-    ] = None,
+    draft_vocabulary: options.DraftVocabulary = None,
     start: options.Start = None,
     loss: Annotated[
         str,

@@ -106,13 +106,20 @@ def test_only_labels_among_them_are_learnt_and_the_rest_is_never_right() -> None
             "original has no heads of a part",
         ),
         ({"draft_vocabulary": 9, "start": "own"}, "have projections of their own"),
+        ({"joint": True, "start": "few"}, "guess a part of the tokens: drop --joint"),
+        ({"export": ["original"], "start": "few"}, "guess a part of the tokens: drop --joint"),
     ],
 )
 def test_wrong_options(folder: Path, changes: dict[str, Any], said: str) -> None:
     if "start" in changes:
         whole = Heads(random(1, 1, D, D), None, random(1, LANGUAGE, D), vocab_size=LANGUAGE)
         files.save(folder / "own", whole)
-        changes = changes | {"start": str(folder / "own")}
+        rows = random(1, 9, D)
+        part = Heads(whole.weights, None, rows, vocab_size=LANGUAGE, tokens=torch.arange(9))
+        files.save(folder / "few", part)
+        read = files.load(folder / "few").outputs
+        assert read is not None and not read.requires_grad  # a copy for all, of a single head too
+        changes = changes | {"start": str(folder / str(changes["start"]))}
     given = options(folder, Options, out=folder / "wrong", num_heads=1, **changes)
     with pytest.raises(ValueError, match=said):
         HeadsJob(given, Watch()).run()
@@ -124,3 +131,13 @@ def test_a_head_that_is_no_plain_matrix() -> None:
     head.bias = torch.nn.Parameter(torch.zeros(len(head.weight)))
     with pytest.raises(ValueError, match="is no plain matrix: drop --draft-vocabulary"):
         few_tokens.check_target(model)
+
+
+@pytest.mark.parametrize("name", ["logit_scale", "logits_scaling", "final_logit_softcapping"])
+def test_a_target_that_scales_its_logits(name: str) -> None:
+    model: Any = tiny.model("llama")
+    setattr(model.config, name, 1.0)
+    few_tokens.fewer(medusa.fresh(model, 1), model, IDS)
+    setattr(model.config, name, 8.0)
+    with pytest.raises(ValueError, match=f"{name} is not in its LM head: drop"):
+        few_tokens.fewer(medusa.fresh(model, 1), model, IDS)

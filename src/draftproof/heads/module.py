@@ -61,7 +61,8 @@ class Heads(nn.Module):
             size = vocab_size if self.tokens is None else len(self.tokens)
             count = 1 if self.tokens is not None and len(outputs) == 1 else K
             sound = _sound("outputs", outputs, count, size, d)
-            self.outputs = nn.Parameter(sound, requires_grad=count == K)
+            learns = self.tokens is None or count > 1
+            self.outputs = nn.Parameter(sound, requires_grad=learns)
         elif self.tokens is not None:
             raise ValueError("heads that guess a part of the tokens have outputs for these")
         self.target = target

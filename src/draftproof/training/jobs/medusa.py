@@ -135,6 +135,11 @@ class HeadsJob(Job):
                 f"the heads in {options.start} have projections of their own: drop "
                 "--draft-vocabulary"
             )
+        if heads.tokens is not None and (options.joint or "original" in options.export):
+            raise ValueError(
+                f"the heads in {options.start} guess a part of the tokens: drop --joint and "
+                "--export original"
+            )
         return heads
 
     def make_recipe(self, held_out: list[Batch], asked: list[Batch]) -> Medusa:

@@ -64,6 +64,10 @@ def reduce(student: Any, ids: Tensor) -> None:
 
 def fewer(heads: Heads, target: Any, ids: Tensor, own: bool = False) -> Heads:
     """The heads with these rows (R,) of the target's LM head, one copy for all; own: for each."""
+    config = target.config.get_text_config()
+    for name in ("logit_scale", "logits_scaling", "final_logit_softcapping"):
+        if getattr(config, name, None) not in (None, 1.0):
+            raise ValueError(f"the target's {name} is not in its LM head: drop --draft-vocabulary")
     rows = _plain(target)[ids.to(target.device)].to(heads.weights.dtype, copy=True)
     fewer = Heads(
         heads.weights.detach(),

@@ -20,13 +20,12 @@ import torch
 import typer
 
 import draftproof as dp
-from draftproof import clock, prompts
+from draftproof import clock, methods, prompts
 from draftproof.bench.compare import Comparison, Result, compare, fastest, stats_of
 from draftproof.bench.report import processor, threads
 from draftproof.bench.sides import How, Side, ours
 from draftproof.bundled import located
 from draftproof.cli.progress import Running
-from draftproof.methods import LOOK_UP
 
 FEW = 3  # prompts on which settings are compared
 Maker = Callable[[], Any]
@@ -118,21 +117,16 @@ def candidates(
             if draft
         },
         "auto": {
-            name: lambda parts=parts: _auto(*[make() for make in parts])
-            for name, parts in (
-                ("look-ups", []),
-                ("look-ups and the draft", [lambda: dp.DraftModel(draft)] if draft else []),
-                ("look-ups and the heads", [lambda: dp.Medusa(heads)] if heads else []),
-                ("look-ups and the exit", [lambda: dp.EarlyExit(heads=exit)] if exit else []),
+            name: lambda given=given: methods.named("auto", given, corpus=0)
+            for name, given in (
+                ("look-ups", {}),
+                ("look-ups and the draft", {"draft": draft}),
+                ("look-ups and the heads", {"heads": heads}),
+                ("look-ups and the exit", {"heads": exit}),
             )
-            if parts or name == "look-ups"
+            if all(given.values())
         },
     }
-
-
-def _auto(*parts: Any) -> dp.Auto:
-    """The default as it is over what is given, but for earlier outputs."""
-    return dp.Auto(dp.NGram(LOOK_UP), dp.SuffixAutomaton(LOOK_UP, corpus=0), *parts)
 
 
 def main(

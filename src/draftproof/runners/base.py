@@ -7,7 +7,7 @@ requests, sampling or acceptance. Targets and draft models are both runners.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -120,22 +120,28 @@ def expect(runner: Runner, key: int, slots: int) -> None:
         hook(key, slots)
 
 
-@contextmanager
-def behind(runner: Runner) -> Iterator[None]:
+def behind(runner: Runner) -> AbstractContextManager[None]:
     """What follows a pass, on one of torch's threads where the runner has threads of its own.
 
     Torch's go on spinning behind what they did together (of a row of 32,768 logits and more), on
     the cores that the next pass needs: it took half as long again. No longer than that, because
     another thread that begins to use torch meanwhile is left with one.
     """
-    threads = torch.get_num_threads() if getattr(runner, "own_threads", False) else 1
+    return of_torch(1 if getattr(runner, "own_threads", False) else None)
+
+
+@contextmanager
+def of_torch(threads: int | None) -> Iterator[None]:
+    """So many of torch's threads for what is done inside; None: as many as there are."""
+    before = torch.get_num_threads()
+    if threads is None or threads == before:
+        yield
+        return
     try:
-        if threads > 1:
-            torch.set_num_threads(1)
+        torch.set_num_threads(threads)
         yield
     finally:
-        if threads > 1:
-            torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def begin(runner: Runner, key: int, tokens: Sequence[int], salt: str = "") -> None:

@@ -14,6 +14,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from draftproof.runners.base import of_torch
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -98,14 +100,8 @@ class Takeover:
 
 def on_threads(threads: int | None, call: Callable[[], T]) -> T:
     """`call` on so many of torch's threads; None: on as many as there are."""
-    before = torch.get_num_threads()
-    if threads is None or threads == before:
+    with of_torch(threads):
         return call()
-    try:
-        torch.set_num_threads(threads)
-        return call()
-    finally:
-        torch.set_num_threads(before)
 
 
 def _locked(locks: Sequence[_Lock], call: Callable[[], T]) -> T:

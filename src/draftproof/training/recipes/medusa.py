@@ -17,6 +17,7 @@ from torch.optim import AdamW, Optimizer
 from draftproof.heads.module import Heads
 from draftproof.training.data.states import labelled, logits_of, on, states_of
 from draftproof.training.recipes import calibrate
+from draftproof.training.recipes.few_tokens import FewTokens
 from draftproof.training.recipes.losses import cross_entropy
 from draftproof.training.trainer import Batch
 
@@ -94,10 +95,8 @@ class Medusa(nn.Module):
         self.joint, self.weight, self.nodes = joint, weight, nodes
         self.backbone = target if joint else None
         self._frozen = (target,)  # no module of this one: not moved, not in checkpoints
-        self._classes: Tensor | None = None  # of tokens, where heads guess a part; -1: none
-        if heads.tokens is not None:
-            self._classes = torch.full((heads.vocab_size,), -1)
-            self._classes[heads.tokens.cpu()] = torch.arange(len(heads.tokens))
+        tokens = heads.tokens
+        self._few = None if tokens is None else FewTokens(tokens.cpu(), heads.vocab_size)
         self.register_state_dict_post_hook(_leave_out)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_not_missed)  # type: ignore[no-untyped-call]
 
@@ -148,10 +147,11 @@ class Medusa(nn.Module):
 
     def _classed(self, at: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The places (M,) whose label is one of what heads guess, and its class (M,) there."""
-        if self._classes is None:
+        if self._few is None:
             return at, labels
-        classes = self._classes.to(labels.device)[labels]
-        return at[classes >= 0], classes[classes >= 0]
+        classes = self._few.labels(labels)
+        known = classes < len(self._few.ids)
+        return at[known], classes[known]
 
     def _lm_head(self, rows: Tensor) -> Tensor:
         return logits_of(self.target, rows)

@@ -30,7 +30,8 @@ from rich.table import Table
 from served import served
 
 import draftproof as dp
-from draftproof import clock, prompts
+from draftproof import clock, demo, prompts
+from draftproof.bundled import BUNDLED
 
 QUARTERS, GROWTH = 4, 1.02
 LEAVE, LONGEST = 0.2, 0.5  # of calls that are cut; seconds until then, at most
@@ -215,6 +216,9 @@ def main(
     clients: Annotated[int, typer.Option(help="At once.")] = 8,
     pause: Annotated[float, typer.Option(help="Seconds between two calls of a client.")] = 0.5,
     runner: str = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="Of the server's weights and of what it is held to.")
+    ] = ("auto"),
     threads: int = 2,
     kv_memory: Annotated[str, typer.Option(help="Of keys and values: full before long.")] = "512MB",
     port: int = 8797,
@@ -224,19 +228,29 @@ def main(
 ) -> None:
     """Ask, compare, and tell by quarter."""
     rng = random.Random(0)
-    with dp.LLM(model, speculate=None, runner=runner, threads=threads) as llm:
+    if model == BUNDLED and dtype == "auto":
+        dtype = demo.precision(
+            None, runner
+        )  # the commands' own choice, which `dp.LLM` does not make
+    with dp.LLM(model, speculate=None, runner=runner, dtype=dtype, threads=threads) as llm:
         texts = [turn for each in prompts.load("humaneval", False)[:12] for turn in each.turns]
         texts += [texts[0] + "\n# " + "and so on, " * 40, "The sky. " * 30, "a"]
         known = [(body, wanted(llm, body)) for body in bodies(texts, rng, 64)]
     words = [sys.executable, "-m", "draftproof", "serve", model, "--runner", runner]
-    words += ["--threads", str(threads), "--kv-memory", kv_memory]
+    words += ["--dtype", dtype, "--threads", str(threads), "--kv-memory", kv_memory]
     words += ["--draft", draft] if draft else []
     with served(words, port) as (url, process):
         quarters = asyncio.run(night(url, process, known, minutes, clients, pause))
     found = [quarter.told() for quarter in quarters]
     told(found, model, minutes)
     out.parent.mkdir(parents=True, exist_ok=True)
-    about = {"machine": clock.machine(), "model": model, "draft": draft, "runner": runner}
+    about = {
+        "machine": clock.machine(),
+        "model": model,
+        "draft": draft,
+        "runner": runner,
+        "dtype": dtype,
+    }
     about |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "minutes": minutes}
     out.write_text(json.dumps(about | {"clients": clients, "quarters": found}, indent=1) + "\n")
     wrong = sum(quarter.differ + quarter.lost for quarter in quarters)

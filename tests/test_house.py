@@ -70,7 +70,7 @@ drafting.base           <- tree writing runners.base foreign_names kinds | torch
 drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch
 proposers proposers.*   <- tree sampling writing {RUN} drafting.* heads.* shapes | torch
-methods                 <- proposers.* drafting.base heads.*
+methods                 <- proposers.* drafting.adopting drafting.base heads.*
 memory                  <- request writing runners.base runners.kv runners.rows | torch
 prefixes                <- request runners.rows
 scheduler               <- request memory prefixes runners.costs

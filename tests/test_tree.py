@@ -81,7 +81,7 @@ def test_merge_drops_laws():
     ],
 )
 def test_what_is_no_tree_is_refused(tokens, parents, laws, scores):
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError, match="a tree|in the tree"):
         TokenTree(tokens, parents, laws, scores)
 
 

@@ -23,7 +23,7 @@ from draftproof.runners.costs import PassCosts
 from draftproof.sampling import PREDICTION, SamplingParams
 from draftproof.scheduler import Turn
 from draftproof.tree import TokenTree
-from draftproof.writing import Cost, Feedback
+from draftproof.writing import Cost, Feedback, reason
 
 
 @dataclass
@@ -158,7 +158,7 @@ class Drafts:
         try:
             self._drafter.release(request)
         except Exception as error:
-            request.warnings.append(f"its drafter failed: {type(error).__name__}: {error}")
+            request.warnings.append(f"its drafter failed: {reason(error)}")
 
     def _unasked(self, request: Request) -> str:
         """Why nothing is drafted for it in this step; "": it may be."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from draftproof.drafting.adopting import refuse_untapped
 from draftproof.drafting.base import Proposer
 from draftproof.heads.files import exit_of
 from draftproof.proposers.auto import Auto
@@ -238,6 +239,7 @@ def resolve(speculate: Any) -> Proposer | None:
         written = {each.make: each.python for each in METHODS.values()}
         call = written.get(speculate, f"{speculate.__name__}(...)")
         raise ValueError(f"speculate={speculate.__name__} is a class: write speculate={call}")
+    refuse_untapped(speculate)
     if not hasattr(speculate, "propose") or not hasattr(speculate, "taps"):
         raise ValueError(
             "speculate takes None, a method's name, a proposer or a list, and for a draft "

@@ -26,6 +26,7 @@ class TokenTree:
     `laws` may be given only if every node that was drawn is kept, duplicates included, in the
     order of drawing, and nothing about the tree's shape was decided by looking at a drawn token.
     A tree that was pruned, sorted, merged or deduplicated carries None.
+    Raises `ValueError` for what is no tree.
     """
 
     tokens: Sequence[int]  # (N,)
@@ -36,11 +37,16 @@ class TokenTree:
 
     def __post_init__(self) -> None:
         n, parents = len(self.tokens), self.parents
-        assert n >= 1 and len(parents) == n and parents[0] == -1
-        if n > 1:
-            assert min(parents[1:]) >= 0 and all(map(lt, parents, range(n)))
-        assert self.laws is None or (self.laws.ndim == 2 and self.laws.shape[0] == n)
-        assert self.scores is None or len(self.scores) == n
+        if not (n >= 1 and len(parents) == n and parents[0] == -1):
+            raise ValueError("a tree has a parent for each token, and node 0, whose parent is -1")
+        if n > 1 and not (min(parents[1:]) >= 0 and all(map(lt, parents, range(n)))):
+            raise ValueError(
+                "the parent of a node must stand before it in the tree: sort the nodes"
+            )
+        if self.laws is not None and not (self.laws.ndim == 2 and self.laws.shape[0] == n):
+            raise ValueError(f"laws of a tree of {n} nodes must be of shape ({n}, vocabulary)")
+        if self.scores is not None and len(self.scores) != n:
+            raise ValueError(f"a tree of {n} nodes has {len(self.scores)} scores: give {n}")
 
     @classmethod
     def chain(
@@ -110,7 +116,11 @@ class TokenTree:
             raise ValueError("node 0 of the tree is not the request's last token")
         if vocabulary is None:
             return
-        if not 0 <= min(self.tokens) <= max(self.tokens) < vocabulary:
+        try:
+            known = 0 <= min(self.tokens) <= max(self.tokens) < vocabulary
+        except TypeError:
+            raise ValueError("a token of the tree is no integer: give ids, not text") from None
+        if not known:
             raise ValueError(f"the tree holds a token outside of the vocabulary of {vocabulary}")
         if self.laws is not None and self.laws.shape[1] != vocabulary:
             raise ValueError(f"the tree's laws are not over the vocabulary of {vocabulary}")

@@ -6,9 +6,11 @@ text or the engine.
 
 from __future__ import annotations
 
+import traceback
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -20,12 +22,23 @@ from draftproof.runners.base import EncoderInput, Output
 from draftproof.sampling import History, Noise, SamplingParams
 from draftproof.tree import TokenTree
 
+PACKAGE = Path(__file__).parent
 OPEN = 1024  # tokens that a text may write for which room is taken at first
 NODES = 64  # slots behind a text, for drafted nodes
 VERIFIER = 1 << 40  # stream of coins and residuals; drafts number theirs from 0
 Children = tuple[list[int], list[float], list[Tensor]]  # ids, shares, laws (V,)
 Cost = tuple[float, int]  # seconds of a pass, and tokens that it ran
 Ends = Callable[[int], bool]  # of a node, told of every accepted one in order: does the text end?
+
+
+def reason(error: Exception) -> str:
+    """What was raised, on one line, and where: the innermost frame that is not the package's."""
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [(Path(each.filename), each.lineno) for each in frames]
+    # A dataclass's own __init__ is of no file.
+    foreign = [(p, n) for p, n in found if not p.is_relative_to(PACKAGE) and p.name != "<string>"]
+    return f"{said} ({foreign[-1][0].name}:{foreign[-1][1]})" if foreign else said
 
 
 @dataclass(slots=True)
@@ -253,7 +266,7 @@ class Writing:
     def stop_drafting(self, error: Exception) -> None:
         """Go on plainly, and say why."""
         self.plain = True
-        self.warnings.append(f"drafting stopped: {type(error).__name__}: {error}")
+        self.warnings.append(f"drafting stopped: {reason(error)}")
 
     def forget(self) -> None:
         """Let go of what only writing needs."""

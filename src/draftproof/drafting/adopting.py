@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +11,8 @@ from draftproof.drafting.base import Drafter, Proposer
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
+
+WANTED = "a list of one TokenTree per request, such as TokenTree.chain(request.tokens[-1:])"
 
 
 class Foreign(Drafter):
@@ -23,7 +25,16 @@ class Foreign(Drafter):
         self.observes = bool(getattr(proposer, "observes", False))
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
-        return self.proposer.propose(requests)
+        trees: object = self.proposer.propose(requests)
+        if not isinstance(trees, Iterable):
+            raise ValueError(f"propose returned {_a(trees)}: return {WANTED}")
+        given = list(trees)
+        if len(given) != len(requests):
+            raise ValueError(
+                f"propose returned {len(given)} for {len(requests)} requests: return {WANTED}"
+            )
+        pairs = zip(requests, given, strict=True)
+        return [each if isinstance(each, TokenTree) else _none(to, each) for to, each in pairs]
 
     def bind(self, target: Target, load: Load) -> None:
         self._call("bind", target)
@@ -46,8 +57,28 @@ class Foreign(Drafter):
             hook(*given)
 
 
+def _a(found: object) -> str:
+    return "None" if found is None else f"a {type(found).__name__}"
+
+
+def _none(request: Writing, found: object) -> TokenTree:
+    """For what is no tree; the trees of others may have been drawn, and count."""
+    request.stop_drafting(ValueError(f"propose made {_a(found)} of a request: return {WANTED}"))
+    return TokenTree.chain(request.tokens[-1:])
+
+
+def refuse_untapped(proposer: object) -> None:
+    """Raises `ValueError` for a proposer that lacks `taps` alone."""
+    if hasattr(proposer, "propose") and not hasattr(proposer, "taps"):
+        raise ValueError(
+            f"{type(proposer).__name__} has propose but no taps: write taps = () into the class "
+            "if it wants no hidden states"
+        )
+
+
 def adopt(proposer: Proposer) -> Drafter:
     """The proposer, with defaults for what it does not have. Raises `ValueError` for none."""
+    refuse_untapped(proposer)
     if not hasattr(proposer, "propose") or not hasattr(proposer, "taps"):
         raise ValueError(
             "what drafts is a method such as dp.NGram(), and no "

@@ -8,17 +8,14 @@ from collections.abc import Callable
 from draftproof.drafting.sources import LARGEST, Source
 from draftproof.drafting.text import Text
 from draftproof.tree import TokenTree
-from draftproof.writing import Writing
+from draftproof.writing import Writing, reason
 
 
 def give_up(text: Text, number: int, source: Source, error: Exception) -> None:
     """The text goes on without the source."""
     text.failed.add(number)
     text.request.decisions.share(source.name).failed += 1
-    said = " ".join(str(error).split())
-    text.request.warnings.append(
-        f"{source.name} drafts no further: {type(error).__name__}: {said}".rstrip(": ")
-    )
+    text.request.warnings.append(f"{source.name} drafts no further: {reason(error)}")
     let_go(source, text.request)
 
 
@@ -27,7 +24,7 @@ def let_go(source: Source, request: Writing) -> None:
     try:
         source.drafter.release(request)
     except Exception as error:
-        request.warnings.append(f"{source.name} failed: {type(error).__name__}: {error}")
+        request.warnings.append(f"{source.name} failed: {reason(error)}")
 
 
 def attempt(call: Callable[[], object], text: Text, number: int, source: Source) -> None:

@@ -91,6 +91,14 @@ def test_a_table_is_stacked_only_where_it_does_not_fit() -> None:
     assert is_stacked(printed(run(), 45)) and not is_stacked(printed(run(), 80))
 
 
+def test_a_single_round_has_no_spread() -> None:
+    once = result("draftproof ngram", 1.5, tokens_per_s=[150.0])
+    once["of_plain"] = dict.fromkeys(("median", "low", "high"), 1.5)
+    assert "±" in printed(run(), 80)
+    text = printed(run(once), 80)
+    assert "±" not in text.replace("± the farthest", "") and " 150 " in text and " 1.50 " in text
+
+
 def test_an_interrupted_run_says_so() -> None:
     assert "incomplete: after a round" in printed(run() | {"incomplete": "after a round"}, 80)
 

@@ -44,7 +44,7 @@ BAD_INPUT: list[tuple[str, str]] = [
     ("T p --temperature nan", "temperature"),
     ("T p --top-p 0", "top_p"),
     ("T p --min-tokens 9 --max-tokens 8", "min_tokens"),
-    ("T p --max-tokens -2", "max_tokens"),
+    ("T p --max-tokens -2", "--max-tokens is -2, but must be >= 0, or -1 for all that fit"),
     ("T p --completions 0", "n is 0"),
     ("T p --logit-bias 5", "ID=VALUE"),
     ("T p --logit-bias 5=1 --logit-bias 5=2", "twice"),

@@ -21,6 +21,11 @@ from draftproof.text import TextStream
 from draftproof.verify import Typical
 from draftproof.writing import Rule
 
+WORDLESS = (
+    "this model came without a tokenizer: put its tokenizer.json beside the weights, "
+    "or prompt with token ids"
+)
+
 
 class Intake:
     """Makes the requests for one model.
@@ -147,7 +152,7 @@ class Intake:
             prompt = text_or_ids(prompt)
         if isinstance(prompt, str):
             if self.tokenizer is None:
-                raise ValueError("this model came without a tokenizer: prompt with token ids")
+                raise ValueError(WORDLESS)
             # A begin token alone would do, but an empty text is a mistake far more often.
             ids = [int(i) for i in self.tokenizer(prompt)["input_ids"]] if prompt else []
         elif is_conversation(prompt):

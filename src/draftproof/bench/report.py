@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
@@ -79,7 +79,7 @@ def _row(each: dict[str, Any], prompts: int) -> list[str]:
     median = statistics.median(speed)
     return [
         each["side"].removeprefix(OURS),
-        f"{median:.4g} {_around(median, speed)}",
+        f"{median:.4g}{_around(median, speed)}",
         *(_short(each[name]) for name in ("of_plain", "of_transformers")),
         f"{each['predicted']['speedup']:.2f}x" if each["predicted"] else "-",
         f"{each['tokens_per_step']:.2f}" if each["tokens_per_step"] else "-",
@@ -118,11 +118,14 @@ def _stacked(results: list[dict[str, Any]], prompts: int) -> Text:
 def _short(ratio: dict[str, float] | None) -> str:
     if ratio is None:
         return "-"
-    return f"{ratio['median']:.2f} {_around(ratio['median'], (ratio['low'], ratio['high']))}"
+    return f"{ratio['median']:.2f}{_around(ratio['median'], (ratio['low'], ratio['high']))}"
 
 
-def _around(median: float, values: Iterable[float]) -> str:
-    return f"±{max(abs(value / median - 1) for value in values):.0%}"
+def _around(median: float, values: Sequence[float]) -> str:
+    """How far the farthest value is from the median; nothing of a single round."""
+    if all(value == median for value in values):
+        return ""
+    return f" ±{max(abs(value / median - 1) for value in values):.0%}"
 
 
 def verdict(found: dict[str, Any]) -> str:

@@ -171,6 +171,7 @@ OF_COMMANDS = {  # where an option means something else
     "bench": {
         **dict.fromkeys(("-p", "--prompt", "-f", "--file"), "write --prompts FILE"),
         "-n": "write --max-tokens N, and --num-prompts N for the number of prompts",
+        "--json": "the results stand in a JSON file in the folder of --out: drop it",
     },
 }
 

@@ -20,7 +20,9 @@ def given(context: typer.Context) -> set[str]:
 
 
 def longest(max_tokens: int) -> int | None:
-    """Of --max-tokens: -1 is all that fit."""
+    """Of --max-tokens: -1 is all that fit. Raises `ValueError` for what lies below."""
+    if max_tokens < -1:
+        raise ValueError(f"--max-tokens is {max_tokens}, but must be >= 0, or -1 for all that fit")
     return None if max_tokens == -1 else max_tokens
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
 import signal
@@ -43,7 +44,13 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         made.close()
         reason = error.strerror or str(error)
-        raise ValueError(f"cannot listen on {host}:{port}: {reason}; try another --port") from error
+        elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        way = (
+            "--host takes an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all it has"
+            if elsewhere
+            else "try another --port"
+        )
+        raise ValueError(f"cannot listen on {host}:{port}: {reason}; {way}") from error
     return made
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as Call
 from starlette.responses import Response
 
+from draftproof.intake import WORDLESS
 from draftproof.server.bodies import DetokenizeBody, TokenizeBody
 from draftproof.server.front import Front, beside
 from draftproof.server.messages import conversation
@@ -66,5 +67,5 @@ def routes(front: Front) -> APIRouter:
 def needed(front: Front) -> Any:
     """The tokenizer. Raises `Refused` if there is none."""
     if front.llm.tokenizer is None:
-        raise bad("this model came without a tokenizer: prompt with token ids")
+        raise bad(WORDLESS)
     return front.llm.tokenizer

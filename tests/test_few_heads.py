@@ -83,6 +83,7 @@ def test_ids_in_any_order_and_rows_of_all_tokens(tmp_path: Path) -> None:
         ({"token_map": IDS + 0.5}, "token_map is no ascending ids of 97 tokens"),
         ({"token_map": IDS[None]}, "token_map"),
         ({"token_map": IDS[:0]}, "token_map"),
+        ({"token_map": IDS[0]}, "and should be a row of ids"),
         ({"token_map": None}, "the tensor token_map is missing"),
         ({"lm_head.weight": None}, "the tensor lm_head.weight is missing"),
         ({"lm_head.weight": torch.tensor(0.5)}, "and not as many as the heads"),
@@ -150,7 +151,8 @@ def test_heads_do_not_change_a_token(runner: str, dtype: torch.dtype, case: str)
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_request_that_allows_none_of_them(temperature: float, rule: str) -> None:
+@pytest.mark.parametrize("by", ["a rule from outside", "its own parameters"])
+def test_a_request_that_allows_none_of_them(temperature: float, rule: str, by: str) -> None:
     def process(ids: Tensor, row: Tensor) -> Tensor:
         return row.index_fill(-1, IDS, -torch.inf)
 
@@ -166,8 +168,10 @@ def test_a_request_that_allows_none_of_them(temperature: float, rule: str) -> No
     with llm_of("llama", rule=rule) as llm:
         for proposer in (None, Medusa(few(), "grown"), dp.EarlyExit(heads=exit)):
             llm.use(proposer)
-            asked = llm.submit(PROMPTS[0], params(temperature=temperature))
-            asked[0].history.process = process
+            banned = tuple(IDS.tolist()) if by == "its own parameters" else ()
+            asked = llm.submit(PROMPTS[0], params(temperature=temperature, bad_token_ids=banned))
+            if not banned:
+                asked[0].history.process = process
             list(llm.engine.run(asked))
             done = asked[0].completion()
             assert done.stats.drafted == 0 and not done.warnings and done.error is None

@@ -130,14 +130,14 @@ def test_a_head_that_is_no_plain_matrix() -> None:
     head = model.get_output_embeddings()
     head.bias = torch.nn.Parameter(torch.zeros(len(head.weight)))
     with pytest.raises(ValueError, match="is no plain matrix: drop --draft-vocabulary"):
-        few_tokens.check_target(model)
+        few_tokens.check_target(model, 9)
 
 
 @pytest.mark.parametrize("name", ["logit_scale", "logits_scaling", "final_logit_softcapping"])
 def test_a_target_that_scales_its_logits(name: str) -> None:
     model: Any = tiny.model("llama")
     setattr(model.config, name, 1.0)
-    few_tokens.fewer(medusa.fresh(model, 1), model, IDS)
+    few_tokens.check_target(model, 9)
     setattr(model.config, name, 8.0)
     with pytest.raises(ValueError, match=f"{name} is not in its LM head: drop"):
-        few_tokens.fewer(medusa.fresh(model, 1), model, IDS)
+        few_tokens.check_target(model, 9)

@@ -22,7 +22,7 @@ from draftproof import native
 from draftproof.runners import reduced
 from draftproof.training.data.rows import Document
 from draftproof.training.jobs.draft import DraftJob
-from draftproof.training.recipes.few_tokens import FewTokens, most_frequent, reduce
+from draftproof.training.recipes.few_tokens import FewTokens, check_target, most_frequent, reduce
 from draftproof.training.recipes.losses import forward_kl
 
 BUILT = pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
@@ -112,9 +112,9 @@ def test_the_most_frequent_tokens_of_what_is_learnt() -> None:
     texts = [Document([5, 5, 5, 7, 7, 2]), Document([9, 9, 9, 9, 1], [False] * 4 + [True])]
     assert most_frequent(texts, 2, 20).tolist() == [5, 7]
     assert most_frequent(texts, 4, 20, [19]).tolist() == [1, 5, 7, 19]
-    for count in (0, 20, 21):
-        with pytest.raises(ValueError, match="must be below the target's 20 tokens"):
-            most_frequent(texts, count, 20)
+    for count in (0, 97, 98):
+        with pytest.raises(ValueError, match="must be below the target's 97 tokens"):
+            check_target(tiny.model("llama"), count)
 
 
 def test_one_class_stands_for_all_other_tokens() -> None:
@@ -177,3 +177,4 @@ def test_a_draft_of_few_tokens_is_trained_served_and_goes_on(folder: Path, loss:
 def test_wrong_numbers(folder: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         DraftJob(options(folder, out=folder / "wrong", **changes), Watch()).run()
+    assert not (folder / "wrong").exists()

@@ -190,6 +190,17 @@ def test_without_an_interrupt_nothing_changes() -> None:
         pool.submit(interrupts.kept().__enter__).result()  # another thread has no handlers
 
 
+def test_interrupts_that_a_process_ignores_stay_ignored() -> None:
+    """As of a command that a script has put into the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts.kept():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("word", commands.ELSEWHERE)
 def test_words_of_other_programs(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:

@@ -17,8 +17,12 @@ INTERRUPTED = 130  # the exit code of what an interrupt has ended
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Leave with `KeyboardInterrupt` if one came inside, even as another error or swallowed."""
-    if threading.current_thread() is not threading.main_thread():  # Python interrupts no other
+    """Leave with `KeyboardInterrupt` if one came inside, even as another error or swallowed.
+
+    Where a process ignores interrupts, as what a script put into the background does, it goes on.
+    """
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():  # which has none
         yield
         return
     came = False

@@ -204,12 +204,12 @@ def fitted(row: Tensor, vocabulary: int) -> Tensor:
 
 
 def law(writing: Writing, path: Sequence[int], row: Tensor, vocabulary: int) -> Tensor:
-    """A draft's law (V,) over its own ids; 0 everywhere if a rule from outside bars them all."""
+    """A draft's law (V,) over its own ids; 0 everywhere where the request bars them all."""
     own, row = row.shape[0], fitted(row, vocabulary)
     try:
         p = sampling.law(row, writing.params, writing.history, path).cpu()
     except sampling.NoCandidate:
-        if not _barred(writing, row[:own]):
+        if not sampling.healthy(row[:own]):
             raise
         return torch.zeros(vocabulary, dtype=torch.float64)
     if float(p[own:].sum()) > 0:  # a rule from outside wants what the draft has not
@@ -232,17 +232,10 @@ def race(
     try:
         ids, shares = sampling.race(row, params, writing.history, path, noise, position, count)
     except sampling.NoCandidate:
-        if not _barred(writing, row[:own]):
+        if not sampling.healthy(row[:own]):
             raise
         return [], [], []
     if own < vocabulary:
         shares = [share for token, share in zip(ids, shares, strict=True) if token < own]
         ids = [token for token in ids if token < own]
     return ids, shares, []
-
-
-def _barred(writing: Writing, row: Tensor) -> bool:
-    """Whether a rule from outside left nothing of a healthy row: no fault of the draft."""
-    if not writing.history.ruled:
-        return False
-    return bool((row < torch.inf).all()) and bool((row > -torch.inf).any())

@@ -224,7 +224,8 @@ def _part(outputs: Tensor | None, tokens: Tensor, V: Any) -> tuple[Tensor, Tenso
     """Outputs of a part of the V tokens (heads, R, d), and its ids (R,), ascending."""
     if outputs is None:
         raise ValueError(f"the tensor {ONE} is missing: {AGAIN}")
-    shaped(MAP, tokens.float(), *tokens.shape[:1])
+    if tokens.ndim != 1:
+        raise ValueError(f"{MAP} is {tuple(tokens.shape)} and should be a row of ids: {AGAIN}")
     rows = outputs.shape[1:2]
     if rows == (V,) and 0 < len(tokens) < V and 0 <= tokens.min() <= tokens.max() < V:
         outputs = outputs[:, tokens.long()]  # as vLLM does with projections on all tokens

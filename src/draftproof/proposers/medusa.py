@@ -106,9 +106,9 @@ class Medusa(Drafter):
         try:
             return _guesses(request, row, k, self.width)
         except sampling.NoCandidate:
-            if self.heads.tokens is None or not request.history.ruled:
+            if not sampling.healthy(row):
                 raise
-            return [], []  # a rule from outside bars all that these heads can guess
+            return [], []  # the request bars all that these heads can guess
 
 
 def _state(request: Writing) -> Tensor | None:

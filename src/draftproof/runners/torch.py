@@ -221,14 +221,17 @@ class TorchRunner(Committed):
         return Segment(begin, end, row, cached, len(item.new), item.tree, item.first)
 
 
+SCALES = COHERE, GRANITE, GEMMA = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+
+
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """The model's logits (..., V) of post-norm hidden states (..., hidden size)."""
     config: Any = model.config.get_text_config()
     logits: Tensor = model.get_output_embeddings()(hidden)
-    if scale := getattr(config, "logit_scale", None):  # Cohere
+    if scale := getattr(config, COHERE, None):
         logits = logits * scale
-    if scale := getattr(config, "logits_scaling", None):  # Granite
+    if scale := getattr(config, GRANITE, None):
         logits = logits / scale
-    if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
+    if cap := getattr(config, GEMMA, None):
         logits = torch.tanh(logits / cap) * cap
     return logits

@@ -27,6 +27,11 @@ class NoCandidate(ValueError):
     """A row of logits that no token can be picked from: NaN, +inf, or every token banned."""
 
 
+def healthy(row: Tensor) -> bool:
+    """Whether a token can be picked from the row (V,) where nothing bans any."""
+    return bool((row < torch.inf).all()) and bool((row > -torch.inf).any())
+
+
 def _checked(value: float) -> float:
     """The largest logit of a row, if a token can be picked from that row."""
     if not math.isfinite(value):

@@ -13,11 +13,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from draftproof import analysis
 from draftproof.drafting.beside import stranger
 from draftproof.gguf.reader import later
-from draftproof.heads.files import ORIGINAL_FILES, exit_of, load
-from draftproof.heads.placed import placed
+from draftproof.heads.files import ORIGINAL_FILES, load
+from draftproof.heads.placed import Placed, placed
 from draftproof.llm import LLM
 from draftproof.models import beside
 from draftproof.runners import costs
@@ -111,14 +113,14 @@ def judged(
 
 def judged_heads(llm: LLM, folder: str, batches: Sequence[int]) -> Judged:
     """Heads on a model; `ValueError`: of another one. A draft of Medusa's costs no pass."""
-    layers = exit_of(folder)
-    placed(load(folder), llm.runner)
-    if layers is None:
+    heads = load(folder)
+    on = placed(heads, llm.runner)
+    if heads.exit is None:
         return Judged(_name(folder))
-    llm.runner.check_exit(layers)
+    llm.runner.check_exit(heads.exit)
     return Judged(
         _name(folder),
-        batches=[_paying(llm, each, _exit(llm.runner, layers, each)) for each in batches],
+        batches=[_paying(llm, each, _exit(llm.runner, on, heads.exit, each)) for each in batches],
     )
 
 
@@ -164,14 +166,16 @@ def _paying(llm: LLM, batch: int, seconds: float) -> dict[str, Any]:
     return {"batch": batch, "of_a_pass": c, "needed": needed[0], "needed_for_a_quarter": needed[1]}
 
 
-def _exit(runner: Target, layers: int, rows: int) -> float:
-    """Median seconds of a pass over so many rows that ends after `layers` layers."""
+@torch.inference_mode()
+def _exit(runner: Target, head: Placed, layers: int, rows: int) -> float:
+    """Median seconds of so many drafted tokens: layers of the model, and the head behind them."""
     tree, took = TokenTree([0] * rows, [-1, *[0] * (rows - 1)]), list[float]()
     try:
         runner.forward([Work(KEY, [0] * BEHIND, TokenTree.chain([0]))])
         for _ in range(TIMES):
             began = time.perf_counter()
-            runner.forward([Work(KEY, [], tree)], layers=layers)
+            (read,) = runner.forward([Work(KEY, [], tree)], (-1,), layers, head=False)
+            head.logits(read.hidden[-1])
             took.append(time.perf_counter() - began)
     finally:
         runner.free(KEY)

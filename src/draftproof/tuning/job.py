@@ -67,6 +67,14 @@ def _place(model: str) -> str:
     return str(Path(model).resolve()) if Path(model).exists() else model
 
 
+def _written(model: str | None) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a model's files here: other ones where it was trained again."""
+    place = Path(model or "")
+    files = sorted(place.iterdir()) if model and place.is_dir() else [place]
+    told = [(file.name, file.stat()) for file in files if file.is_file()]
+    return [(name, status.st_size, status.st_mtime_ns) for name, status in told]
+
+
 class Job:
     """The state of one run."""
 
@@ -166,7 +174,9 @@ class Job:
         """Where a text is kept, by all that it hangs on."""
         if self.folder is None:
             return None
-        parts = [[each.as_dict() for each in (s.part, *s.asis)] for s in given]
+        parts = [
+            [_written(s.part.model), *(each.as_dict() for each in (s.part, *s.asis))] for s in given
+        ]
         of = [metadata.version("draftproof"), self.name, kept.description(self.llm.runner), ids]
         text = json.dumps([*of, parts, temperature, self.max_tokens, self.seed], default=str)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.npz"

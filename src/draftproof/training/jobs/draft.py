@@ -94,16 +94,14 @@ class DraftJob(Job):
         return EarlyExit(heads=self.student.heads) if self.on_layer else None
 
     def _refuse(self) -> None:
-        """What is for decoders alone."""
-        if not encoders.is_one(self.target):
-            return
-        if self.options.on_policy:
+        """What this target does not allow."""
+        if self.options.on_policy and encoders.is_one(self.target):
             raise ValueError(
                 "--on-policy goes on from beginnings of texts, and what an encoder-decoder writes "
                 "has none: drop it"
             )
-        if self.options.draft_vocabulary is not None:
-            few_tokens.check_target(self.target)
+        if (count := self.options.draft_vocabulary) is not None:
+            few_tokens.check_target(self.target, count)
 
     def _student(self) -> Any:
         """The draft before training, in fp32 on the target's device."""

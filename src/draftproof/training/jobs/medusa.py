@@ -109,8 +109,8 @@ class HeadsJob(Job):
 
     def begin(self) -> Proposer:
         """See `Job.begin`."""
-        if self.options.draft_vocabulary is not None:
-            few_tokens.check_target(self.target)
+        if (count := self.options.draft_vocabulary) is not None:
+            few_tokens.check_target(self.target, count)
         if self.options.quantize is not None:
             quantise(self.target, self.options.quantize)
         self.heads = self._heads()

@@ -19,18 +19,14 @@ from torch.nn import functional as F
 
 from draftproof.heads.module import Heads
 from draftproof.runners import encoders, reduced
+from draftproof.runners.torch import SCALES
 from draftproof.training.data.rows import Document
 
 
 def most_frequent(
     documents: Sequence[Document], count: int, size: int, always: Iterable[int] = ()
 ) -> Tensor:
-    """Ids (count,), ascending: `always`, then those that are learnt most often; of `size`.
-
-    Raises `ValueError` for a count that is not below `size`.
-    """
-    if not 0 < count < size:
-        raise ValueError(f"--draft-vocabulary {count} must be below the target's {size} tokens")
+    """Ids (count,), ascending: `always`, then those that are learnt most often; of `size`."""
     often = np.zeros(size, dtype=np.int64)
     for document in documents:
         ids = np.asarray(document.ids, dtype=np.int64)
@@ -40,14 +36,20 @@ def most_frequent(
     return torch.from_numpy(np.sort(np.argsort(-often, kind="stable")[:count]))
 
 
-def check_target(target: Any) -> None:
-    """`ValueError` where few tokens would save nothing, or could not be had."""
+def check_target(target: Any, count: int) -> None:
+    """`ValueError` where so few tokens would save nothing, or could not be had."""
     if encoders.is_one(target):
         raise ValueError(
             "--draft-vocabulary spares the native runner work, and that runs no "
             "encoder-decoders: drop it"
         )
-    _plain(target)
+    size = len(_plain(target))
+    if not 0 < count < size:
+        raise ValueError(f"--draft-vocabulary {count} must be below the target's {size} tokens")
+    config = target.config.get_text_config()
+    for name in SCALES:
+        if getattr(config, name, None) not in (None, 1.0):
+            raise ValueError(f"the target's {name} is not in its LM head: drop --draft-vocabulary")
 
 
 def reduce(student: Any, ids: Tensor) -> None:
@@ -64,10 +66,6 @@ def reduce(student: Any, ids: Tensor) -> None:
 
 def fewer(heads: Heads, target: Any, ids: Tensor, own: bool = False) -> Heads:
     """The heads with these rows (R,) of the target's LM head, one copy for all; own: for each."""
-    config = target.config.get_text_config()
-    for name in ("logit_scale", "logits_scaling", "final_logit_softcapping"):
-        if getattr(config, name, None) not in (None, 1.0):
-            raise ValueError(f"the target's {name} is not in its LM head: drop --draft-vocabulary")
     rows = _plain(target)[ids.to(target.device)].to(heads.weights.dtype, copy=True)
     fewer = Heads(
         heads.weights.detach(),

@@ -43,6 +43,7 @@ PAIRS = {
     "inflated": "The inflated pair (the cost of Qwen3-0.6B, the draft a tenth of it)",
     "bundled-two-drafts": "The bundled pair with two drafts",
     "smollm2": "SmolLM2-135M-Instruct, a published chat model",
+    "smollm2-chats": "SmolLM2-135M-Instruct in conversations, by its own template",
 }
 
 
@@ -181,6 +182,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "methods-inflated-0": lambda: methods("inflated-bfloat16-0"),
     "methods-inflated-0-7": lambda: methods("inflated-bfloat16-0.7"),
     "methods-smollm2-0": lambda: methods("smollm2-bfloat16-0"),
+    "methods-smollm2-chats-0": lambda: methods("smollm2-chats-bfloat16-0"),
     "methods-several-drafts": several_drafts,
     "benchmarks": benchmarks,
     "cpu-peers": peers,

@@ -11,6 +11,7 @@ import pytest
 import draftproof as dp
 import serving
 import tiny
+from draftproof.server.progress import Progress
 from serving import Server, events
 
 HEADER = {"x-draftproof-resume": "1"}
@@ -106,6 +107,25 @@ def test_it_goes_on_from_every_chunk(servers: tuple[Server, Server], kind: str) 
             assert one == pytest.approx(other)
         for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
             assert seen.usage[name] == whole.usage[name]
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+@pytest.mark.parametrize("torn", [False, True])
+def test_the_last_token_is_told_with_the_end(torn: bool, by_token: bool) -> None:
+    """Behind it a cut stream that goes on has nothing more to tell, half a character included."""
+    params = dp.SamplingParams(max_tokens=4, ignore_eos=True)
+    with serving.llm() as llm:
+        (request,) = llm.prepare("the quick", params)
+        progress = Progress(request, llm.tokenizer, by_token, exact=True)
+        for _ in llm.engine.run([request]):
+            pass
+        if torn:  # a moment before, in the other thread
+            request.finish_reason, request.torn = None, True
+        assert request.text is not None
+        seen = [*progress.take(False)]
+        assert seen[-1].end == 3 and [*progress.take(False)] == []
+        seen += progress.take(True)
+        assert seen[-1].end == 4 and "".join(each.text for each in seen) == request.text.text
 
 
 def test_nobody_is_told_who_does_not_ask(servers: tuple[Server, Server]) -> None:

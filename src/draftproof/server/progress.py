@@ -51,6 +51,8 @@ class Progress:
         begin, end = self.sent, len(request.tokens) - len(request.prompt)
         if request.watched is not None and not ended:  # what is known of them comes with them
             end = min(end, request.resumed + request.stats.tokens)
+        if self._exact and not ended and (request.torn or request.finished):
+            end = max(begin, end - 1)  # who goes on behind the last token was told of the end
         self.sent = end
         if self._exact and not self.by_token:
             text = "".join(map(self._text, range(begin, end))) + (self._rest() if ended else "")

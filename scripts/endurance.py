@@ -216,9 +216,7 @@ def main(
     clients: Annotated[int, typer.Option(help="At once.")] = 8,
     pause: Annotated[float, typer.Option(help="Seconds between two calls of a client.")] = 0.5,
     runner: str = "auto",
-    dtype: Annotated[
-        str, typer.Option(help="Of the server's weights and of what it is held to.")
-    ] = ("auto"),
+    dtype: Annotated[str, typer.Option(help="Of the server, and of what it is held to.")] = "auto",
     threads: int = 2,
     kv_memory: Annotated[str, typer.Option(help="Of keys and values: full before long.")] = "512MB",
     port: int = 8797,
@@ -228,10 +226,8 @@ def main(
 ) -> None:
     """Ask, compare, and tell by quarter."""
     rng = random.Random(0)
-    if model == BUNDLED and dtype == "auto":
-        dtype = demo.precision(
-            None, runner
-        )  # the commands' own choice, which `dp.LLM` does not make
+    if model == BUNDLED and dtype == "auto":  # as the commands choose, and `dp.LLM` does not
+        dtype = demo.precision(None, runner)
     with dp.LLM(model, speculate=None, runner=runner, dtype=dtype, threads=threads) as llm:
         texts = [turn for each in prompts.load("humaneval", False)[:12] for turn in each.turns]
         texts += [texts[0] + "\n# " + "and so on, " * 40, "The sky. " * 30, "a"]
@@ -244,14 +240,8 @@ def main(
     found = [quarter.told() for quarter in quarters]
     told(found, model, minutes)
     out.parent.mkdir(parents=True, exist_ok=True)
-    about = {
-        "machine": clock.machine(),
-        "model": model,
-        "draft": draft,
-        "runner": runner,
-        "dtype": dtype,
-    }
-    about |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "minutes": minutes}
+    about = {"machine": clock.machine(), "model": model, "draft": draft, "runner": runner}
+    about |= {"dtype": dtype, "date": time.strftime("%Y-%m-%d", time.gmtime()), "minutes": minutes}
     out.write_text(json.dumps(about | {"clients": clients, "quarters": found}, indent=1) + "\n")
     wrong = sum(quarter.differ + quarter.lost for quarter in quarters)
     raise SystemExit(int(wrong > 0 or found[-1]["memory"] > GROWTH * found[1]["memory"]))

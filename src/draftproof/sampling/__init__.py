@@ -33,7 +33,6 @@ __all__ = [
     "draw",
     "draw_distinct",
     "healthy",
-    "healthy",
     "law",
     "logprobs",
     "mix",

@@ -6,8 +6,10 @@ them, and goes on with the heads of the library's documented functions; a third 
 drawn at temperature 0.7, the rest is greedy. Instructions and heads that share `SHARED` words in a
 row with HumanEval or MT-bench, which stay held out, are left out and counted.
 
-`draftproof batch` writes both files of answers: kill this at any time and run it again. OUT/texts
-is then what `draftproof train` takes as `--data`.
+`draftproof batch` writes the answers: kill this at any time and run it again. They come in portions
+of `PORTION` calls, since a batch answers calls that begin alike one behind the other:
+OUT/texts.jsonl, which `draftproof train` takes as `--data`, has chats and functions from the first
+on.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ ASKED, ANSWER = 96, 256  # tokens of an instruction and of an answer, at most
 SHARED = 8  # words in a row
 LONGEST = 1200  # characters of a function's head
 DRAWN = 3  # one answer in so many is drawn, the rest is greedy
+PORTION = 1000  # calls of a batch
 
 
 def instructions(count: int) -> Iterator[dict[str, Any]]:
@@ -115,6 +118,16 @@ def run(calls: Iterable[dict[str, Any]], model: Path, threads: int, out: Path) -
     return out
 
 
+def learnable(calls: Iterable[dict[str, Any]], results: Path) -> Iterator[str]:
+    """Lines of conversations, or of prompts with what follows them."""
+    given = {call["custom_id"]: call["body"] for call in calls}
+    for name, text, _ in written(results):
+        if (turns := given[name].get("messages")) is not None:
+            yield json.dumps({"messages": [*turns, {"role": "assistant", "content": text}]})
+        else:
+            yield json.dumps({"prompt": given[name]["prompt"], "completion": text})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=Path("build/smollm2"))
@@ -137,29 +150,24 @@ def main() -> None:
     heads = functions(options.functions)
     learnt = [[text for text in texts if text not in held_out] for texts in (asked, heads)]
     calls = list(answers(*learnt))
-    file = run(calls, options.model, options.threads, options.out / "answers.jsonl")
-    given = {call["custom_id"]: call["body"] for call in calls}
-    texts = options.out / "texts.jsonl"
-    with texts.open("w") as lines:
-        for name, text, _ in written(file):
-            body = given[name]
-            if "messages" in body:
-                entry = {"messages": [*body["messages"], {"role": "assistant", "content": text}]}
-            else:
-                entry = {"prompt": body["prompt"], "completion": text}
-            lines.write(json.dumps(entry) + "\n")
-    told = {
+    told: dict[str, Any] = {
         "instructions": {
             "asked": options.instructions,
             "different": len(asked),
             "learnt": len(learnt[0]),
         },
         "functions": {"found": len(heads), "learnt": len(learnt[1])},
-        "answers": len(given),
-        "sha256": hashlib.sha256(texts.read_bytes()).hexdigest(),
         "python": sys.version.split()[0],
     }
-    (options.out / "provenance.json").write_text(json.dumps(told, indent=2) + "\n")
+    texts = options.out / "texts.jsonl"
+    lines: list[str] = []
+    for at in range(0, len(calls), PORTION):
+        portion = calls[at : at + PORTION]
+        out = options.out / f"answers-{at // PORTION}.jsonl"
+        lines += learnable(portion, run(portion, options.model, options.threads, out))
+        texts.write_text("\n".join(lines) + "\n")
+        told |= {"answers": len(lines), "sha256": hashlib.sha256(texts.read_bytes()).hexdigest()}
+        (options.out / "provenance.json").write_text(json.dumps(told, indent=2) + "\n")
     print(json.dumps(told, indent=2))
 
 

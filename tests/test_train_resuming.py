@@ -79,24 +79,28 @@ def test_answers_written_before_an_interrupt_are_not_written_again(
     assert not part.exists()
 
 
-def test_what_the_target_wrote_of_other_data_is_not_learnt(
-    train: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["written.json", "written.jsonl"])
+def test_what_the_target_wrote_is_neither_lost_nor_taken_for_other_data(
+    name: str, train: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other.py").write_text(TEXT.replace("name", "other"))
-    made: list[int] = []
-    honest = served.own_texts
-
-    def counted(*given: Any) -> Any:
-        made.append(len(given[1]))
-        return honest(*given)
-
-    monkeypatch.setattr(served, "own_texts", counted)
-    monkeypatch.setattr(job, "check", lambda *given: 1 / 0)  # before any checkpoint
-    words = ["--out", str(tmp_path / "out"), *QUICK, *TWO, "--self-distill"]
-    for data in (folder / "text.py", folder / "text.py", tmp_path / "other.py"):
+    stops = {"written.json": (job, "check"), "written.jsonl": (served, "written")}
+    monkeypatch.setattr(*stops[name], lambda *given: 1 / 0)  # before any checkpoint
+    words = ["--out", str(tmp_path / "out"), *QUICK, *TWO, "--self-distill", "--limit", "500"]
+    same = [str(folder / "T"), *words, "--data", str(folder / "text.py")]
+    with pytest.raises(ZeroDivisionError):
+        train(*same)
+    kept = (tmp_path / "out" / name).read_text()
+    refused = train(*same)
+    assert refused.code == 2 and f"{name} is unfinished: add --resume" in refused.err
+    other = [str(folder / "T"), *words, "--data", str(tmp_path / "other.py")]
+    refused = train(*other, "--resume")
+    assert refused.code == 2 and f"{name} has answers to other data" in refused.err
+    assert (tmp_path / "out" / name).read_text() == kept
+    for again in ([*same, "--resume"], [*other, "--overwrite"]):
         with pytest.raises(ZeroDivisionError):
-            train(str(folder / "T"), "--data", str(data), *words, "--limit", "500", "--resume")
-    assert len(made) == 4  # of each data once what is learnt, and once what is held out
+            train(*again)
+    assert (tmp_path / "out" / name).read_text() != kept
 
 
 def test_an_interrupt_leaves_a_checkpoint(folder: Path, tmp_path: Path) -> None:

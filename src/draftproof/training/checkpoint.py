@@ -17,14 +17,18 @@ CHECKPOINT, BEST = "checkpoint", "best.pt"
 FRESH, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"  # while one takes the other's place
 
 
-def check_folder(folder: Path, resume: bool) -> None:
-    """Refuse a folder with a checkpoint that nobody asked to continue: `ValueError`."""
+def check_folder(folder: Path, resume: bool, *more: str) -> None:
+    """Refuse a folder with a checkpoint that nobody asked to continue: `ValueError`.
+
+    more: names of files that an unfinished training leaves, too.
+    """
     if not (folder / CHECKPOINT).exists():
         with suppress(FileNotFoundError):  # what was killed between two names gets its own back
             (folder / OLD).rename(folder / CHECKPOINT)
-    if (checkpoint := folder / CHECKPOINT).exists() and not resume:
+    left = [folder / name for name in (CHECKPOINT, *more) if (folder / name).exists()]
+    if left and not resume:
         raise ValueError(
-            f"{checkpoint} is unfinished: add --resume, or --overwrite to begin anew, or write to "
+            f"{left[0]} is unfinished: add --resume, or --overwrite to begin anew, or write to "
             "another folder"
         )
 

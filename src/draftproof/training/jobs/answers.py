@@ -14,7 +14,7 @@ class Answers:
     """A file with a line for each answer, behind one that tells what they are of.
 
     known: tokens behind the prompt of a number. resume: what the file has of the same is known
-    already; else it begins anew. Closed by `with`.
+    already, and `ValueError` if it is of something else; else it begins anew. Closed by `with`.
     """
 
     def __init__(self, file: Path, of: Any, resume: bool) -> None:
@@ -49,9 +49,21 @@ def _write(lines: TextIO, line: Any) -> None:
 def _read(file: Path, of: Any) -> dict[int, list[int]]:
     """Those of a file that is of `of`, up to a line that was cut off."""
     found: dict[int, list[int]] = {}
+    said = of
     with suppress(ValueError, TypeError):
         begin, *lines = file.read_text().splitlines()
-        for line in lines if json.loads(begin) == of else ():
+        said = json.loads(begin)
+        for line in lines:
             number, tokens = json.loads(line)
             found[number] = tokens
+    check_same(file, said, of)
     return found
+
+
+def check_same(file: Path, said: Any, of: Any) -> None:
+    """Refuse answers of something else, which may have taken hours: `ValueError`."""
+    if said != of:
+        raise ValueError(
+            f"{file} has answers to other data, or by other options: give the same, or --overwrite "
+            "without --resume to begin anew, or write to another folder"
+        )

@@ -17,7 +17,7 @@ from draftproof.training.data import sources
 from draftproof.training.data.pairs import split
 from draftproof.training.data.rows import Document
 from draftproof.training.jobs import served
-from draftproof.training.jobs.answers import Answers
+from draftproof.training.jobs.answers import Answers, check_same
 from draftproof.training.jobs.setup import ANSWERS, EVALUATED, PARTS
 from draftproof.training.watch import Watch
 
@@ -126,8 +126,8 @@ def _own_answers(
     of = [options.target, data.hexdigest(), length, options.limit]
     if options.resume and file.exists():
         kept = json.loads(file.read_text())
-        if kept["of"] == of:
-            return _documents(kept["texts"]), _documents(kept["held_out"])
+        check_same(file, kept["of"], of)
+        return _documents(kept["texts"]), _documents(kept["held_out"])
     tokens = sum(len(one.ids if one.read is None else one.read) for one in held_out)
     if options.limit is not None:
         tokens = min(tokens, round(HELD_OUT * options.limit))

@@ -39,7 +39,7 @@ def target(options: Options) -> tuple[Any, Any]:
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"{options.out} is a file: write to a folder")
     if not options.overwrite:
-        checkpoint.check_folder(options.out, options.resume)
+        checkpoint.check_folder(options.out, options.resume, ANSWERS, *PARTS)
         checkpoint.check_result(options.out, options.resume)
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -34,7 +34,7 @@ NOTES = ("heads", "layers", "hidden_size", "vocab_size", "target", "accuracies",
 def save(folder: str | Path, heads: Heads) -> None:
     """Write `model.safetensors` and `config.json`."""
     notes = {name: getattr(heads, name) for name in NOTES}
-    config = {"format": FORMAT, "shared_head": _shared(heads)} | notes
+    config = {"format": FORMAT, "shared_head": heads.shared} | notes
     _write(folder, "model.safetensors", _named(OURS, heads), config)
 
 
@@ -64,13 +64,13 @@ def export_vllm(folder: str | Path, heads: Heads, lm_head: Tensor | None = None)
     lm_head: the target's (V, d), needed if the heads share it, because there it lies beside them.
     """
     _refuse_exit(heads)
-    tensors, shared = _named(OURS, heads), _shared(heads)
+    tensors = _named(OURS, heads)
     if heads.outputs is None:
         tensors[ONE] = _lm_head(heads, lm_head)
-    config = {"model_type": "medusa", "architectures": ["MedusaModel"], "original_lm_head": shared}
+    config: dict[str, Any] = {"model_type": "medusa", "architectures": ["MedusaModel"]}
     config |= {"num_heads": heads.heads, "num_hidden_layers": heads.layers}
     config |= {"hidden_size": heads.hidden_size, "vocab_size": heads.vocab_size}
-    config |= {"medusa_fc_bias": heads.biases is not None}
+    config |= {"medusa_fc_bias": heads.biases is not None, "original_lm_head": heads.shared}
     if heads.tokens is not None:
         config["truncated_vocab_size"] = len(heads.tokens)
     _write(folder, "model.safetensors", tensors, config)
@@ -96,26 +96,21 @@ def _lm_head(heads: Heads, lm_head: Tensor | None) -> Tensor:
     return shaped("lm_head", lm_head, heads.vocab_size, heads.hidden_size)
 
 
-def _shared(heads: Heads) -> bool:
-    """Whether all heads have one projection."""
-    return heads.outputs is None or (heads.tokens is not None and len(heads.outputs) == 1)
-
-
 def _named(names: Sequence[str], heads: Heads) -> dict[str, Tensor]:
     weight, bias, output = names
     tensors: dict[str, Tensor] = {}
+    outputs = heads.outputs
     for k in range(heads.heads):
         for i in range(heads.layers):
             tensors[weight.format(k=k, i=i)] = heads.weights[k, i]
             if heads.biases is not None:
                 tensors[bias.format(k=k, i=i)] = heads.biases[k, i]
-        if heads.outputs is not None and not _shared(heads):
-            tensors[output.format(k=k, layers=heads.layers)] = heads.outputs[k]
+        if outputs is not None and not heads.shared:
+            tensors[output.format(k=k, layers=heads.layers)] = outputs[k]
     if heads.tokens is not None:
         tensors[MAP] = heads.tokens
-        if _shared(heads):
-            assert heads.outputs is not None
-            tensors[ONE] = heads.outputs[0]
+    if outputs is not None and heads.shared:
+        tensors[ONE] = outputs[0]
     return tensors
 
 

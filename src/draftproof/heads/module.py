@@ -69,6 +69,11 @@ class Heads(nn.Module):
         self.accuracies = None if accuracies is None else checked_accuracies(accuracies, K)
         self.tree = None if tree is None else checked_tree(tree, K)
 
+    @property
+    def shared(self) -> bool:
+        """Whether all heads have one projection, the target's or a part of it."""
+        return self.outputs is None or (self.tokens is not None and len(self.outputs) == 1)
+
     def forward(self, states: Tensor) -> Tensor:
         """Hidden states (N, d) -> those of each head, (K, N, d)."""
         x = states.expand(self.heads, *states.shape)

@@ -52,7 +52,7 @@ class Placed:
         for layer in range(1, self.heads.layers):
             y = torch.stack([self.later[k][layer - 1](x[k]) for k in range(len(x))])
             x = self._block(x, y, layer)
-        if self.outputs is not None and len(self.outputs) == self.heads.heads:
+        if self.outputs is not None and not self.heads.shared:
             own = [output(rows) for output, rows in zip(self.outputs, x, strict=False)]
             return self._spread(torch.stack(own))
         head = self.target.head if self.outputs is None else self.outputs[0]

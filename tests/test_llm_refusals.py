@@ -53,6 +53,9 @@ def test_params_of_the_wrong_number_or_kind(plain_llm: dp.LLM) -> None:
     "options",
     [
         {"rule": "greedy"},
+        {"rule": 0.5},
+        {"rule": None},
+        {"rule": dp.Typical},
         {"runner": "native?"},
         {"max_batch": 0},
         {"threads": 0},
@@ -166,6 +169,7 @@ def test_all_tokens_banned_ends_one_request_with_an_error(drafted_llm: dp.LLM) -
         {"temperature": -1},
         {"temperature": float("nan")},
         {"temperature": float("inf")},
+        {"temperature": 1e39},
         {"top_k": -2},
         {"max_tokens": -1},
         {"min_tokens": -1},
@@ -192,3 +196,10 @@ def test_all_tokens_banned_ends_one_request_with_an_error(drafted_llm: dp.LLM) -
 )
 def test_parameters_out_of_range(bad: dict[str, Any]) -> None:
     refused(lambda: dp.SamplingParams(**bad))
+
+
+@pytest.mark.parametrize(
+    "bad", [{"epsilon": "0.1"}, {"epsilon": 0}, {"delta": None}, {"delta": -1}]
+)
+def test_thresholds_that_are_none(bad: dict[str, Any]) -> None:
+    refused(lambda: dp.Typical(**bad), *bad)

@@ -130,16 +130,26 @@ class Scheduler:
         ):
             request = self.waiting[0]
             if request not in self.running:
-                if self.memory is not None and not self.memory.admit(request):
+                if not self._has_room(request):
                     return
                 request.stats.placed = time.monotonic()
                 self.running.append(request)
             self.waiting.popleft()
+            if request.finished:
+                continue
             before = self.running[:-1]
             if any(other.key in request.siblings for other in before):
                 continue  # it is given what they have read
             if not self.shares or not self._prefixes.follows(request, before, cached):
                 begin(request)
+
+    def _has_room(self, request: Request) -> bool:
+        """Whether it may run now; one that never may fails, and ends as those that run do."""
+        try:
+            return self.memory is None or self.memory.admit(request)
+        except ValueError as error:
+            request.fail(MemoryError(error))
+            return True
 
     def _catch_up(
         self,

@@ -16,6 +16,7 @@ from draftproof.native import Cut, found
 from draftproof.sampling.params import SamplingParams
 
 _MASK = 0xFFFFFFFF
+_MOST = 0x7FFFFFFF  # of `Cut.top_k`: of more ctypes takes the lowest bits; no row is longer
 
 
 def gumbel(seed: int, stream: int, position: int, vocabulary: int) -> Tensor | None:
@@ -97,4 +98,4 @@ def _fits(logits: Tensor) -> bool:
 
 
 def _cut(params: SamplingParams) -> Cut:
-    return Cut(params.temperature, params.top_p, params.floor, params.top_k)
+    return Cut(params.temperature, params.top_p, params.floor, min(params.top_k, _MOST))

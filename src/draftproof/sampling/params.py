@@ -146,8 +146,8 @@ def _generation_config(llm: Any) -> Any:
     return getattr(model, "generation_config", None)  # a wrapped model may have none
 
 
-_TINY, _HUGE = 5e-324, sys.float_info.max  # the least float above 0, the largest finite one
-_LARGE = 1e30  # of what is added to or multiplied with logits, which stay finite in float32
+_TINY = 5e-324  # the least float above 0
+_LARGE = 1e30  # of what meets logits, which stay finite in float32
 PREDICTION = "prediction"  # what drafts from it, among methods
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("ignore_eos", bool, "True or False"),
@@ -155,7 +155,7 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("grammar", Grammar | None, "a dp.Grammar, as dp.Grammar.json(schema)"),
 )
 _RANGES: dict[str, tuple[type, float, float, str]] = {
-    "temperature": (float, 0, _HUGE, "finite and >= 0"),
+    "temperature": (float, 0, _LARGE, f"in [0, {_LARGE:g}]"),
     "top_k": (int, -1, math.inf, ">= 1, or 0 or -1 for off"),
     "top_p": (float, _TINY, 1, "in (0, 1]"),
     "min_p": (float, 0, 1, "in [0, 1]"),

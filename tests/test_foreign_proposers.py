@@ -204,6 +204,17 @@ def test_one_that_writes_into_the_text_changes_nothing(how: str, fails: bool) ->
         llm.engine.check()
 
 
+def test_nor_does_one_that_writes_into_a_prompt_that_is_read() -> None:
+    long = [3 + i % 90 for i in range(1500)]
+    made = Two()
+    made.read_along = lambda requests: requests[0].tokens.append(7)  # type: ignore[attr-defined]
+    with dp.LLM(tiny.model(max_position_embeddings=2048), speculate=None) as llm:
+        wanted = llm.generate([long], PARAMS)[0].token_ids
+        llm.use(made)
+        (found,) = llm.generate([long], PARAMS)
+        assert found.token_ids == wanted and "the text itself" in found.warnings[0]
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 @pytest.mark.parametrize("runner", ["torch", "native"])
 @pytest.mark.parametrize("tap", [3, -4, 99, "last", 1.0])

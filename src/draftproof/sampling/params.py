@@ -59,17 +59,11 @@ class SamplingParams:
     prediction: str | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        clean: dict[str, Any] = {}
-        for name, (kind, low, high, allowed) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None or name not in (
-                "max_tokens",
-                "seed",
-                "logprobs",
-                "prompt_logprobs",
-                "max_draft_nodes",
-            ):
-                clean[name] = _number(name, value, kind, low, high, allowed)
+        clean: dict[str, Any] = {
+            name: _number(name, value, *bounds)
+            for name, bounds in _RANGES.items()
+            if (value := getattr(self, name)) is not None or name not in _MAY_BE_NONE
+        }
         if clean["min_tokens"] > clean.get("max_tokens", sys.maxsize):
             raise ValueError(
                 f"min_tokens is {self.min_tokens}, but must be <= max_tokens, {self.max_tokens}"
@@ -79,21 +73,8 @@ class SamplingParams:
         for name in ("bad_token_ids", "stop_token_ids"):
             clean[name] = _ids(name, getattr(self, name))
         if self.logit_bias is not None:
-            if not isinstance(self.logit_bias, Mapping):
-                raise ValueError(f"logit_bias is {self.logit_bias!r}, but must map ids to numbers")
-            name, allowed = "logit_bias", f"in [-{_LARGE:g}, {_LARGE:g}]"
-            biases = [
-                _number(name, bias, float, -_LARGE, _LARGE, allowed)
-                for bias in self.logit_bias.values()
-            ]
-            clean[name] = dict(zip(_ids(name, self.logit_bias), biases, strict=True))
-        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        stop = () if stop is None else stop
-        if not (
-            isinstance(stop, Sequence) and all(isinstance(text, str) and text for text in stop)
-        ):
-            raise ValueError(f"stop is {self.stop!r}, but must hold non-empty strings only")
-        clean["stop"] = tuple(stop)
+            clean["logit_bias"] = _biases(self.logit_bias)
+        clean["stop"] = _stops(self.stop)
         clean["resume"] = _written(self.resume, int(clean["n"]))
         clean[PREDICTION] = _text_or_ids(PREDICTION, self.prediction)
         _check_kinds(self, clean["resume"])
@@ -154,6 +135,7 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("speculate", bool | str, "True, False or a method's name"),
     ("grammar", Grammar | None, "a dp.Grammar, as dp.Grammar.json(schema)"),
 )
+_MAY_BE_NONE = ("max_tokens", "seed", "logprobs", "prompt_logprobs", "max_draft_nodes")
 _RANGES: dict[str, tuple[type, float, float, str]] = {
     "temperature": (float, 0, _LARGE, f"in [0, {_LARGE:g}]"),
     "top_k": (int, -1, math.inf, ">= 1, or 0 or -1 for off"),
@@ -196,6 +178,21 @@ def _number(name: str, value: Any, kind: type, low: float, high: float, allowed:
         noun = "an integer" if kind is int else "a number"
         raise ValueError(f"{name} is {value!r}, but must be {noun} {allowed}")
     return number
+
+
+def _biases(given: Any) -> dict[float, float]:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"logit_bias is {given!r}, but must map ids to numbers")
+    allowed = f"in [-{_LARGE:g}, {_LARGE:g}]"
+    biases = [_number("logit_bias", b, float, -_LARGE, _LARGE, allowed) for b in given.values()]
+    return dict(zip(_ids("logit_bias", given), biases, strict=True))
+
+
+def _stops(given: Any) -> tuple[str, ...]:
+    stop = (given,) if isinstance(given, str) else () if given is None else given
+    if not isinstance(stop, Sequence) or not all(isinstance(text, str) and text for text in stop):
+        raise ValueError(f"stop is {given!r}, but must hold non-empty strings only")
+    return tuple(stop)
 
 
 def _written(values: Any, n: int) -> tuple[tuple[int, ...], ...] | None:

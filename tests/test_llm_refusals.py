@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +36,35 @@ def test_bad_prompts(plain_llm: dp.LLM, prompt: Any, words: list[str]) -> None:
 )
 def test_prompts_of_the_wrong_kind(plain_llm: dp.LLM, prompt: Any) -> None:
     refused(lambda: plain_llm.generate(prompt, params()))
+
+
+@pytest.mark.parametrize("prompt", ["a\ud800", ["a", "\udc00"]])
+def test_half_a_character(plain_llm: dp.LLM, prompt: Any) -> None:
+    refused(lambda: plain_llm.generate(prompt, params()), "half a character")
+    refused(lambda: plain_llm.intake.predicted("\ud800"), "prediction", "half a character")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"input_ids": 5},
+        {"input_ids": [[5, 6]], "attention_mask": [1, 1]},
+        {"input_ids": [5, 6], "attention_mask": [[1, 1]]},
+        {"input_ids": [[5, 6]], "attention_mask": [[1]]},
+        {"input_ids": [[5, 6]], "attention_mask": 1},
+        np.array(5),
+        torch.tensor(5),
+    ],
+)
+def test_what_no_tokenizer_returns(plain_llm: dp.LLM, inputs: Any) -> None:
+    refused(lambda: plain_llm.generate(inputs, params()))
+
+
+@pytest.mark.parametrize("given", [5, 5.5, np.array(5), object()])
+def test_numbers_where_lists_belong(plain_llm: dp.LLM, given: Any) -> None:
+    refused(lambda: plain_llm.generate("a", params(), decoder_prompt=given), "decoder_prompt")
+    for name in ("bad_token_ids", "stop_token_ids", "resume", "prediction"):
+        refused(partial(params, **{name: given}), name)
 
 
 def test_bad_ids_in_parameters(plain_llm: dp.LLM) -> None:

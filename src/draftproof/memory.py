@@ -99,9 +99,9 @@ class Memory:
         Raises `ValueError`, as `check`, where nobody will make room: what drafts, and takes memory
         too, may be another since the request was checked.
         """
-        slots = self._slots(request)
         if self.total is None:
             return True
+        slots = self._slots(request)
         self._hold(request)
         if not self._claim(request.key, slots, self.total):
             self._drop(request)

@@ -199,7 +199,11 @@ def _written(values: Any, n: int) -> tuple[tuple[int, ...], ...] | None:
     """The tokens of each completion; those of one may be given as they are."""
     if values is None:
         return None
-    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+    if (
+        not isinstance(values, Iterable)
+        or isinstance(values, str | bytes)
+        or not getattr(values, "ndim", 1)
+    ):
         raise ValueError(f"resume is {values!r}, but must hold token ids")
     listed = list(values)
     nested = [isinstance(each, Sequence) and not isinstance(each, str) for each in listed]
@@ -218,6 +222,6 @@ def _text_or_ids(name: str, value: Any) -> Any:
 
 
 def _ids(name: str, values: Any) -> tuple[float, ...]:
-    if not isinstance(values, Iterable):
+    if not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
         raise ValueError(f"{name} is {values!r:.80}, but must hold token ids")
     return tuple(_number(name, i, int, 0, 2**32 - 1, "in [0, 2**32): a token id") for i in values)

@@ -236,6 +236,16 @@ def test_the_same_seed_gives_the_same_text_whoever_else_writes() -> None:
             assert together == alone
 
 
+def test_a_source_drafts_as_ever_behind_it() -> None:
+    one = dp.NGram(min_ngram=1)
+    with made(speculate=dp.Auto(one)) as llm:
+        llm.generate(PROMPTS, params(max_tokens=2))
+        one.useful = 1  # as a glance leaves it
+        llm.use(one)
+        (done,) = llm.generate([[5, 6, 7] * 6], params(max_tokens=20, ignore_eos=True))
+        assert max(nodes for nodes, _ in done.stats.by_step) > 1
+
+
 def test_it_is_the_default() -> None:
     with dp.LLM("bundled") as llm:
         auto = llm.engine.proposer

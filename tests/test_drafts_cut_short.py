@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+import pytest
+import torch
+
+import facade
+from drafters import Eager
+from draftproof.drafting.base import Drafter
 from draftproof.engine import Engine
 from draftproof.scheduler import Scheduler
+from draftproof.tree import TokenTree
+from draftproof.writing import Writing
 from fakes import Table, request, run
 from prophets import Prophet, prophecy
 
@@ -59,3 +69,44 @@ def test_stats_of_plain_decoding() -> None:
     assert (stats.steps, stats.drafted, stats.accepted) == (9, 0, 0)
     assert stats.tokens_per_step == 1 and stats.acceptance_length == 1
     assert stats.began <= stats.first_token <= stats.ended
+
+
+class Knowing(Drafter):
+    """Drafts what is written next."""
+
+    name, promise = "knowing", 0.9
+
+    def __init__(self, wanted: Sequence[int]) -> None:
+        self.wanted = wanted
+
+    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+        found = [[one.tokens[-1], *self.wanted[len(one.output) :][:3]] for one in requests]
+        return [TokenTree.chain(ids, scores=[0.9**at for at in range(len(ids))]) for ids in found]
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_drafts_of_a_pass_that_is_made_again_are_not_accepted(rule: str) -> None:
+    greedy = facade.params(max_tokens=40, temperature=0.0)
+    with facade.llm() as llm:
+        wanted = llm.generate("def f(x):", greedy)[0].token_ids
+    with facade.llm(speculate=Eager(Knowing(wanted)), rule=rule) as llm:
+        forward, passes = llm.runner.forward, []
+
+        def broken(work: Sequence[Any], *given: Any, **options: Any) -> list[Any]:
+            """Every fifth, where it runs drafts."""
+            passes.append(work)
+            outputs = forward(work, *given, **options)
+            if len(passes) % 5 or work[0].tree is None or len(work[0].tree) == 1:
+                return outputs
+            nothing = torch.full_like(outputs[0].logits, float("nan"))
+            bad = None if outputs[0].argmaxes is None else [-1] * len(outputs[0].argmaxes)
+            return [replace(outputs[0], logits=nothing, argmaxes=bad)]
+
+        llm.runner.forward = broken
+        (done,) = llm.generate("def f(x):", greedy)
+    decisions = done.stats.decisions
+    assert done.token_ids == wanted and decisions.plain_steps["again"] > 0
+    assert decisions.share("knowing").accepted == done.stats.accepted > 0
+    assert [bool(name) for name in decisions.by_token] == done.from_draft
+    assert sum(decisions.plain_steps.values()) + done.stats.drafting_steps == done.stats.steps
+    assert min(decisions.plain_steps.values()) > 0

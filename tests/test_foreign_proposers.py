@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,6 +62,34 @@ def test_two_names_are_enough() -> None:
         (found,) = llm.generate(IDS, PARAMS)
         assert found.token_ids == wanted.token_ids and found.stats.drafted > 0
         assert not found.warnings
+
+
+class Copying(Two):
+    """Drafts what was written before, in numbers of some kind."""
+
+    def __init__(self, wanted: Sequence[int], kind: Any) -> None:
+        self.wanted, self.kind = wanted, kind
+
+    def propose(self, requests: Sequence[Any]) -> list[TokenTree]:
+        found = [[one.tokens[-1], *self.wanted[len(one.output) :][:3]] for one in requests]
+        return [TokenTree.chain(self.kind(ids)) for ids in found]
+
+
+@pytest.mark.parametrize("wrap", [lambda made: made, lambda made: dp.Hybrid([made, "ngram"])])
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, lambda ids: [*map(np.int32, ids)]])
+def test_the_text_is_of_pythons_own_integers(kind: Any, wrap: Any) -> None:
+    with dp.LLM(tiny.model(), speculate=None) as llm:
+        wanted = llm.generate(IDS, PARAMS)[0].token_ids
+        llm.use(wrap(Copying(wanted, kind)))
+        (found,) = llm.generate(IDS, PARAMS)
+    assert found.token_ids == wanted and found.stats.accepted > 6 and not found.warnings
+    assert {*map(type, found.token_ids)} == {int}
+
+
+def test_what_is_no_integer_is_told() -> None:
+    with dp.LLM(tiny.model(), speculate=Copying([7.0] * 12, list)) as llm:
+        (found,) = llm.generate(IDS, PARAMS)
+    assert not found.error and "is no integer: give ids" in found.warnings[0]
 
 
 def test_what_else_it_has_is_used_also_as_a_part() -> None:
@@ -173,6 +202,17 @@ def test_one_that_writes_into_the_text_changes_nothing(how: str, fails: bool) ->
             "it changed request.tokens, the text itself" in said for said in found[0].warnings
         )
         llm.engine.check()
+
+
+def test_nor_does_one_that_writes_into_a_prompt_that_is_read() -> None:
+    long = [3 + i % 90 for i in range(1500)]
+    made = Two()
+    made.read_along = lambda requests: requests[0].tokens.append(7)  # type: ignore[attr-defined]
+    with dp.LLM(tiny.model(max_position_embeddings=2048), speculate=None) as llm:
+        wanted = llm.generate([long], PARAMS)[0].token_ids
+        llm.use(made)
+        (found,) = llm.generate([long], PARAMS)
+        assert found.token_ids == wanted and "the text itself" in found.warnings[0]
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, overload
 
+import pytest
+
 import draftproof as dp
 from draftproof.grammars.guide import Guide
 from draftproof.sampling import History
@@ -109,3 +111,12 @@ def test_a_text_that_goes_on_was_looked_at_once(monkeypatch: Any) -> None:
     (done,) = llm().generate("x = ", params)
     assert done.token_ids[: len(written)] == written
     assert len(asked) >= 12 and max(asked) <= 1
+
+
+def test_what_a_grammar_forbids_was_not_written_before() -> None:
+    written = ids("ab,a")
+    for cut in range(len(written)):
+        wrong = [*written[:cut], *ids("7")]
+        params = dp.SamplingParams(grammar=GRAMMAR, resume=wrong, max_tokens=12)
+        with pytest.raises(ValueError, match=f"at position {cut}, which the grammar keeps from"):
+            llm().generate("x = ", params)

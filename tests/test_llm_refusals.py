@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,6 +38,35 @@ def test_prompts_of_the_wrong_kind(plain_llm: dp.LLM, prompt: Any) -> None:
     refused(lambda: plain_llm.generate(prompt, params()))
 
 
+@pytest.mark.parametrize("prompt", ["a\ud800", ["a", "\udc00"]])
+def test_half_a_character(plain_llm: dp.LLM, prompt: Any) -> None:
+    refused(lambda: plain_llm.generate(prompt, params()), "half a character")
+    refused(lambda: plain_llm.intake.predicted("\ud800"), "prediction", "half a character")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"input_ids": 5},
+        {"input_ids": [[5, 6]], "attention_mask": [1, 1]},
+        {"input_ids": [5, 6], "attention_mask": [[1, 1]]},
+        {"input_ids": [[5, 6]], "attention_mask": [[1]]},
+        {"input_ids": [[5, 6]], "attention_mask": 1},
+        np.array(5),
+        torch.tensor(5),
+    ],
+)
+def test_what_no_tokenizer_returns(plain_llm: dp.LLM, inputs: Any) -> None:
+    refused(lambda: plain_llm.generate(inputs, params()))
+
+
+@pytest.mark.parametrize("given", [5, 5.5, np.array(5), object()])
+def test_numbers_where_lists_belong(plain_llm: dp.LLM, given: Any) -> None:
+    refused(lambda: plain_llm.generate("a", params(), decoder_prompt=given), "decoder_prompt")
+    for name in ("bad_token_ids", "stop_token_ids", "resume", "prediction"):
+        refused(partial(params, **{name: given}), name)
+
+
 def test_bad_ids_in_parameters(plain_llm: dp.LLM) -> None:
     refused(lambda: plain_llm.generate("x", params(logit_bias={259: 1.0})), "logit_bias", "259")
     refused(lambda: plain_llm.generate("x", params(bad_token_ids=(300,))), "bad_token_ids", "300")
@@ -53,6 +84,9 @@ def test_params_of_the_wrong_number_or_kind(plain_llm: dp.LLM) -> None:
     "options",
     [
         {"rule": "greedy"},
+        {"rule": 0.5},
+        {"rule": None},
+        {"rule": dp.Typical},
         {"runner": "native?"},
         {"max_batch": 0},
         {"threads": 0},
@@ -166,6 +200,7 @@ def test_all_tokens_banned_ends_one_request_with_an_error(drafted_llm: dp.LLM) -
         {"temperature": -1},
         {"temperature": float("nan")},
         {"temperature": float("inf")},
+        {"temperature": 1e39},
         {"top_k": -2},
         {"max_tokens": -1},
         {"min_tokens": -1},
@@ -192,3 +227,10 @@ def test_all_tokens_banned_ends_one_request_with_an_error(drafted_llm: dp.LLM) -
 )
 def test_parameters_out_of_range(bad: dict[str, Any]) -> None:
     refused(lambda: dp.SamplingParams(**bad))
+
+
+@pytest.mark.parametrize(
+    "bad", [{"epsilon": "0.1"}, {"epsilon": 0}, {"delta": None}, {"delta": -1}]
+)
+def test_thresholds_that_are_none(bad: dict[str, Any]) -> None:
+    refused(lambda: dp.Typical(**bad), *bad)

@@ -78,6 +78,21 @@ def test_what_never_fits_is_refused_with_both_numbers() -> None:
         made.generate([7] * 400, dp.SamplingParams(max_tokens=300, ignore_eos=True))
 
 
+def test_what_fits_no_longer_fails_and_keeps_nobody_waiting() -> None:
+    """What drafts may be changed between the check of a request and its place."""
+    params = dp.SamplingParams(max_tokens=150)
+    with llm(kv_memory=FIRST_SLOTS * SLOT) as made:
+        large = made.prepare([5] * 20, params)
+        made.use(dp.DraftModel(draft(), 3))
+        made.engine.add(large[0])
+        assert made.engine.step() == large
+        assert large[0].finish_reason == "error" and "kv_memory is" in (large[0].error or "")
+        made.engine.check()
+        assert made.memory.taken == 0
+        made.use(None)
+        assert not made.generate([5] * 20, params)[0].error
+
+
 @pytest.mark.parametrize(
     ("given", "count"),
     [(5, 5), ("5", 5), ("2GB", 2 * 10**9), ("1.5 GiB", 3 << 29), ("7m", 7 * 10**6), ("auto", 0)],

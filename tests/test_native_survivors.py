@@ -86,6 +86,16 @@ def test_winners_are_those_of_torch(cut: dict[str, Any]) -> None:
             assert quick[1] == pytest.approx(slow[1], rel=1e-5, abs=1e-30)
 
 
+@pytest.mark.parametrize("cut", [{"top_k": 2**32 + 1}, {"top_k": 99, "temperature": 1e30}], ids=str)
+def test_the_largest_parameters_cut_nothing(cut: dict[str, Any]) -> None:
+    """Wider than what the kernels take them in, they would be another number there."""
+    params = SamplingParams(**{"temperature": 1.0} | cut)
+    x = torch.randn(60, generator=torch.Generator().manual_seed(1))
+    assert len(sampling.survivors(x, params)[1]) == 60
+    found = {sampling.pick(x, params, NOTHING, [], Noise(seed, 0), 3) for seed in range(40)}
+    assert len(found) > 9
+
+
 def test_a_border_that_rounding_decides_is_left_to_torch() -> None:
     x = torch.zeros(1_000)  # 1,000 equal shares: 0.25 of them end exactly at a token
     params = SamplingParams(temperature=1.0, top_p=0.25)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from itertools import compress
 from numbers import Integral
 from typing import Any
 
@@ -24,10 +23,7 @@ def prompts_of(prompts: Any, pad: int | None = None) -> list[Any]:
     refuse_bytes(prompts)
     if isinstance(prompts, Mapping):
         return _tokenized(prompts) if "input_ids" in prompts else prompts_of([dict(prompts)])
-    if not isinstance(prompts, Sequence) and not hasattr(prompts, "tolist"):
-        kind = type(prompts).__name__
-        raise ValueError(f"prompts are text, token ids or a list of either, and no {kind}")
-    listed = list(prompts.tolist() if hasattr(prompts, "tolist") else prompts)
+    listed = _listed("prompts are text, token ids or a list of either", prompts)
     listed = [text_or_ids(each) if isinstance(each, dict) else each for each in listed]
     if listed and isinstance(listed[0], Integral):
         return [listed]
@@ -97,7 +93,7 @@ def decoder_prompts_of(given: Any, count: int) -> list[Any]:
     refuse_bytes(given)
     if given is None or isinstance(given, str):
         return [given] * count
-    listed = list(given.tolist() if hasattr(given, "tolist") else given)
+    listed = _listed("decoder_prompt is text, token ids or a list of either", given)
     if all(isinstance(token, Integral) for token in listed):
         return [listed] * count
     if len(listed) != count:
@@ -142,13 +138,27 @@ def text_or_ids(prompt: dict[str, Any]) -> Any:
 
 def _tokenized(inputs: Mapping[str, Any]) -> list[Any]:
     """The prompts in what a transformers tokenizer gives, without padding."""
-    given: list[Any] = [inputs["input_ids"], inputs.get("attention_mask")]
-    ids, masks = (each.tolist() if hasattr(each, "tolist") else each for each in given)
+    ids, masks = _listed("input_ids are a list", inputs["input_ids"]), inputs.get("attention_mask")
+    masks = None if masks is None else _listed("attention_mask is a list", masks)
     if ids and isinstance(ids[0], Integral):
         ids, masks = [ids], masks and [masks]
     if masks is None:
-        return list(ids)
-    return [[*compress(row, mask)] for row, mask in zip(ids, masks, strict=True)]
+        return ids
+    try:
+        rows = [list(zip(*pair, strict=True)) for pair in zip(ids, masks, strict=True)]
+    except (TypeError, ValueError):
+        raise ValueError(
+            "attention_mask is not of the shape of input_ids: give all that the tokenizer returned"
+        ) from None
+    return [[token for token, seen in row if seen] for row in rows]
+
+
+def _listed(wanted: str, given: Any) -> list[Any]:
+    """A list, a tuple or the like, or an array; refuses what is neither with what is wanted."""
+    listed = given.tolist() if hasattr(given, "tolist") else given
+    if not isinstance(listed, Sequence):
+        raise ValueError(f"{wanted}, and no {type(given).__name__}")
+    return list(listed)
 
 
 def _refuse_padding(prompts: Sequence[Any], pad: int | None) -> None:

@@ -76,8 +76,17 @@ class Drafts:
         """A tree for every turn that has read its prompt; `running` requests have a place."""
         rows = [len(turn.new) + turn.whole for turn in turns]
         self.costs.plan(sum(rows), _attended(turns, rows), running)
-        if self._drafter is None:
-            return [_root(turn) if turn.whole else None for turn in turns]
+        drafted = self._drafted(turns) if self._drafter is not None else {}
+        return [
+            _bounded(turn.request, drafted.get(turn.request.key) or _root(turn))
+            if turn.whole
+            else None
+            for turn in turns
+        ]
+
+    def _drafted(self, turns: Sequence[Turn]) -> dict[int, TokenTree]:
+        """What is drafted for these turns, by key; whoever still reads is read along for."""
+        assert self._drafter is not None
         drafting: list[Request] = []
         reading: list[Request] = []
         for turn in turns:
@@ -89,18 +98,13 @@ class Drafts:
             request.again = False
         self._for_each(reading, self._read_along)
         self._drafting = bool(drafting)
-        if not drafting or self._drafter.idle(drafting):
-            return [_root(turn) if turn.whole else None for turn in turns]
         drafted: dict[int, TokenTree] = {}
-        self._for_each(drafting, lambda requests: drafted.update(self._propose(requests)))
+        if drafting and not self._drafter.idle(drafting):
+            self._for_each(drafting, lambda requests: drafted.update(self._propose(requests)))
         for request in (*drafting, *reading):
             if self._altered(request):
                 drafted.pop(request.key, None)
-        trees: list[TokenTree | None] = []
-        for turn in turns:
-            tree = drafted.get(turn.request.key) or _root(turn)
-            trees.append(_bounded(turn.request, tree) if turn.whole else None)
-        return trees
+        return drafted
 
     @property
     def names(self) -> list[str]:

@@ -110,7 +110,7 @@ class EncoderIntake(Intake):
         if isinstance(given, str):
             if self.tokenizer is None:
                 raise ValueError("this model came without a tokenizer: give decoder_prompt as ids")
-            ids = [int(i) for i in self.tokenizer(given, add_special_tokens=False)["input_ids"]]
+            ids = self.tokens("decoder_prompt", given, add_special_tokens=False)
         else:
             ids = integers(given, "decoder_prompt")
         self.check("decoder_prompt", ids, self.vocabulary)

@@ -124,7 +124,7 @@ class Intake:
         if isinstance(given, str):
             if self.tokenizer is None:
                 raise ValueError("prediction needs a tokenizer: pass tokenizer=, or token ids")
-            given = [*map(int, self.tokenizer(given, add_special_tokens=False)["input_ids"])]
+            given = self.tokens("prediction", given, add_special_tokens=False)
         given = given or ()
         self.check("prediction", given, self.vocabulary)
         if len(given) > self.max_length:
@@ -154,7 +154,7 @@ class Intake:
             if self.tokenizer is None:
                 raise ValueError(WORDLESS)
             # A begin token alone would do, but an empty text is a mistake far more often.
-            ids = [int(i) for i in self.tokenizer(prompt)["input_ids"]] if prompt else []
+            ids = self.tokens("the prompt", prompt) if prompt else []
         elif is_conversation(prompt):
             ids = chat_ids(self.tokenizer, messages_of(prompt))
         else:
@@ -162,6 +162,14 @@ class Intake:
         # A tokenizer may have more than the model has rows.
         self.check("the prompt", ids, self.readable)
         return ids
+
+    def tokens(self, what: str, text: str, **options: Any) -> list[int]:
+        """Token ids of a text. Raises `ValueError` for what is none: half of a surrogate pair."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{what} holds half a character, which no text has: mend it") from None
+        return [int(token) for token in self.tokenizer(text, **options)["input_ids"]]
 
     def chat_ids(self, conversation: Any, template: Mapping[str, Any] | None = None) -> list[int]:
         """Token ids of a conversation: messages, or text, which is a user's message.

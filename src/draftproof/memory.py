@@ -79,8 +79,10 @@ class Memory:
 
     def check(self, request: Request) -> None:
         """Raises `ValueError` for a request that never fits."""
+        if self.total is None:
+            return
         slots, beside = self._slots(request), self._beside(request.encoder_input)
-        if self.total is not None and slots * self.slot_bytes + beside > self.total:
+        if slots * self.slot_bytes + beside > self.total:
             left = max(0, self.total - beside)
             read = f", {beside:,} of them for what the encoder reads" if beside else ""
             tokens = left // self.slot_bytes // FIRST_SLOTS * FIRST_SLOTS - NODES
@@ -92,13 +94,19 @@ class Memory:
             )
 
     def admit(self, request: Request) -> bool:
-        """Whether there is room for all that the request may write, which is then kept for it."""
-        slots = self._slots(request)
+        """Whether there is room for all that the request may write, which is then kept for it.
+
+        Raises `ValueError`, as `check`, where nobody will make room: what drafts, and takes memory
+        too, may be another since the request was checked.
+        """
         if self.total is None:
             return True
+        slots = self._slots(request)
         self._hold(request)
         if not self._claim(request.key, slots, self.total):
             self._drop(request)
+            if not self._claims:
+                self.check(request)
             return False
         if request.params.max_tokens is None and slots - NODES < request.max_length:
             self._lengths[request.key] = request.max_length

@@ -149,30 +149,16 @@ class Request(Writing):
         if self.text is not None:
             self.text.push(written, stops=False)
 
-    def go_on(self, written: Sequence[int]) -> None:
-        """As `resume`, with every rule by which a text ends; it may be at its end at once.
-
-        Raises `ValueError`, with the position, for what cannot have been written here.
-        """
-        banned = {*self.params.bad_token_ids}
-        for at, token in enumerate(written):
-            where = f"resume holds token id {token} at position {at}"
-            if self.finished:
-                raise ValueError(f"{where}, and the text ended before it ({self.finish_reason})")
-            early = at < self.params.min_tokens and token in self.stop_ids
-            if token in banned or early:
-                by = "min_tokens" if early else "bad_token_ids"
-                raise ValueError(f"{where}, which {by} keeps from being written there")
-            self.tokens.append(token)
-            self.history.append([token])
-            self.from_draft.append(False)
-            self.decisions.by_token.append("")
-            if self.params.logprobs is not None:
-                self.logprobs.append({})
-            self._stops(token)
-        self.resumed = len(written)
-        if self.text is not None:
-            self.shown = len(self.text.take())
+    def rewrite(self, token: int) -> None:
+        """Take over a token that was written elsewhere; it may end the text, as if written here."""
+        self.tokens.append(token)
+        self.history.append([token])
+        self.from_draft.append(False)
+        self.decisions.by_token.append("")
+        if self.params.logprobs is not None:
+            self.logprobs.append({})
+        self._stops(token)
+        self.resumed += 1
 
     def fail(self, error: BaseException) -> None:
         """End with `error`, in a sentence."""

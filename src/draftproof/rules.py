@@ -128,9 +128,11 @@ def named(rule: str | Typical | Rule) -> Rule:
     """The rule of that name, or with these thresholds. Raises `ValueError`."""
     if isinstance(rule, Typical):
         return Typicality(rule)
-    if isinstance(rule, str) and rule not in RULES:
-        raise ValueError(f"rule {rule!r} is unknown: use one of {', '.join(RULES)}")
-    return RULES[rule] if isinstance(rule, str) else rule
+    if isinstance(rule, str) and rule in RULES:
+        return RULES[rule]
+    if isinstance(rule, str | type) or not hasattr(rule, "accept"):
+        raise ValueError(f"rule {rule!r} is unknown: use {', '.join(RULES)} or dp.Typical(...)")
+    return rule
 
 
 def argmax_of(output: Output) -> Sequence[int]:

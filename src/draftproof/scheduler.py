@@ -98,7 +98,7 @@ class Scheduler:
         fork: lets a request begin with the prompt that another completion of it has read.
         """
         self._admit(cached, begin)
-        ready, done, unread = [], [], []
+        ready, done, unread, most = [], [], [], []
         for request in self.running:
             if self.memory is not None:
                 self.memory.extend(request)
@@ -108,18 +108,16 @@ class Scheduler:
             ready.append(request)
             done.append(cached(request.key))
             unread.append(len(request.tokens) - 1 - done[-1])
-        turns, scored = [], SCORED
-        most = [
-            min(left, SCORED) if request.scores else left
-            for request, left in zip(ready, unread, strict=True)
-        ]
+            most.append(min(unread[-1], SCORED) if request.scores else unread[-1])
+        turns, rows = [], SCORED  # of logits, for those whose prompts are scored
         shares = self._shares(most, self._budget(done, unread))
         for request, at, left, share in zip(ready, done, unread, shares, strict=True):
-            if request.scores and left:
-                share = min(share, scored)
-                scored -= share
+            scored = request.scores and left > 0
+            if scored:
+                share = min(share, rows)
+                rows -= share
             if share or not left:
-                whole = share == left and not (request.scores and left)
+                whole = share == left and not scored
                 turns.append(Turn(request, at, request.tokens[at : at + share], whole))
         return turns
 
@@ -130,16 +128,26 @@ class Scheduler:
         ):
             request = self.waiting[0]
             if request not in self.running:
-                if self.memory is not None and not self.memory.admit(request):
+                if not self._has_room(request):
                     return
                 request.stats.placed = time.monotonic()
                 self.running.append(request)
             self.waiting.popleft()
+            if request.finished:
+                continue
             before = self.running[:-1]
             if any(other.key in request.siblings for other in before):
                 continue  # it is given what they have read
             if not self.shares or not self._prefixes.follows(request, before, cached):
                 begin(request)
+
+    def _has_room(self, request: Request) -> bool:
+        """Whether it may run now; one that never may fails, and ends as those that run do."""
+        try:
+            return self.memory is None or self.memory.admit(request)
+        except ValueError as error:
+            request.fail(MemoryError(error))
+            return True
 
     def _catch_up(
         self,

@@ -10,10 +10,10 @@ It does not know positions, caches, models, or who accepts its nodes.
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import lt
 
 import torch
 from torch import Tensor
@@ -36,10 +36,13 @@ class TokenTree:
     scores: Sequence[float] | None = None  # (N,) the drafter's estimates: they rank, never accept
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "parents"):
+            if {*map(type, ids := getattr(self, name))} - {int}:
+                object.__setattr__(self, name, _integers(ids))
         n, parents = len(self.tokens), self.parents
         if not (n >= 1 and len(parents) == n and parents[0] == -1):
             raise ValueError("a tree has a parent for each token, and node 0, whose parent is -1")
-        if n > 1 and not (min(parents[1:]) >= 0 and all(map(lt, parents, range(n)))):
+        if n > 1 and not (min(parents[1:]) >= 0 and all(map(operator.lt, parents, range(n)))):
             raise ValueError(
                 "the parent of a node must stand before it in the tree: sort the nodes"
             )
@@ -116,11 +119,7 @@ class TokenTree:
             raise ValueError("node 0 of the tree is not the request's last token")
         if vocabulary is None:
             return
-        try:
-            known = 0 <= min(self.tokens) <= max(self.tokens) < vocabulary
-        except TypeError:
-            raise ValueError("a token of the tree is no integer: give ids, not text") from None
-        if not known:
+        if not 0 <= min(self.tokens) <= max(self.tokens) < vocabulary:
             raise ValueError(f"the tree holds a token outside of the vocabulary of {vocabulary}")
         if self.laws is not None and self.laws.shape[1] != vocabulary:
             raise ValueError(f"the tree's laws are not over the vocabulary of {vocabulary}")
@@ -206,6 +205,14 @@ class TokenTree:
             laws,
             None if self.scores is None else [self.scores[i] for i in kept],
         )
+
+
+def _integers(ids: Sequence[int]) -> list[int]:
+    """Python's own, of numpy's or torch's: what is accepted of a tree gets into the text."""
+    try:
+        return [operator.index(each) for each in ids]
+    except TypeError:
+        raise ValueError("a token or parent of a tree is no integer: give ids, not text") from None
 
 
 def merge(trees: Sequence[TokenTree]) -> TokenTree:

@@ -110,9 +110,14 @@ class Typical:
     delta: float = 0.3
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon <= 1 or not 0 < self.delta < math.inf:
+        try:
+            sound = 0 < self.epsilon <= 1 and 0 < self.delta < math.inf
+        except TypeError:
+            sound = False
+        if not sound:
             raise ValueError(
-                f"epsilon={self.epsilon} must be in (0, 1] and delta={self.delta} positive"
+                f"epsilon={self.epsilon!r} must be a number in (0, 1], and delta={self.delta!r} a "
+                "positive one"
             )
 
 

@@ -90,23 +90,23 @@ def next_look(sources: Sequence[Source], text: Text, price: Price, bother: float
     steps = text.steps + FULL
     soon = text.steps + (1 if text.brings > bother else PROBE)
     for number, source in enumerate(sources):
-        free = source.free
-        if (free and source.drafter.glanced) or not text.may_ask(number, source.name):
+        if (source.free and source.drafter.glanced) or not text.may_ask(number, source.name):
             continue
-        if not free:
-            prompt, written = _reading(number, source, text)
-            offer = text.step.offer or Offer.to(text.request, text.step.weight)
-            if prompt <= source.balance and offer.depth > 0:
-                lacking = text.steps + text.wait(source.cost + written + price.likely(1) + RESERVE)
-                cost = _calls(source, text.step.texts) / text.step.texts
-                pays = _worth(number, source, text, offer, price) > price.rate * cost
-                pays = pays and not pausing.rests(number, text)
-                due = soon if pays else text.due[number]
-                if any([asked == number for asked, _ in text.step.offered]):
-                    due = min(due, text.steps + SOON)  # it is not learnt from before that
-                steps = min(steps, max(due, lacking, soon if pays else text.steps + 1))
-        else:
+        if source.free:
             steps = min(steps, soon)
+            continue
+        prompt, written = _reading(number, source, text)
+        offer = text.step.offer or Offer.to(text.request, text.step.weight)
+        if prompt > source.balance or offer.depth <= 0:
+            continue
+        lacking = text.steps + text.wait(source.cost + written + price.likely(1) + RESERVE)
+        cost = _calls(source, text.step.texts) / text.step.texts
+        pays = _worth(number, source, text, offer, price) > price.rate * cost
+        pays = pays and not pausing.rests(number, text)
+        due = soon if pays else text.due[number]
+        if any([asked == number for asked, _ in text.step.offered]):
+            due = min(due, text.steps + SOON)  # it is not learnt from before that
+        steps = min(steps, max(due, lacking, soon if pays else text.steps + 1))
     return steps
 
 

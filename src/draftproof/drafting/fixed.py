@@ -38,47 +38,45 @@ class Own:
     offered: list[float] = field(default_factory=lambda: [0.0] * DEPTHS)
 
 
+@dataclass(slots=True)
+class Known:
+    """Of one text. own: by source. ran: the source and the depth of the tree that ran last."""
+
+    own: list[Own]
+    steps: int = 0
+    ran: tuple[int, int] | None = None
+
+
 class Fixed:
     """Picks for each text the source and the depth that its own counts call for."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = sources
-        self._own: WeakKeyDictionary[Writing, list[Own]] = WeakKeyDictionary()
-        self._steps: WeakKeyDictionary[Writing, int] = WeakKeyDictionary()
-        self._ran: WeakKeyDictionary[Writing, tuple[int, int]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Writing, Known] = WeakKeyDictionary()
 
     def release(self, request: Writing) -> None:
-        for known in (self._own, self._steps, self._ran):
-            known.pop(request, None)
+        self._known.pop(request, None)
 
     def propose(
         self, texts: Sequence[Text], asking: Asking, one: float
     ) -> tuple[dict[int, TokenTree], float]:
         """A tree for each, and what drafting them took."""
         picks = {text.request.key: self._pick(text) for text in texts}
-        took, trees = 0.0, dict[int, TokenTree]()
+        depths = {key: depth for key, (_, depth) in picks.items()}
+        took = 0.0
         for number in range(len(self.sources)):
-            picked = {
-                text.request.key: (text, pick[1])
-                for text in texts
-                if (pick := picks[text.request.key]) is not None and pick[0] == number
-            }
-            if picked:
-                depths = {key: depth for key, (_, depth) in picked.items()}
-                asked = [text for text, _ in picked.values()]
+            asked = [text for text in texts if picks[text.request.key][0] == number]
+            if asked:
                 took += asking.propose(number, asked, one, partial(Until, depths))
-        for text in texts:
-            trees[text.request.key] = self._cut(text, picks[text.request.key])
-        return trees, took
+        return {text.request.key: self._cut(text, *picks[text.request.key]) for text in texts}, took
 
-    def _cut(self, text: Text, pick: tuple[int, int] | None) -> TokenTree:
+    def _cut(self, text: Text, number: int, depth: int) -> TokenTree:
         """As deep as was settled: whole depths go, so that the laws of the others stay true."""
         request, step = text.request, text.step
         step.why = reason(text)
         step.extra, text.spent = text.spent, 0.0
-        if pick is None or not step.offered:
+        if number < 0 or not step.offered:
             return TokenTree.chain(request.tokens[-1:])
-        number, depth = pick
         share, whole = request.decisions.share(self.sources[number].name), step.offered[-1][1]
         tree = whole.truncate(min(depth, request.room - 1))
         most = request.params.max_draft_nodes
@@ -86,35 +84,22 @@ class Fixed:
         step.only, step.kept = number, [*range(len(tree))]
         share.offered += len(whole) - 1
         share.used += len(tree) - 1
-        self._ran[request] = number, max(tree.depths)
+        self._known[request].ran = number, max(tree.depths)
         return tree
 
-    def _pick(self, text: Text) -> tuple[int, int] | None:
-        """The source and the depth of this step's draft."""
-        request = text.request
-        own = self._own.setdefault(request, [Own() for _ in self.sources])
-        self._learn(request, own)
-        step = self._steps[request] = self._steps.get(request, -1) + 1
+    def _pick(self, text: Text) -> tuple[int, int]:
+        """The source, by number, and the depth of this step's draft; (-1, 0): there is none."""
+        known = self._known.setdefault(text.request, Known([Own() for _ in self.sources]))
+        _learn(known, text.request)
+        step, known.steps = known.steps, known.steps + 1
         allowed = [n for n, source in enumerate(self.sources) if text.may_ask(n, source.name)]
-        found = [(*_best(own[number], self.sources[number]), number) for number in allowed]
+        found = [(*_best(known.own[number], self.sources[number]), number) for number in allowed]
         gain, depth, number = max(found, default=(0.0, 0, 0))
         if gain > GAIN:
             return number, depth
         if allowed and step % AGAIN == AGAIN - 1:
             return allowed[step // AGAIN % len(allowed)], 1
-        return None
-
-    def _learn(self, request: Writing, own: list[Own]) -> None:
-        ran = self._ran.pop(request, None)
-        if ran is None or request.feedback is None:
-            return
-        number, depth = ran
-        accepted = request.feedback.accepted
-        for at in range(min(depth, DEPTHS)):
-            if at > accepted:
-                break
-            own[number].offered[at] += 1
-            own[number].accepted[at] += at < accepted
+        return -1, 0
 
 
 class Until:
@@ -125,6 +110,17 @@ class Until:
 
     def __call__(self, growths: Sequence[Partial]) -> list[bool]:
         return [levels(growth) < self.depths[growth.request.key] for growth in growths]
+
+
+def _learn(known: Known, request: Writing) -> None:
+    """From what became of the tree that ran last."""
+    ran, known.ran = known.ran, None
+    if ran is None or request.feedback is None:
+        return
+    (number, depth), accepted = ran, request.feedback.accepted
+    for at in range(min(depth, DEPTHS, accepted + 1)):
+        known.own[number].offered[at] += 1
+        known.own[number].accepted[at] += at < accepted
 
 
 def _best(own: Own, source: Source) -> tuple[float, int]:

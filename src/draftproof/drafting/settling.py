@@ -25,12 +25,13 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     written = request.tokens[text.length :]
     text.length, text.spent = text.length + len(written), 0.0
     if not written:  # its step is made again
+        text.step = Step(why=step.why)
         return 0.0
     decisions = request.decisions
     steps, text.passes = request.passes - text.passes, request.passes
     unasked, text.unasked = decisions.unasked - text.unasked, decisions.unasked
     text.steps += steps
-    ran = len(step.kept) > 1
+    ran = len(step.kept) > 1 and steps > unasked  # else its pass was to no avail, and made again
     if step.only < 0:
         _learn(text, sources, written)
     names: list[str] = []

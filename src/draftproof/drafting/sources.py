@@ -36,7 +36,6 @@ class Source:
         self.drafter, self.name, self.clock = drafter, name, clock
         # In passes over one row: of a level for all texts, or, of a whole draft, for one text.
         self.cost = drafter.drafting_cost
-        self.asked = 0  # calls
         self.pause = SOON  # steps until it is tried again, in the text that ended last
         # Of what it brought, what it may take to read the prompts of further texts; at first a
         # loan, so that one that brings nothing takes no more than that from all texts together.
@@ -73,7 +72,6 @@ class Source:
             calls = float(max((max(tree.depths) for tree in trees), default=0) or 1)
         calls += sum([written for _, written in missed]) / READ
         prompts = sum([prompt for prompt, _ in missed]) / READ
-        self.asked += 1
         each = took / (calls + prompts)
         self.cost += (min(each, 4 * self.cost + 1e-3) - self.cost) * COSTS
         self.balance -= self.cost * prompts

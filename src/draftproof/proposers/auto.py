@@ -101,6 +101,7 @@ class Auto(Drafter):
 
     def close(self) -> None:
         for source in self.sources:
+            source.drafter.useful = Drafter.useful  # it may draft alone next
             source.drafter.close()
 
     def idle(self, requests: Sequence[Writing]) -> bool:

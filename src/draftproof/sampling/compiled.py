@@ -8,6 +8,7 @@ more would take a core from the pass that comes next.
 from __future__ import annotations
 
 from ctypes import byref, c_double, c_int32
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,9 @@ from torch import Tensor
 from draftproof.native import Cut, found
 from draftproof.sampling.params import SamplingParams
 
+Raced = tuple[list[int], list[float], float]  # ids, best first, scaled logits, log of a mass
 _MASK = 0xFFFFFFFF
+_MOST = 0x7FFFFFFF  # of `Cut.top_k`: of more ctypes takes the lowest bits; no row is longer
 
 
 def gumbel(seed: int, stream: int, position: int, vocabulary: int) -> Tensor | None:
@@ -37,31 +40,14 @@ def race(
     stream: int,
     position: int,
     k: int,
-) -> tuple[list[int], list[float], float] | None:
+) -> Raced | None:
     """The k best of a row (V,), their scaled logits, and log of the mass of the whole row.
 
     noise: `gumbel`'s row; None: the best logits, at temperature 1. None for a row that is not
     float32 on the CPU, and for one that nothing can be picked from.
     """
-    library, V = found(), len(logits)
-    if library is None or not _fits(logits) or max(stream, position) > _MASK:
-        return None
-    k = min(k, V)
-    ids, scaled, mass = (c_int32 * k)(), (c_double * k)(), c_double()
-    count = library.dp_race(
-        logits.data_ptr(),
-        None if noise is None else noise.data_ptr(),
-        V,
-        temperature,
-        seed,
-        stream,
-        position,
-        k,
-        ids,
-        scaled,
-        byref(mass),
-    )
-    return None if count < 0 else (ids[:count], scaled[:count], mass.value)
+    row = None if noise is None else noise.data_ptr()
+    return _raced("dp_race", logits, [row], temperature, (seed, stream, position), k)
 
 
 def survivors(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor] | None:
@@ -80,15 +66,22 @@ def survivors(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor] |
 
 def race_cut(
     logits: Tensor, params: SamplingParams, seed: int, stream: int, position: int, k: int
-) -> tuple[list[int], list[float], float] | None:
+) -> Raced | None:
     """`race` among the survivors; the log is of their mass. None as for them."""
+    return _raced("dp_race_cut", logits, [], byref(_cut(params)), (seed, stream, position), k)
+
+
+def _raced(
+    call: str, logits: Tensor, noise: list[Any], how: Any, where: tuple[int, int, int], k: int
+) -> Raced | None:
+    """where: seed, stream and position, of which the last two have 32 bits."""
     library, V = found(), len(logits)
-    if library is None or not _fits(logits) or max(stream, position) > _MASK:
+    if library is None or not _fits(logits) or max(where[1:]) > _MASK:
         return None
     k = min(k, V)
     ids, scaled, mass = (c_int32 * k)(), (c_double * k)(), c_double()
-    drawn = seed, stream, position, k, ids, scaled, byref(mass)
-    count = library.dp_race_cut(logits.data_ptr(), V, byref(_cut(params)), *drawn)
+    made = k, ids, scaled, byref(mass)
+    count = getattr(library, call)(logits.data_ptr(), *noise, V, how, *where, *made)
     return None if count < 0 else (ids[:count], scaled[:count], mass.value)
 
 
@@ -97,4 +90,4 @@ def _fits(logits: Tensor) -> bool:
 
 
 def _cut(params: SamplingParams) -> Cut:
-    return Cut(params.temperature, params.top_p, params.floor, params.top_k)
+    return Cut(params.temperature, params.top_p, params.floor, min(params.top_k, _MOST))

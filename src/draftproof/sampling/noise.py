@@ -137,7 +137,7 @@ class Noise:
 
     def race(
         self, logits: Tensor, params: SamplingParams, position: int, k: int
-    ) -> tuple[list[int], list[float], float] | None:
+    ) -> fast.Raced | None:
         """The k best ids of what the parameters leave of a row (V,), and their scaled logits.
 
         Best first; and the log of the mass of all that is left. None where there is no compiled
@@ -145,8 +145,7 @@ class Noise:
         """
         if not params.whole:
             return fast.race_cut(logits, params, self.seed, self.stream, position, k)
-        row = self.gumbel(position, len(logits))
-        where = self.seed, self.stream, position, k
+        row, where = self.gumbel(position, len(logits)), (self.seed, self.stream, position, k)
         return fast.race(logits, row, params.temperature, *where)
 
     def gumbel(self, position: int, vocabulary: int, ids: Tensor | None = None) -> Tensor:

@@ -59,17 +59,11 @@ class SamplingParams:
     prediction: str | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        clean: dict[str, Any] = {}
-        for name, (kind, low, high, allowed) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None or name not in (
-                "max_tokens",
-                "seed",
-                "logprobs",
-                "prompt_logprobs",
-                "max_draft_nodes",
-            ):
-                clean[name] = _number(name, value, kind, low, high, allowed)
+        clean: dict[str, Any] = {
+            name: _number(name, value, *bounds)
+            for name, bounds in _RANGES.items()
+            if (value := getattr(self, name)) is not None or name not in _MAY_BE_NONE
+        }
         if clean["min_tokens"] > clean.get("max_tokens", sys.maxsize):
             raise ValueError(
                 f"min_tokens is {self.min_tokens}, but must be <= max_tokens, {self.max_tokens}"
@@ -79,21 +73,8 @@ class SamplingParams:
         for name in ("bad_token_ids", "stop_token_ids"):
             clean[name] = _ids(name, getattr(self, name))
         if self.logit_bias is not None:
-            if not isinstance(self.logit_bias, Mapping):
-                raise ValueError(f"logit_bias is {self.logit_bias!r}, but must map ids to numbers")
-            name, allowed = "logit_bias", f"in [-{_LARGE:g}, {_LARGE:g}]"
-            biases = [
-                _number(name, bias, float, -_LARGE, _LARGE, allowed)
-                for bias in self.logit_bias.values()
-            ]
-            clean[name] = dict(zip(_ids(name, self.logit_bias), biases, strict=True))
-        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        stop = () if stop is None else stop
-        if not (
-            isinstance(stop, Sequence) and all(isinstance(text, str) and text for text in stop)
-        ):
-            raise ValueError(f"stop is {self.stop!r}, but must hold non-empty strings only")
-        clean["stop"] = tuple(stop)
+            clean["logit_bias"] = _biases(self.logit_bias)
+        clean["stop"] = _stops(self.stop)
         clean["resume"] = _written(self.resume, int(clean["n"]))
         clean[PREDICTION] = _text_or_ids(PREDICTION, self.prediction)
         _check_kinds(self, clean["resume"])
@@ -146,16 +127,17 @@ def _generation_config(llm: Any) -> Any:
     return getattr(model, "generation_config", None)  # a wrapped model may have none
 
 
-_TINY, _HUGE = 5e-324, sys.float_info.max  # the least float above 0, the largest finite one
-_LARGE = 1e30  # of what is added to or multiplied with logits, which stay finite in float32
+_TINY = 5e-324  # the least float above 0
+_LARGE = 1e30  # of what meets logits, which stay finite in float32
 PREDICTION = "prediction"  # what drafts from it, among methods
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("ignore_eos", bool, "True or False"),
     ("speculate", bool | str, "True, False or a method's name"),
     ("grammar", Grammar | None, "a dp.Grammar, as dp.Grammar.json(schema)"),
 )
+_MAY_BE_NONE = ("max_tokens", "seed", "logprobs", "prompt_logprobs", "max_draft_nodes")
 _RANGES: dict[str, tuple[type, float, float, str]] = {
-    "temperature": (float, 0, _HUGE, "finite and >= 0"),
+    "temperature": (float, 0, _LARGE, f"in [0, {_LARGE:g}]"),
     "top_k": (int, -1, math.inf, ">= 1, or 0 or -1 for off"),
     "top_p": (float, _TINY, 1, "in (0, 1]"),
     "min_p": (float, 0, 1, "in [0, 1]"),
@@ -198,11 +180,30 @@ def _number(name: str, value: Any, kind: type, low: float, high: float, allowed:
     return number
 
 
+def _biases(given: Any) -> dict[float, float]:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"logit_bias is {given!r}, but must map ids to numbers")
+    allowed = f"in [-{_LARGE:g}, {_LARGE:g}]"
+    biases = [_number("logit_bias", b, float, -_LARGE, _LARGE, allowed) for b in given.values()]
+    return dict(zip(_ids("logit_bias", given), biases, strict=True))
+
+
+def _stops(given: Any) -> tuple[str, ...]:
+    stop = (given,) if isinstance(given, str) else () if given is None else given
+    if not isinstance(stop, Sequence) or not all(isinstance(text, str) and text for text in stop):
+        raise ValueError(f"stop is {given!r}, but must hold non-empty strings only")
+    return tuple(stop)
+
+
 def _written(values: Any, n: int) -> tuple[tuple[int, ...], ...] | None:
     """The tokens of each completion; those of one may be given as they are."""
     if values is None:
         return None
-    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+    if (
+        not isinstance(values, Iterable)
+        or isinstance(values, str | bytes)
+        or not getattr(values, "ndim", 1)
+    ):
         raise ValueError(f"resume is {values!r}, but must hold token ids")
     listed = list(values)
     nested = [isinstance(each, Sequence) and not isinstance(each, str) for each in listed]
@@ -221,6 +222,6 @@ def _text_or_ids(name: str, value: Any) -> Any:
 
 
 def _ids(name: str, values: Any) -> tuple[float, ...]:
-    if not isinstance(values, Iterable):
+    if not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
         raise ValueError(f"{name} is {values!r:.80}, but must hold token ids")
     return tuple(_number(name, i, int, 0, 2**32 - 1, "in [0, 2**32): a token id") for i in values)

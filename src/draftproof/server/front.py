@@ -94,10 +94,12 @@ class Front:
         text = repr(parts).encode("utf-8", "replace")
         return hashlib.sha256(text).hexdigest() if any(parts) else ""
 
-    async def ids(self, prompt: Any, template: Mapping[str, Any] | None = None) -> list[int]:
-        """Token ids of a prompt that fits. template: see `chat_ids`. Raises `Refused`."""
+    async def ids(
+        self, prompt: Any, template: Mapping[str, Any] | None = None, fits: bool = True
+    ) -> list[int]:
+        """See `encoded`. Raises `Refused`."""
         size = len(repr((prompt, template)) if is_conversation(prompt) else prompt)
-        return await beside(size, lambda: encoded(self.llm, prompt, template))
+        return await beside(size, lambda: encoded(self.llm, prompt, template, fits))
 
     async def start(self, given: str | Sequence[int] | None) -> list[int] | None:
         """See `begun`. Raises `Refused`."""

@@ -17,7 +17,7 @@ from draftproof import fingerprints
 from draftproof.asked import is_conversation
 from draftproof.llm import LLM
 from draftproof.request import Request
-from draftproof.sampling import Grammar, SamplingParams
+from draftproof.sampling import Busy, Grammar, SamplingParams
 from draftproof.sampling.defaults import options_of
 from draftproof.server.admission import Admission
 from draftproof.server.job import Job
@@ -110,6 +110,8 @@ class Front:
         if grammar is not None:
             try:
                 await asyncio.to_thread(self.llm.intake.grammars.compile, grammar)
+            except Busy as error:
+                raise of_value(error) from error
             except ValueError as error:
                 raise bad(f"{field}: {error}", field) from error
 

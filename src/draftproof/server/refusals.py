@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from draftproof.request import Request
-from draftproof.sampling import NoCandidate, SamplingParams
+from draftproof.sampling import Busy, NoCandidate, SamplingParams
 
 KINDS = {
     400: "invalid_request_error",
@@ -79,6 +79,8 @@ def unknown_model(name: str, known: Sequence[str]) -> Refused:
 def of_value(error: ValueError) -> Refused:
     """What the package has against a value: its sentences begin with the parameter's name."""
     said = str(error)
+    if isinstance(error, Busy):
+        return Refused(429, said, code="grammars_busy", retry_after=1)
     for name, ours in OURS.items():
         said = re.sub(rf"\b{name}\b", ours, said)
     first = said.partition(" ")[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 UNFINISHED = ("abort", "error")  # reasons of an end that is none
 TEXTS = ("reasoning_content", "reasoning", "content")  # of a chat's delta, in the order shown
@@ -151,10 +151,10 @@ class Events:
 def _count(counts: Any, name: str) -> int:
     """0 where a server does not tell."""
     count = counts.get(name) if isinstance(counts, dict) else None
-    return int(count) if _is_count(count) else 0
+    return count if _is_count(count) else 0
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < MOST
 
 

@@ -82,7 +82,7 @@ def of_value(error: ValueError) -> Refused:
     if isinstance(error, Busy):
         return Refused(429, said, code="grammars_busy", retry_after=1)
     for name, ours in OURS.items():
-        said = re.sub(rf"\b{name}\b", ours, said)
+        said = re.sub(rf"^{name}\b|\b{name}(?==)", ours, said)
     first = said.partition(" ")[0]
     return bad(said, first if first.isidentifier() and "_" in first or first in NAMES else None)
 

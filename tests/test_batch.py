@@ -250,6 +250,7 @@ def test_another_writer_is_refused(batch: Any) -> None:
         assert result.code == 2 and said in result.err, result.err
     assert out.with_name("out.jsonl.stats.jsonl").read_bytes() == before
     assert batch(lines)[0].code == 0
+    assert batch(lines, "--temperature", "0.5")[0].code == 2  # now that it is whole, too
 
 
 def test_what_is_in_the_way_stays(batch: Any, run: Any, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_only_a_few_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         for number in range(compiling.AT_ONCE):
             with pytest.raises(ValueError, match="make it simpler"):
                 other.intake.grammars.compile(dp.Grammar.lark(f"start: {number}"))
-        with pytest.raises(ValueError, match="try again later"):
+        with pytest.raises(ValueError, match="try again in a second"):
             other.intake.grammars.compile(dp.Grammar.regex("never seen"))
     finally:
         free.set()
@@ -241,7 +241,11 @@ def test_sizes_are_told() -> None:
     assert dp.Grammar.regex("a" * most).source
     with pytest.raises(ValueError, match=f"{most + 1:,} bytes"):
         dp.Grammar.regex("a" * (most + 1))
-    assert dp.Grammar.json(True).source == "true"
+    with pytest.raises(ValueError, match=f"^the grammar has {most + 10:,} bytes"):
+        dp.Grammar.json({"const": "a" * (most - 3)})
+    assert dp.Grammar.json(True) == dp.Grammar.json("true") == dp.Grammar.json({})
+    with pytest.raises(ValueError, match="the schema false allows nothing"):
+        dp.Grammar.json(False)
     assert json.loads(dp.Grammar.any_json().source) == {"type": "object"}
     assert repr(dp.Grammar.regex("b" * 99)).endswith("...')")
 

@@ -82,12 +82,16 @@ def test_parts_of_any_size(cuts: list[int]) -> None:
         (event("a") + END, "broken off"),
         (event("a") + DONE, "broken off"),
         (event("a") + END + DONE, "no usage"),
-        (event("a") + END + usage("many") + DONE, "no usage"),
+        *(
+            (event("a") + END + usage(count) + DONE, "no usage")
+            for count in ("many", -1, True, 10**400)
+        ),
         (event("a") + END.replace(b"length", b"abort") + usage(1) + DONE, "abort"),
         (event(error={"message": "no"}), "error"),
         (event(error="no"), "error"),
         (b"data: {\n", "not a chunk"),
         (b"data: []\n", "not a chunk"),
+        (b"data: " + b"[" * 10**5 + b"\n", "not a chunk"),
         (b'data: {"choices": [1]}\n', "not a chunk"),
         (b'data: {"choices": [{"text": 1}]}\n', "not a chunk"),
     ],

@@ -14,6 +14,11 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from draftproof.batch.calls import Calls
+from draftproof.batch.lines import Line
+from draftproof.batch.run import Batch
+from draftproof.grammars import compiling
+from draftproof.sampling import Grammar
 from serving import NAME, Server, events
 
 SCHEMA = {
@@ -128,3 +133,23 @@ def test_others_are_answered_while_a_schema_is_compiled(server: Server) -> None:
     assert "to compile" in refused.json()["error"]["message"]
     assert refused.json()["error"]["param"] == "guided_json"
     assert done > 1
+
+
+def test_who_comes_while_others_take_long_may_come_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no fault of the grammar's: 429, which clients try again by themselves."""
+    grammars = server.front.llm.intake.grammars
+    grammars.compile(Grammar.regex("a"))
+    monkeypatch.setattr(compiling, "SECONDS", 0.05)
+    with grammars._compiler._judge._lock:
+        answer = server.post("/v1/completions", prompt="a", guided_regex="[ab]c")
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        assert "of others are being compiled" in answer.json()["error"]["message"]
+        body = {"prompt": "a", "guided_regex": "[ab]c", "max_tokens": 4}
+        line = Line(1, "batch_req_1", "1", 1, "/v1/completions", body)
+        batch = Batch(Calls(server.front.llm, NAME, {}))
+        (done,) = batch.write([line])
+        assert done.answer is None and "of others are being compiled" in str(done.wrong)
+    text = server.completion("a", guided_regex="[ab]c")["choices"][0]["text"]
+    assert re.fullmatch("[ab]c", text)

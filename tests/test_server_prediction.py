@@ -103,8 +103,8 @@ def test_a_stream_goes_on_with_it_or_without(server: Server, text: str) -> None:
         ({"prediction": {"type": "diff", "content": "a"}}, '{"type": "content"'),
         (predicted([{"type": "image_url", "image_url": "a"}]), "parts of type text"),
         (predicted("a" * (CONTEXT + 1)), f"401 tokens, and the context ends at {CONTEXT}"),
-        ({**predicted("a"), "speculative": False}, "speculate=False rules out: drop one"),
-        ({**predicted("a"), "speculative": "ngram"}, "speculate='ngram' rules out"),
+        ({**predicted("a"), "speculative": False}, "speculative=False rules out: drop one"),
+        ({**predicted("a"), "speculative": "ngram"}, "speculative='ngram' rules out"),
     ],
 )
 def test_what_is_refused(server: Server, body: dict[str, Any], said: str) -> None:

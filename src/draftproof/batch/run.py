@@ -19,6 +19,7 @@ from draftproof.batch.lines import Input, Line
 from draftproof.batch.results import Results
 from draftproof.server.refusals import Refused
 
+BUSY = 429  # the status of what may be asked again
 AHEAD = 2  # requests that are made, of those that run
 
 
@@ -118,7 +119,10 @@ class Batch:
         try:
             call = self.calls.begin(line)
         except Refused as refused:
-            yield _refused(line, refused)
+            if refused.status == BUSY:  # not the line's doing
+                yield Done(line.id, line.number, wrong=refused.message)
+            else:
+                yield _refused(line, refused)
             return
         self._running |= {request.key: call for request in call.requests}
         for request in call.requests:

@@ -48,8 +48,7 @@ def run(given: SimpleNamespace) -> int:
             if todo:
                 _write(given, asked, results, todo, done, defaults, load)
             else:
-                if not calls:
-                    results.written_by({})
+                results.written_by(_asked_writer(given, defaults) if calls else {})
                 running.tell_broken(asked, results, done)
         except KeyboardInterrupt:
             _summary(given, asked, results, done, before)
@@ -104,6 +103,13 @@ def _write(
         begin(writer)
         for each in Batch(calls).write(todo):
             take(each)
+
+
+def _asked_writer(given: SimpleNamespace, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Who writes, as far as it is known before a model is loaded."""
+    if given.model_defaults:  # which go before these
+        return {}
+    return {"sampling": {name: defaults[name] for name in sorted(defaults)}}
 
 
 def _check_ray(given: SimpleNamespace) -> None:

@@ -10,7 +10,11 @@ def place(out: Path, usual: str) -> Path:
 
     The folder is made. Raises `ValueError` where there can be none.
     """
-    path = out if out.suffix == Path(usual).suffix else out / usual
+    ending = Path(usual).suffix
+    path = out if out.suffix == ending else out / usual
+    if path.parent.exists() and not path.parent.is_dir():
+        way = f"give a folder, or a name that ends in {ending}"
+        raise ValueError(f"cannot write results to {path.parent}: it is no folder; {way}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

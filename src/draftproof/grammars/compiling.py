@@ -18,7 +18,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from draftproof.grammars import trial
 from draftproof.grammars.judge import Judge, TooMuch
-from draftproof.sampling.grammars import Grammar
+from draftproof.sampling.grammars import Busy, Grammar
 
 SECONDS = 1.0  # that a compilation may take
 SLOWER = 4  # times what the trial took: this process has more to do
@@ -71,9 +71,7 @@ class Compiler:
         One that takes too long is left alone, and there are never more than a few of them.
         """
         if not self._places.acquire(timeout=SECONDS):
-            raise ValueError(
-                f"grammar: {AT_ONCE} others are being compiled, and take long: try again later"
-            )
+            raise Busy
         made: list[T] = []
         failed: list[Exception] = []
 

@@ -12,6 +12,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from draftproof.sampling.grammars import Busy
+
 TRIAL = Path(__file__).with_name("trial.py")
 START = 60.0  # seconds until it is ready
 
@@ -34,9 +36,9 @@ class Judge:
         self._start()
 
     def check(self, written: str, seconds: float) -> str | None:
-        """What is wrong with a grammar, in llguidance's words. Raises `TooMuch`."""
+        """What is wrong with a grammar, in llguidance's words. Raises `TooMuch`, and `Busy`."""
         if not self._lock.acquire(timeout=seconds):
-            raise TooMuch("others are being compiled, and take long: try again later")
+            raise Busy
         try:
             try:
                 if not self._ready:

@@ -13,13 +13,14 @@ from draftproof.sampling.chain import (
     race,
     survivors,
 )
-from draftproof.sampling.grammars import Grammar
+from draftproof.sampling.grammars import Busy, Grammar
 from draftproof.sampling.history import Guide, History, adjust, allowed
 from draftproof.sampling.noise import Noise, mix
 from draftproof.sampling.params import PREDICTION, SamplingParams
 
 __all__ = [
     "PREDICTION",
+    "Busy",
     "Grammar",
     "Guide",
     "History",

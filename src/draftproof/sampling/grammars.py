@@ -17,6 +17,15 @@ KINDS = ("json", "regex", "choice", "lark", "gbnf")
 OBJECT = '{"type":"object"}'
 
 
+class Busy(ValueError):
+    """Grammars of others are compiled just now: the same one may be taken later."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "grammars of others are being compiled, and take long: try again in a second"
+        )
+
+
 @dataclass(frozen=True)
 class Grammar:
     """What the whole output has to match, by `Grammar.json(schema)` and the like.
@@ -43,7 +52,7 @@ class Grammar:
 
     @classmethod
     def json(cls, schema: Any) -> Grammar:
-        """JSON that a schema allows: a dict, its text, true or false, or a pydantic model."""
+        """JSON that a schema allows: a dict, its text, true, or a pydantic model."""
         if callable(getattr(schema, "model_json_schema", None)):
             schema = schema.model_json_schema()
         if isinstance(schema, str):
@@ -53,10 +62,13 @@ class Grammar:
                 raise ValueError(f"the schema is no JSON: {error}") from None
         if not isinstance(schema, Mapping | bool):
             raise ValueError(f"a schema is an object, not {type(schema).__name__}")
+        if schema is False:
+            raise ValueError("the schema false allows nothing: give one that some text fulfils")
         try:
-            return cls("json", json.dumps(schema, allow_nan=False, ensure_ascii=False))
+            written = json.dumps(schema, allow_nan=False, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"the schema cannot be written as JSON: {error}") from None
+        return cls("json", "{}" if schema is True else written)
 
     @classmethod
     def any_json(cls) -> Grammar:

@@ -5,6 +5,7 @@ What cannot be followed is refused by its name, unless its value asks for nothin
 
 from __future__ import annotations
 
+from json import dumps
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -196,6 +197,8 @@ IDLE: dict[str, tuple[Any, ...]] = {  # values that ask for nothing; null always
     "echo": (False,),
     "typical_p": (1.0,),
     "mirostat": (0,),
+    "repeat_penalty": (1.0,),
+    "return_token_ids": (False,),
 }
 ANEW = "an answer begins anew: continue a text with /v1/completions"
 TOLD = "write chat_template_kwargs, as {%s}, where the chat template knows it"
@@ -263,7 +266,8 @@ def checked(kind: type[B], given: Any) -> B:
     for name in fields.keys() - kind.model_fields.keys():
         known = IDLE.get(name, ())
         if ANY not in known and fields[name] not in known:
-            how = INSTEAD.get(name, "it is unknown: drop it")
+            alone = f"only {dumps(known[0])} can: drop it" if known else "it is unknown: drop it"
+            how = INSTEAD.get(name, alone)
             raise bad(f"{name[:80]} cannot be followed ({how})", name[:80])
         del fields[name]
     try:

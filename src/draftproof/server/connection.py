@@ -1,17 +1,23 @@
 """A connection that does not wait for ever: headers have to come in time, and to be short.
 
-uvicorn's own has no limit for headers that are never complete.
+uvicorn's own has no limit for headers that are never complete. Of calls that a client sends without
+waiting for answers it tells the last one alone that the client has left; and a call that offers
+another protocol it reads without its body.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 20.0  # for the headers of a request
 HEAD_BYTES = 128 << 10  # of headers that are not complete
+AHEAD = 16  # calls behind the one that is answered, until no more are read
+OFFER = re.compile(rb"\r\nupgrade[ \t]*:[^\r\n]*", re.IGNORECASE)
+END = b"\r\n\r\n"  # of headers
 
 
 class Connection(HttpToolsProtocol):
@@ -21,6 +27,7 @@ class Connection(HttpToolsProtocol):
     _in_head = True  # the next bytes are headers
     _heads = 0  # that are complete
     _size = 0  # bytes of headers that are not
+    _open: tuple[Any, ...] = ()  # calls that have no whole answer
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -28,10 +35,17 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        self.pipeline.clear()
+        for cycle in self._open:
+            cycle.disconnected = not cycle.response_complete
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         heads, in_head = self._heads, self._in_head
+        if in_head:  # what Java's client offers, HTTP/2, is refused by going on without it
+            head, end, rest = data.partition(END)
+            data = OFFER.sub(b"", head) + end + rest
         super().data_received(data)
         if not in_head or self._heads > heads or self.transport.is_closing():
             return  # the end of a body is none of the next headers
@@ -45,6 +59,9 @@ class Connection(HttpToolsProtocol):
         self._stop()
         self._heads, self._size, self._in_head = self._heads + 1, 0, False
         super().on_headers_complete()
+        self._open = *(each for each in self._open if not each.response_complete), self.cycle
+        if len(self.pipeline) < AHEAD:  # what is not read tells nobody that the client has left
+            self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

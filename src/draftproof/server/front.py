@@ -17,7 +17,7 @@ from draftproof import fingerprints
 from draftproof.asked import is_conversation
 from draftproof.llm import LLM
 from draftproof.request import Request
-from draftproof.sampling import Grammar, SamplingParams
+from draftproof.sampling import Busy, Grammar, SamplingParams
 from draftproof.sampling.defaults import options_of
 from draftproof.server.admission import Admission
 from draftproof.server.job import Job
@@ -94,10 +94,12 @@ class Front:
         text = repr(parts).encode("utf-8", "replace")
         return hashlib.sha256(text).hexdigest() if any(parts) else ""
 
-    async def ids(self, prompt: Any, template: Mapping[str, Any] | None = None) -> list[int]:
-        """Token ids of a prompt that fits. template: see `chat_ids`. Raises `Refused`."""
+    async def ids(
+        self, prompt: Any, template: Mapping[str, Any] | None = None, fits: bool = True
+    ) -> list[int]:
+        """See `encoded`. Raises `Refused`."""
         size = len(repr((prompt, template)) if is_conversation(prompt) else prompt)
-        return await beside(size, lambda: encoded(self.llm, prompt, template))
+        return await beside(size, lambda: encoded(self.llm, prompt, template, fits))
 
     async def start(self, given: str | Sequence[int] | None) -> list[int] | None:
         """See `begun`. Raises `Refused`."""
@@ -108,6 +110,8 @@ class Front:
         if grammar is not None:
             try:
                 await asyncio.to_thread(self.llm.intake.grammars.compile, grammar)
+            except Busy as error:
+                raise of_value(error) from error
             except ValueError as error:
                 raise bad(f"{field}: {error}", field) from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from draftproof.asked import integers
+from draftproof.asked import integers, is_conversation
 from draftproof.llm import LLM
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
@@ -35,14 +35,17 @@ def echo(tokenizer: Any, given: str | list[int], ids: Sequence[int]) -> str:
     return str(tokenizer.decode(integers(ids))) if tokenizer is not None else ""
 
 
-def encoded(llm: LLM, prompt: Any, template: Mapping[str, Any] | None = None) -> list[int]:
-    """Token ids of a prompt that fits. template: see `chat_ids`. Raises `Refused`."""
+def encoded(
+    llm: LLM, prompt: Any, template: Mapping[str, Any] | None = None, fits: bool = True
+) -> list[int]:
+    """Token ids of a prompt. template: see `chat_ids`. fits: it has to. Raises `Refused`."""
+    field = "messages" if is_conversation(prompt) else "prompt"
     try:
         if template:
             prompt = llm.intake.chat_ids(prompt, template)
-        return llm.intake.ids(prompt)
+        return llm.intake.ids(prompt) if fits else llm.intake.encoded(prompt)
     except ValueError as error:
-        raise bad(str(error), "prompt") from error
+        raise bad(str(error), field) from error
 
 
 def begun(llm: LLM, given: str | Sequence[int] | None) -> list[int] | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 import msgspec
 from starlette.responses import Response
 
 from draftproof.request import Request
-from draftproof.sampling import NoCandidate
+from draftproof.sampling import Busy, NoCandidate, SamplingParams
 
 KINDS = {
     400: "invalid_request_error",
@@ -22,6 +24,8 @@ KINDS = {
     431: "invalid_request_error",
     503: "service_unavailable_error",
 }
+OURS = {"speculate": "speculative"}  # fields of bodies that parameters call otherwise
+NAMES = {each.name for each in fields(SamplingParams)} | {*OURS.values(), "rule"}
 
 
 class Refused(Exception):
@@ -75,8 +79,12 @@ def unknown_model(name: str, known: Sequence[str]) -> Refused:
 def of_value(error: ValueError) -> Refused:
     """What the package has against a value: its sentences begin with the parameter's name."""
     said = str(error)
+    if isinstance(error, Busy):
+        return Refused(429, said, code="grammars_busy", retry_after=1)
+    for name, ours in OURS.items():
+        said = re.sub(rf"^{name}\b|\b{name}(?==)", ours, said)
     first = said.partition(" ")[0]
-    return bad(said, first if first.isidentifier() and "_" in first or first in _NAMES else None)
+    return bad(said, first if first.isidentifier() and "_" in first or first in NAMES else None)
 
 
 def of_failure(request: Request) -> Refused:
@@ -87,6 +95,3 @@ def of_failure(request: Request) -> Refused:
     if isinstance(request.fault, MemoryError):
         return Refused(503, said, retry_after=1)
     return Refused(500, said)
-
-
-_NAMES = {"temperature", "stop", "seed", "logprobs", "n", "speculate", "prediction"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -9,23 +10,33 @@ from typing import Any
 from draftproof.sampling import SamplingParams
 from draftproof.server import grammars
 from draftproof.server.bodies import ChatBody, MaxNodes, TextBody, Written
-from draftproof.server.refusals import bad, of_value
+from draftproof.server.refusals import Refused, bad, of_value
 from draftproof.server.settings import Limits
 
 NAMES = {each.name for each in fields(SamplingParams)} & Written.model_fields.keys()
 NAMES -= {"grammar"}  # of a body: llama.cpp's
+ID = re.compile("0|-?[1-9][0-9]{0,18}")  # one spelling for each: a second would be lost
 SHORT = 16  # tokens of a completion that nobody gave a length, as OpenAI's
 
 
 def of_chat(body: ChatBody, defaults: Mapping[str, Any], limits: Limits) -> SamplingParams:
     """Raises `Refused`."""
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise bad("top_logprobs needs logprobs: true", "top_logprobs")
     given: dict[str, Any] = {"max_tokens": None, **defaults}
     over = {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
+    called = {"logprobs": "top_logprobs"}  # what a chat calls what is wrong
     if body.length is not None:
         over["max_tokens"] = body.length
-    return _made(body, given, over, limits)
+    if body.max_completion_tokens is not None:
+        called["max_tokens"] = "max_completion_tokens"
+    try:
+        return _made(body, given, over, limits)
+    except Refused as error:
+        if error.param not in called:
+            raise
+        name = called[error.param]
+        raise bad(name + error.message.removeprefix(error.param), name) from error
 
 
 def of_text(body: TextBody, defaults: Mapping[str, Any], limits: Limits) -> SamplingParams:
@@ -87,7 +98,6 @@ def _check(body: Written, limits: Limits) -> None:
 
 
 def _biases(given: Mapping[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): bias for token, bias in given.items()}
-    except ValueError:
-        raise bad("logit_bias must map token ids to numbers", "logit_bias") from None
+    if not all(map(ID.fullmatch, given)):
+        raise bad("logit_bias must map token ids to numbers", "logit_bias")
+    return {int(token): bias for token, bias in given.items()}

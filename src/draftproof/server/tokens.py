@@ -16,6 +16,8 @@ from draftproof.server.refusals import bad
 from draftproof.server.telling import told
 from draftproof.server.writing import described, taken
 
+SOURCES = ("prompt", "content", "messages")  # of a body's text
+
 
 def routes(front: Front) -> APIRouter:
     """All of them, in front of one model."""
@@ -25,8 +27,11 @@ def routes(front: Front) -> APIRouter:
     async def tokenize(call: Call) -> Response:
         body = await taken(front, call, TokenizeBody)
         tokenizer = needed(front)
+        given = [name for name in SOURCES if getattr(body, name) is not None]
+        if len(given) > 1:
+            raise bad(f"{' and '.join(given)} are there: send one of them", given[1])
         if body.messages is not None:
-            ids = await front.ids(conversation(body, tokenizer))
+            ids = await front.ids(conversation(body, tokenizer), fits=False)
         else:
             text = body.content if body.prompt is None else body.prompt
             if text is None:

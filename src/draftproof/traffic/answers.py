@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 UNFINISHED = ("abort", "error")  # reasons of an end that is none
 TEXTS = ("reasoning_content", "reasoning", "content")  # of a chat's delta, in the order shown
+MOST = 1 << 53  # tokens: what is counted is divided by seconds
 
 
 class Failed(Exception):
@@ -119,7 +120,7 @@ class Events:
             raise Failed("broken off", "the stream ended before the answer did")
         if self.answer.reason in UNFINISHED:
             raise Failed(self.answer.reason, f"the server ended with {self.answer.reason}")
-        if not isinstance(self.answer.usage.get("completion_tokens"), int):
+        if not _is_count(self.answer.usage.get("completion_tokens")):
             raise Failed("no usage", "the server did not count its tokens in `usage`")
 
     def _event(self, data: bytes, at: float) -> None:
@@ -131,7 +132,7 @@ class Events:
             error, usage = chunk.get("error"), chunk.get("usage")
             for choice in chunk.get("choices") or ():
                 self._choice(choice, at)
-        except (ValueError, AttributeError, TypeError) as fault:
+        except (ValueError, AttributeError, TypeError, RecursionError) as fault:
             said = data[:60].decode(errors="replace")
             raise Failed("not a chunk", f"the server sent {said!r}") from fault
         if error:
@@ -150,7 +151,11 @@ class Events:
 def _count(counts: Any, name: str) -> int:
     """0 where a server does not tell."""
     count = counts.get(name) if isinstance(counts, dict) else None
-    return count if isinstance(count, int) else 0
+    return count if _is_count(count) else 0
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < MOST
 
 
 def told(error: Any) -> str:

@@ -93,7 +93,7 @@ class Client:
                 f"no server answers at {self.url} ({reason(error)}): start one with draftproof "
                 "serve MODEL, or check the address"
             ) from error
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{self.url}/v1/models names no model: give the address of an OpenAI-compatible "
                 "server, or --model NAME"
@@ -139,7 +139,7 @@ def refused(status: int, body: bytes) -> Failed:
     """What a server says that does not answer."""
     try:
         said = told(json.loads(body)["error"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         said = body[:100].decode(errors="replace") or "nothing"
     way = ": give it as --api-key" if status in (401, 403) else ""
     return Failed(str(status), f"{status}, {said}{way}")

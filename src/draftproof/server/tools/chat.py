@@ -25,6 +25,9 @@ UNSEEN = (
 )
 
 
+HELD = ("self", "messages", "conversations")  # what transformers passes on besides
+
+
 class Chat:
     """Raises `Refused`. known: of the model; defaults: parameters that the body does not say."""
 
@@ -58,7 +61,7 @@ def _options(body: ChatBody, known: Known) -> dict[str, Any]:
     """What a client tells the template, as `enable_thinking`."""
     given = body.chat_template_kwargs or {}
     takes = getattr(known.tokenizer, "apply_chat_template", None)
-    ours = inspect.signature(takes).parameters if given and takes is not None else {}
+    ours = {*HELD, *(inspect.signature(takes).parameters if given and takes is not None else ())}
     if taken := next((name for name in given if name in ours), None):
         raise bad(
             f"chat_template_kwargs may not hold {taken!r}, which the server decides: drop it",

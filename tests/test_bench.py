@@ -112,6 +112,10 @@ def test_a_draft_of_another_vocabulary_is_refused(
 
 
 def test_options_are_checked_before_anything_is_loaded() -> None:
-    for options, says in (({"rounds": 0}, "rounds"), ({"against": ["ollama"]}, "ollama")):
+    for options, says in (
+        ({"rounds": 0}, "rounds"),
+        ({"against": ["ollama"]}, "ollama"),
+        ({"prompts": ["no/such.jsonl"]}, "cannot read the prompts no/such.jsonl"),
+    ):
         with pytest.raises(ValueError, match=says):
             suite.run(suite.Options("no/such/model", **options), lambda *_: None)

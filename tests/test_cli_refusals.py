@@ -131,6 +131,15 @@ def test_standard_input_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyP
             prompting.read(prompt, file)
 
 
+@pytest.mark.parametrize("command", ["bench", "certify", "tune"])
+def test_prompts_are_looked_for_before_a_model_is_loaded(
+    run: Any, tmp_path: Path, command: str
+) -> None:
+    tiny.model("llama").config.save_pretrained(tmp_path)  # and no weights
+    refused = run(command, str(tmp_path), "--prompts", "no/such.jsonl", "--out", str(tmp_path))
+    assert refused.code == 2 and "cannot read the prompts no/such.jsonl" in refused.err
+
+
 def test_a_template_needs_a_tokenizer(run: Any, tmp_path: Path) -> None:
     tiny.model("llama").save_pretrained(tmp_path / "bare")
     (tmp_path / "template").write_text("{{ messages }}")

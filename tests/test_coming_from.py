@@ -115,10 +115,17 @@ def test_a_slip_of_the_pen(call: Any, name: str, near: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(foreign_names.MODULE))
 def test_names_that_are_asked_of_the_package(name: str) -> None:
-    with pytest.raises(AttributeError, match=f"no attribute '{name}': use dp.LLM"):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': use dp[.]"):
         getattr(dp, name)
     with pytest.raises(AttributeError, match="dp.LLM"):
         _ = dp.LLM.from_pretrained  # type: ignore[attr-defined]
+
+
+def test_a_name_of_the_package_that_is_nearly_one() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'Ngram': did you mean NGram\?"):
+        _ = dp.Ngram  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+        _ = dp.nothing  # type: ignore[attr-defined]
 
 
 def test_no_hint_names_what_is_there() -> None:
@@ -145,9 +152,19 @@ def test_every_hint_names_something_that_is_there(llm: dp.LLM) -> None:
                 assert hasattr(thing, name), hint
 
 
-def test_an_unknown_keyword_is_pythons_own_error() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword"):
+def test_an_unknown_keyword_is_answered_with_those_that_there_are(llm: dp.LLM) -> None:
+    with pytest.raises(TypeError, match="SamplingParams has no warmth: it has temperature=, top_k"):
         dp.SamplingParams(warmth=1)
+    with pytest.raises(TypeError, match="LLM.chat has no mood: it has messages=, params=, tools="):
+        llm.chat("hi", mood="good")
+
+
+def test_a_method_of_ones_own_may_take_any_name() -> None:
+    class Own(Drafter):
+        def __init__(self, **options: int) -> None:
+            self.options = options
+
+    assert Own(warmth=1).options == {"warmth": 1}
 
 
 def test_attributes(llm: dp.LLM) -> None:

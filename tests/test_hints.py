@@ -63,6 +63,32 @@ def test_what_else_might_be_trained(run: Any, name: str) -> None:
     assert refused == (2, "", f"error: there is no command {name!r}: {commands.OF_TRAIN[name]}\n")
 
 
+def test_data_that_is_nowhere_is_told_before_a_model_is_loaded(run: Any, tmp_path: Path) -> None:
+    tiny.model("llama").config.save_pretrained(tmp_path / "model")  # and no weights
+    lacking = str(tmp_path / "none.jsonl")
+    for words in (("draft", "--size", "1"), ("medusa", "--held-out", lacking)):
+        more = ("--data", lacking, "--out", str(tmp_path / "out"))
+        refused = run("train", words[0], str(tmp_path / "model"), *words[1:], *more)
+        assert refused.code == 2 and f"there is no file or folder {lacking!r}" in refused.err
+
+
+def test_a_gguf_file_is_not_trained_on(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(20))
+    more = ("--data", "x", "--out", str(tmp_path / "out"))
+    for words in (("draft", "--size", "1"), ("medusa",)):
+        refused = run("train", words[0], str(tmp_path / "m.gguf"), *words[1:], *more)
+        assert refused.code == 2 and "m.gguf is a GGUF file, which is not trained on" in refused.err
+
+
+def test_h_is_help(run: Any) -> None:
+    for words in (("-h",), ("generate", "-h"), ("train", "medusa", "-h")):
+        assert "Usage:" in run(*words).out
+    refused = run("-m", "bundled", "-p", "x")
+    assert refused.err == (
+        "error: -m stands before any command: write draftproof generate MODEL PROMPT\n"
+    )
+
+
 def test_mistyped_models_in_training(run: Any, tmp_path: Path) -> None:
     more = ("--data", str(tmp_path / "none.txt"), "--out", str(tmp_path / "out"))
     right = ("bundled", *more)
@@ -90,10 +116,11 @@ def test_a_model_as_an_option_is_answered_with_the_command_that_was_called(
     ("command", "name"), [(c, name) for c, names in commands.OF_COMMANDS.items() for name in names]
 )
 def test_options_that_mean_something_else_here(run: Any, command: str, name: str) -> None:
-    refused = run(command, "bundled", name, "1")
+    path = f"train {command}" if command in commands.TRAIN else command
+    refused = run(*path.split(), "bundled", name, "1")
     hint = commands.OF_COMMANDS[command][name]
     assert refused.code == 2 and f"there is no option {name}: {hint}" in refused.err
-    options = known(*[word for word in ("generate", "chat", "bench") if word in hint] or [command])
+    options = known(*[word for word in ("generate", "chat", "bench") if word in hint] or [path])
     assert {*re.findall(r"--[a-z-]+", hint)} <= options
 
 

@@ -77,6 +77,13 @@ def test_prompts_in_dicts(llm: dp.LLM) -> None:
     assert "".join(chunk.text for chunk in llm.stream(forms[0], SHORT)) == want.text
 
 
+def test_what_is_not_read_of_a_dict_is_refused(llm: dp.LLM) -> None:
+    """A picture that nobody looks at would be answered as if there were none."""
+    with pytest.raises(ValueError, match="a prompt has multi_modal_data, which is not read here"):
+        llm.generate({"prompt": "ab", "multi_modal_data": {"image": object()}}, SHORT)
+    llm.generate({"prompt": "ab", "multi_modal_data": None}, SHORT)
+
+
 def test_a_content_in_parts(llm: dp.LLM) -> None:
     parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
     (want,) = llm.chat(HI, SHORT)

@@ -107,6 +107,13 @@ def test_what_is_no_size_is_refused(given: object) -> None:
         llm(kv_memory=given)
 
 
+def test_memory_that_holds_no_text_is_refused_when_the_model_is_loaded() -> None:
+    """A server would start, and refuse whatever it is asked."""
+    with pytest.raises(ValueError, match=f"kv_memory is 1 bytes, and .*{FIRST_SLOTS * SLOT:,}"):
+        llm(kv_memory=1)
+    llm(kv_memory=FIRST_SLOTS * SLOT).close()
+
+
 def test_the_plan_is_told() -> None:
     with llm(kv_memory="auto") as made:
         assert (made.memory.total or 0) > 1 << 20

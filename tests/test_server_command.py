@@ -49,6 +49,7 @@ def test_from_start_to_signal(pair: Path) -> None:
     ("words", "said"),
     [
         (("--chunk", "letter"), "chunk 'letter' is unknown"),
+        (("--api-key", ""), "an --api-key is empty, and would let everybody in"),
         (("--temperature", "-1"), "temperature is -1.0"),
         (("--port", "70000"), "65535"),
         (("--host", "no.such.host.invalid"), "--host takes an address of this machine"),

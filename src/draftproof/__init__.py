@@ -52,10 +52,8 @@ else:
     def __getattr__(name: str) -> _Any:
         """A public name that was not asked for before."""
         if name not in _MODULES:
-            way = _import_module(f"{__name__}.foreign_names").MODULE.get(name)
-            raise AttributeError(
-                f"module {__name__!r} has no attribute {name!r}" + (f": {way}" if way else "")
-            )
+            names = _import_module(f"{__name__}.foreign_names")
+            raise AttributeError(names.not_of_the_package(name, __all__))
         found = getattr(_import_module(f"{__name__}.{_MODULES[name]}"), name)
         globals()[name] = found  # asked once
         return found

@@ -14,6 +14,7 @@ from draftproof.sampling import SamplingParams
 
 Prompt = str | Sequence[int]
 Message = dict[str, Any]
+READ = ("prompt", "prompt_token_ids", "type")  # what vLLM's prompts may have
 
 
 def prompts_of(prompts: Any, pad: int | None = None) -> list[Any]:
@@ -132,6 +133,11 @@ def text_or_ids(prompt: dict[str, Any]) -> Any:
     """What vLLM calls a text prompt or a tokens prompt; a message stays one."""
     for name in ("prompt_token_ids", "prompt"):
         if name in prompt and "role" not in prompt:
+            for other, value in prompt.items():
+                if other not in READ and value:
+                    raise ValueError(
+                        f"a prompt has {other}, which is not read here: give its text or token ids"
+                    )
             return prompt[name]
     return prompt
 

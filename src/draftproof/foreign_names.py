@@ -8,9 +8,10 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+NEAR = 0.7  # how like a name another has to be to be what was meant: detokenize is no bad_token_ids
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -18,30 +19,38 @@ T = TypeVar("T")
 IN_THE_NAME = "a file is named with its model: dp.LLM('owner/name/FILE.gguf')"
 ONE_DEVICE = "there is none, a model runs on one device: drop it"
 NO_BEAMS = "beam search is not supported: drop it, or sample several with n="
+DECODED = "the text is always without special tokens; all are in token_ids"
+GRAMMAR = "use grammar=dp.Grammar.json(schema), .regex, .choice or .lark"
+AS_LOADED = "load the model with it yourself, and pass the model"
 LLM = {
     "assistant_model": "use speculate=dp.DraftModel(...)",
     "assistant_tokenizer": "use speculate=dp.ForeignDraft(model, tokenizer=..., ...)",
-    "attn_implementation": "load the model with it yourself, and pass the model",
+    **dict.fromkeys(("attn_implementation", "enable_lora", "hf_overrides"), AS_LOADED),
+    "block_size": "pages of keys and values have one size: drop it",
     "chat_template": "set it on a tokenizer, and pass tokenizer=",
-    "data_parallel_size": ONE_DEVICE,
+    **dict.fromkeys(("compilation_config", "enforce_eager"), "nothing is compiled here: drop it"),
     "device_map": "use device=",
     "draft_model": "use speculate=dp.DraftModel(...)",
     "enable_prefix_caching": "use prefix_cache=True",
-    "download_dir": "set the variable HF_HOME: what is fetched lies there",
-    "file": IN_THE_NAME,
-    "filename": IN_THE_NAME,
-    "enforce_eager": "nothing is compiled here: drop it",
-    "gguf_file": IN_THE_NAME,
+    **dict.fromkeys(("cache_dir", "download_dir"), "set the variable HF_HOME: it lies there"),
+    **dict.fromkeys(("file", "filename", "gguf_file", "model_file"), IN_THE_NAME),
+    **dict.fromkeys(("cpu_offload_gb", "data_parallel_size"), ONE_DEVICE),
+    **dict.fromkeys(("pipeline_parallel_size", "tensor_parallel_size"), ONE_DEVICE),
     "generation_config": "use dp.SamplingParams.from_model(llm)",
     "gpu_memory_utilization": "caches take what requests need: use max_batch= and max_length=",
     "kv_cache_dtype": "keys and values are kept as the model computes them: drop it",
     "load_format": "safetensors and PyTorch files are found by themselves: drop it",
     "load_in_4bit": 'use dtype="int4"',
     "load_in_8bit": 'use dtype="int8"',
+    **dict.fromkeys(
+        ("enable_chunked_prefill", "max_num_batched_tokens"),
+        "long prompts are read in slices anyway: drop it",
+    ),
+    **dict.fromkeys(("hf_token", "token"), "set the variable HF_TOKEN"),
+    "local_files_only": "set the variable HF_HUB_OFFLINE=1",
     "max_model_len": "use max_length=",
     "max_num_seqs": "use max_batch=",
     "max_seq_len": "use max_length=",
-    "model_file": IN_THE_NAME,
     "model_path": "the model is the first argument: dp.LLM(model)",
     "n_batch": "use max_batch=, the number of requests that run at once",
     "n_ctx": "use max_length=",
@@ -50,10 +59,11 @@ LLM = {
     "num_speculative_tokens": (
         "use speculate=dp.NGram(num_draft_tokens=...), or of dp.DraftModel the same"
     ),
-    "pipeline_parallel_size": ONE_DEVICE,
     "prompt_lookup_num_tokens": 'use speculate="ngram"',
     "quantization": 'use dtype="int8"',
     "quantization_config": 'use dtype="int8"',
+    "served_model_name": "that is --served-name of draftproof serve: drop it",
+    "skip_tokenizer_init": "prompts may be token ids anyway: drop it",
     "seed": "each request has its own: use dp.SamplingParams(seed=...)",
     "speculative_config": (
         'use speculate="ngram", dp.DraftModel(model, num_draft_tokens=...), dp.Medusa(heads) or '
@@ -61,12 +71,11 @@ LLM = {
     ),
     "speculative_model": "use speculate=dp.DraftModel(...)",
     "swap_space": "nothing is swapped out here: drop it",
-    "tensor_parallel_size": ONE_DEVICE,
     "tokenizer_mode": "use tokenizer=, with a folder, a name or a tokenizer",
     "torch_dtype": "use dtype=",
     "use_cache": "keys and values are always kept: drop it",
     "use_fast": "load the tokenizer yourself, and pass tokenizer=",
-    "verbose": "nothing is printed here: drop it",
+    **dict.fromkeys(("disable_log_stats", "verbose"), "nothing is printed here: drop it"),
 }
 SAMPLING = {
     "allowed_token_ids": "ban the others with bad_token_ids=",
@@ -76,15 +85,20 @@ SAMPLING = {
     "best_of": "use n=, and choose among the completions yourself",
     "do_sample": "temperature= says it: above 0 samples, 0 is greedy",
     "dry_multiplier": "use repetition_penalty=",
+    "detokenize": "the text is always there, beside token_ids: drop it",
     "early_stopping": NO_BEAMS,
     "eos_token_id": "use stop_token_ids=; those of the model end every output anyway",
     "forced_eos_token_id": "use max_tokens=: an output that is cut has no end token",
     "generation_config": "use dp.SamplingParams.from_model(llm)",
-    "guided_decoding": "use grammar=dp.Grammar.json(schema), .regex, .choice or .lark",
+    **dict.fromkeys(("guided_decoding", "guided_json", "guided_regex"), GRAMMAR),
+    **dict.fromkeys(("guided_choice", "guided_grammar", "structured_outputs"), GRAMMAR),
     "json_schema": "use grammar=dp.Grammar.json(schema)",
     "include_stop_str_in_output": "the text always ends before a stop string: drop it",
     "length_penalty": NO_BEAMS,
-    "logits_processor": "use it in transformers, with custom_generate=dp.custom_generate(...)",
+    **dict.fromkeys(
+        ("logits_processor", "stopping_criteria"),
+        "use it in transformers, with custom_generate=dp.custom_generate(...)",
+    ),
     "logits_processors": "use them in transformers, with custom_generate=dp.custom_generate(...)",
     "max_completion_tokens": "use max_tokens=",
     "max_length": "use max_tokens=, of the output; LLM(max_length=) bounds prompt and output",
@@ -98,14 +112,16 @@ SAMPLING = {
     "pad_token_id": "outputs are lists without padding: drop it",
     "repeat_penalty": "use repetition_penalty=",
     "response_format": "use grammar=dp.Grammar.json(schema) or .any_json()",
-    "skip_special_tokens": "the text is always without special tokens; all are in token_ids",
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), DECODED),
     "stop_sequences": "use stop=",
     "stop_strings": "use stop=",
     "stream": "use llm.stream(prompt)",
     "streamer": "use llm.stream(prompt)",
+    "output_kind": "use llm.stream(prompt)",
     "suppress_tokens": "use bad_token_ids=",
-    "structured_outputs": "use grammar=dp.Grammar.json(schema), .regex, .choice or .lark",
     "temp": "use temperature=",
+    "truncate_prompt_tokens": "shorten the prompt yourself: drop it",
+    "use_cache": "keys and values are always kept: drop it",
     "tfs_z": "use top_p= or min_p=",
     "typical_p": "use top_p= or min_p=, or custom_generate in transformers",
     "use_beam_search": NO_BEAMS,
@@ -137,8 +153,13 @@ CALLS = {  # of `LLM.generate` and its like
     "sampling_params": "use params=, or the second argument",
     "return_dict_in_generate": "each completion has its .token_ids, .logprobs and .stats: drop it",
     "tokenizer": "it is given once: dp.LLM(model, tokenizer=...)",
+    "chat_template": "set it on the tokenizer: llm.tokenizer.chat_template = text",
+    "chat_template_kwargs": (
+        "use llm.generate(llm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, "
+        "**them))"
+    ),
+    "priority": "whoever came first is first: drop it",
     "tools": "use llm.chat(messages, tools=...)",
-    "use_cache": "keys and values are always kept: drop it",
     "use_tqdm": "nothing is printed here: drop it",
 }
 _NODES = "use num_draft_tokens="
@@ -167,6 +188,9 @@ ATTRIBUTES = {
         "choices": "generate returns one Completion for each: use its .text",
         "cumulative_logprob": "ask for logprobs=0, and add up those in .logprobs",
         "generated_text": "use .text",
+        "finished": "generate returns what is: drop it",
+        "metrics": "use .stats",
+        "num_cached_tokens": "use .stats.cached",
         "outputs": "generate returns one Completion for each: use its .text and .token_ids",
         "prompt": "use .prompt_token_ids",
         "sequences": "use .prompt_token_ids and .token_ids",
@@ -198,7 +222,15 @@ ATTRIBUTES = {
 
 MODULE = {  # names of other libraries that are asked of the package
     **dict.fromkeys(("AutoModelForCausalLM", "Llama", "load", "load_model"), "use dp.LLM(model)"),
-    "AsyncLLMEngine": "use dp.LLM(model), whose stream() and generate() any thread may call",
+    **dict.fromkeys(
+        ("AsyncLLM", "AsyncLLMEngine", "EngineArgs", "AsyncEngineArgs", "LLMEngine"),
+        "use dp.LLM(model), whose stream() and generate() any thread may call",
+    ),
+    **dict.fromkeys(
+        ("GuidedDecodingParams", "StructuredOutputsParams", "LlamaGrammar"),
+        "use dp.SamplingParams(grammar=dp.Grammar.json(schema))",
+    ),
+    "GenerationConfig": "use dp.SamplingParams",
     "AutoTokenizer": "use dp.LLM(model).tokenizer",
     "generate": "use dp.LLM(model).generate(prompts)",
     "pipeline": "use dp.LLM(model).generate(prompts)",
@@ -221,13 +253,15 @@ def explains(
         own = inspect.signature(call).parameters
         free = [n for n, each in own.items() if each.kind is not each.KEYWORD_ONLY]
         any_number = any(each.kind is each.VAR_POSITIONAL for each in own.values())
+        any_name = any(each.kind is each.VAR_KEYWORD for each in own.values())
+        every = ", ".join(f"{n}=" for n in own if n != "self")
 
         @functools.wraps(call)
         def checked(*args: P.args, **options: P.kwargs) -> R:
             for name in options.keys() - own.keys():
-                near = difflib.get_close_matches(name, own.keys() - {"self"}, 1)
-                if name in known or near:
-                    way = known.get(name) or f"did you mean {near[0]}?"
+                near = difflib.get_close_matches(name, own.keys() - {"self"}, 1, NEAR)
+                way = known.get(name) or (f"did you mean {near[0]}?" if near else f"it has {every}")
+                if name in known or not any_name:
                     raise TypeError(f"{place} has no {name}: {way}")
             if len(args) > len(free) and free and not any_number:
                 others = ", ".join(f"{n}=" for n in own if n not in free) or "no others"
@@ -255,3 +289,11 @@ def no_attribute(place: str, name: str) -> AttributeError:
     """What to raise where an attribute is asked for that only another library has."""
     way = ATTRIBUTES[place].get(name)
     return AttributeError(f"{place} has no attribute {name!r}" + (f": {way}" if way else ""))
+
+
+def not_of_the_package(name: str, public: Collection[str]) -> str:
+    """What to say where the package is asked for a name that it does not have."""
+    near = difflib.get_close_matches(name.lower(), map(str.lower, public), 1, NEAR)
+    meant = next((each for each in public if near and each.lower() == near[0]), None)
+    way = MODULE.get(name) or (f"did you mean {meant}?" if meant else None)
+    return f"module 'draftproof' has no attribute {name!r}" + (f": {way}" if way else "")

@@ -49,9 +49,17 @@ class Memory:
         self._lengths: dict[int, int] = {}  # key of a text that may get more -> its longest
 
     def settle(self, device: torch.device) -> None:
-        """All weights are loaded: "auto" is most of what is free now."""
+        """All weights are loaded: "auto" is most of what is free now.
+
+        Raises `ValueError` where no text at all would fit.
+        """
         if self._auto:
             self.total = free(device)
+        if self.total is not None and self.total < (least := FIRST_SLOTS * self.slot_bytes):
+            raise ValueError(
+                f"kv_memory is {self.total:,} bytes, and keys and values of the shortest text take "
+                f"{least:,}: give more"
+            )
 
     def __str__(self) -> str:
         if self.total is None:

@@ -112,6 +112,13 @@ def read(
     return prompts if system is None else [_told(each, system) for each in prompts]
 
 
+def check(sources: Sequence[str | Path]) -> None:
+    """Raises `ValueError` for a file that `read` would refuse, before a model is loaded."""
+    for source in sources:
+        if str(source) not in NAMES and not Path(source).is_fifo():  # a pipe is read once
+            load(source, False)
+
+
 def _told(prompt: Prompt, system: str) -> Prompt:
     """The prompt behind this system message."""
     messages = [message for message in prompt.opening if message[0] != "system"]

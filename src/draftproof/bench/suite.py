@@ -99,6 +99,7 @@ def check(options: Options) -> None:
     for name in options.against:
         if name not in PEERS:
             raise ValueError(f"--against {name} is unknown: use {', '.join(PEERS)}, or '' for none")
+    prompt_files.check(options.prompts)
     places.check(options.model, options.revision)
     places.check(options.draft)
     listed(options.methods, _sources(options, options.draft))

@@ -92,9 +92,13 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(cls=commands.Group)
+app = typer.Typer(cls=commands.Group, context_settings=commands.HELP)
 train = typer.Typer(
-    name="train", cls=commands.Group, help="Train what drafts for a model.", no_args_is_help=True
+    name="train",
+    cls=commands.Group,
+    help="Train what drafts for a model.",
+    no_args_is_help=True,
+    context_settings=commands.HELP,
 )
 
 
@@ -113,9 +117,9 @@ def _about(
 
 
 for name, function in commands.COMMANDS.items():
-    app.command(name, cls=commands.Command)(function)
+    app.command(name, cls=commands.Command, context_settings=commands.HELP)(function)
 for name, function in commands.TRAIN.items():
-    train.command(name, cls=commands.Command)(function)
+    train.command(name, cls=commands.Command, context_settings=commands.HELP)(function)
 app.add_typer(train)
 
 

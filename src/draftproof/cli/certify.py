@@ -48,6 +48,7 @@ def run(given: SimpleNamespace) -> int:
         **opening.hub_options(given),
     }
     sources = given.prompts or [texts.HELD_OUT]
+    texts.check(sources)
     with Running() as running:
         running("loading", None)
         with LLM(target, speculate=None, **loading) as llm:

@@ -55,6 +55,8 @@ ELSEWHERE = {  # words of other programs, and what to write here
     "test": "write draftproof certify MODEL",
     "finetune": "write draftproof train draft MODEL, or draftproof train medusa MODEL",
     "quantize": "write draftproof convert MODEL, or add --dtype int4 to any command",
+    **dict.fromkeys(("cli", "main", "llama-cli"), f"{CHAT}, or write draftproof generate MODEL"),
+    "collect-env": "write draftproof info",
     "version": "write draftproof --version",
     "help": "write draftproof --help, or draftproof generate --help",
 }
@@ -71,6 +73,8 @@ THREADS, CONTEXT = "write --threads N", "write --max-length N"
 FIRST = "the model is the first argument: "
 OF_MODELS = "-m", "--model", "--model-name-or-path"
 NEEDLESS = "it is decided by itself: drop it"
+ONE_DEVICE = "a model runs on one device: drop it"
+OTHER_LAWS = "write --top-p P, --min-p P or --repetition-penalty X"
 OPTIONS = {  # of other programs, and what to write here
     **dict.fromkeys((*OF_MODELS, "-p", "--prompt"), f"{FIRST}draftproof generate MODEL PROMPT"),
     "-f": "write --prompt-file FILE",
@@ -101,26 +105,56 @@ OPTIONS = {  # of other programs, and what to write here
     **dict.fromkeys(("-hf", "--hf-repo"), "it is MODEL: draftproof generate owner/name:Q4_K_M"),
     **dict.fromkeys(("-st", "-cnv", "--conversation"), "write draftproof chat MODEL"),
     "-sys": "write --system TEXT",
-    "--tensor-parallel-size": "a model runs on one device: drop it",
+    "--system-prompt": "write --system TEXT",
+    "--single-turn": "write draftproof chat MODEL",
+    **dict.fromkeys(
+        ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"), ONE_DEVICE
+    ),
+    **dict.fromkeys(("-pp", "-dp", "--cpu-offload-gb", "--numa"), ONE_DEVICE),
+    **dict.fromkeys(("--mirostat", "--typical", "--samplers", "--dry-multiplier"), OTHER_LAWS),
+    **dict.fromkeys(("--lora", "--enable-lora"), "merge it into the model first, with peft"),
+    "--outtype": "write --dtype NAME",
+    **dict.fromkeys(("-v", "--verbose", "--perf"), "write --stats for what a text took"),
+    "--no-display-prompt": "the prompt is not shown: drop it",
+    **dict.fromkeys(("-e", "--escape"), "a file has its own line ends: write --prompt-file FILE"),
+    "-help": "write -h",
+    "--hf-token": "set the variable HF_TOKEN",
+    "--tokenizer": "the model's own is taken: drop it",
     **dict.fromkeys(("-md", "--model-draft", "--assistant-model"), "write --draft MODEL"),
+    "--draft-model": "write --draft MODEL",
+    "--draft-p-min": "write --min-confidence P",
+    "--lookup": "write --method ngram",
     **dict.fromkeys(("--draft-max", "--draft-n", "--draft-tokens"), "write --num-draft-tokens N"),
     "--prompt-lookup-num-tokens": "write --method ngram --num-draft-tokens N",
     "--speculative-config": "write --method ngram, or --method draft --draft MODEL",
     "--num-speculative-tokens": "write --num-draft-tokens N",
     "--speculative-model": "write --draft MODEL",
-    "--speculative-algorithm": "write --method NAME",
+    **dict.fromkeys(("--speculative-algorithm", "--spec-type"), "write --method NAME"),
     "--grammar-file": "write --grammar FILE",
     **dict.fromkeys(("-j", "--json-schema-file", "-jf"), "write --json-schema FILE"),
     "--format": "write --json-schema FILE",
     "-s": "write --seed N",
     "-i": "write draftproof chat MODEL",
     "--context-length": CONTEXT,
-    **dict.fromkeys(("--tp", "-tp"), "a model runs on one device: drop it"),
+    **dict.fromkeys(("--tp", "-tp"), ONE_DEVICE),
     **dict.fromkeys(("--no-mmap", "--mlock", "-fa", "--flash-attn", "--enforce-eager"), NEEDLESS),
     **dict.fromkeys(("--kv-cache-dtype", "--load-format", "--jinja"), NEEDLESS),
+    **dict.fromkeys(("-ctk", "-ctv", "--cache-type-k", "--cache-type-v", "--no-warmup"), NEEDLESS),
+    **dict.fromkeys(("--cont-batching", "-cb", "--block-size", "--swap-space"), NEEDLESS),
+    **dict.fromkeys(("--enable-chunked-prefill", "--max-num-batched-tokens"), NEEDLESS),
+    **dict.fromkeys(("--async-scheduling", "--compilation-config"), NEEDLESS),
+    "--guided-decoding-backend": NEEDLESS,
 }
 OF_THE_MODEL = "temperature", "top_k", "top_p", "min_p", "repetition_penalty"  # in a chat
 ONCE = "write draftproof generate MODEL PROMPT --chat"
+OF_TRAINING = {
+    **dict.fromkeys(("--learning-rate", "--lr"), "write --rate X"),
+    **dict.fromkeys(("--batch-size", "--per-device-train-batch-size"), "write --rows N"),
+    **dict.fromkeys(("--epochs", "--num-train-epochs", "--max-steps"), "write --steps N"),
+    "--gradient-accumulation-steps": "write --accumulate N",
+    "--output-dir": "write --out FOLDER",
+    "--dataset": "write --data FILE",
+}
 OF_COMMANDS = {  # where an option means something else
     "chat": {
         **dict.fromkeys(("-p", "--prompt", "-f", "--file"), ONCE),
@@ -139,6 +173,10 @@ OF_COMMANDS = {  # where an option means something else
             "the form is read from the model's template: drop it",
         ),
         **dict.fromkeys(("--metrics", "--slots"), "it is there, at /metrics: drop it"),
+        "--no-enable-prefix-caching": "write --no-prefix-cache",
+        "--api-key-file": 'write --api-key "$(cat FILE)"',
+        **dict.fromkeys(("--log-disable", "--uvicorn-log-level"), "write --quiet"),
+        "--disable-log-stats": "what it does stands at /metrics alone: drop it",
         "--disable-log-requests": "a line for each call goes to standard error: drop it",
         "--embedding": "embeddings are not made here",
         **dict.fromkeys(("--max-num-seqs", "-np", "--parallel"), "write --max-batch N"),
@@ -168,16 +206,35 @@ OF_COMMANDS = {  # where an option means something else
         ),
         **dict.fromkeys(("--engine", "--format", "--to"), "write --for ENGINE"),
     },
+    **dict.fromkeys(("medusa", "draft"), OF_TRAINING),
+    "convert": dict.fromkeys(("--outfile", "-o", "--output"), "write --out FILE"),
     "bench": {
         **dict.fromkeys(("-p", "--prompt", "-f", "--file"), "write --prompts FILE"),
+        **dict.fromkeys(("--dataset", "--dataset-name", "--dataset-path"), "write --prompts FILE"),
+        **dict.fromkeys(("--output-len", "--random-output-len"), "write --max-tokens N"),
+        "--input-len": "write --prompts FILE, with prompts of that length",
         "-n": "write --max-tokens N, and --num-prompts N for the number of prompts",
         "--json": "the results stand in a JSON file in the folder of --out: drop it",
     },
 }
 
 
+HELP = {"help_option_names": ["--help", "-h"]}
+
+
 class Group(TyperGroup):
     """Commands, with a hint for what other programs call them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        first = args[0] if args else ""
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE as error:
+            if first.startswith("-") and getattr(error, "option_name", None):
+                ctx.fail(
+                    f"{first} stands before any command: write draftproof generate MODEL PROMPT"
+                )
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         known = OF_TRAIN if self.name == "train" else ELSEWHERE
@@ -206,7 +263,8 @@ class Command(TyperCommand):
                 known |= dict.fromkeys(OF_MODELS, f"{FIRST}{ctx.command_path} MODEL")
             known |= OF_COMMANDS.get(ctx.info_name, {})
             short = getattr(error, "option_name", None) or "-"
-            words = [word.partition("=")[0] for word in given if word.startswith(short)]
+            words = [word.partition("=")[0] for word in given if word.startswith("-")]
+            words = [each for each in words if each.startswith(short) or each[:2] == "-h"]
             own = {word for param in self.params for word in (*param.opts, *param.secondary_opts)}
             if any(word[len(short) :].isalpha() for word in words):
                 short = ""  # of -ngl the error knows -n, which means something else

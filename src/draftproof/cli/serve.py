@@ -56,6 +56,8 @@ def settings_of(given: SimpleNamespace) -> Settings:
 
     if given.chunk not in ("step", "token"):
         raise ValueError(f"chunk {given.chunk!r} is unknown: use step or token")
+    if not all(key.strip() for key in given.keys or ()):  # as of a variable that is not set
+        raise ValueError("an --api-key is empty, and would let everybody in: give it, or drop it")
     return settings.Settings(
         names=tuple(given.served_names or [given.model]),
         keys=tuple(map(settings.digest, given.keys or ())),

@@ -18,8 +18,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from draftproof import places
 from draftproof.bundled import located
 from draftproof.cli import opening
+from draftproof.gguf.reader import located as in_a_file
+from draftproof.hub import names_gguf
 from draftproof.interrupts import INTERRUPTED
 from draftproof.training.checkpoint import CHECKPOINT
+from draftproof.training.data import sources
 from draftproof.training.jobs import job, setup
 from draftproof.training.trainer import Plan, State
 
@@ -54,6 +57,12 @@ def options_of(kind: type[Kind], arguments: Mapping[str, Any], bundled: str) -> 
     }
     if bundled == "draft":
         places.check(start)
+    if names_gguf(model) or in_a_file(model):
+        raise ValueError(
+            f"{model} is a GGUF file, which is not trained on: give the hub id or folder of the "
+            "model that it was made from"
+        )
+    sources.check([*given["data"], *given.get("held_out", ())])
     given["start"] = None if start is None else located(start, bundled)
     return kind(**given)
 

@@ -40,6 +40,8 @@ def run(given: SimpleNamespace) -> int:
     batches, dtypes = given.batch or tuning.BATCHES, given.draft_dtype or ("auto",)
     if given.candidates is not None:
         candidates.within(given.candidates)  # refused before anything is loaded
+    files = given.prompts or [OF_ITS_OWN.get(given.model, BUNDLED)]
+    prompt_files.check(files)
     records = path.with_suffix(".records")
     loaded = SimpleNamespace(rule="coupled", max_length=None, **vars(given))
     console = Console(highlight=False, markup=False)
@@ -48,7 +50,6 @@ def run(given: SimpleNamespace) -> int:
             raise ValueError(f"{given.model} came without a tokenizer, and prompts are text")
         if llm.runner.encodes and given.max_tokens is None:
             wanted["max_tokens"] = min(wanted["max_tokens"], llm.max_length - 1)
-        files = given.prompts or [OF_ITS_OWN.get(given.model, BUNDLED)]
         listed = prompt_files.read(
             files, wanted["num_prompts"], llm.tokenizer, given.chat, given.system
         )

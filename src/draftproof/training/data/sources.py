@@ -66,6 +66,22 @@ def documents(
     return read
 
 
+def check(sources: Sequence[str | Path]) -> None:
+    """Raises `ValueError` for a path at which nothing lies, before a model is loaded for it.
+
+    A name may be that of a data set of the hub.
+    """
+    for each in map(str, sources):
+        named = each.startswith((".", "/", "~")) or each.endswith(
+            (".txt", ".json", ".jsonl", ".gz")
+        )
+        if named and not Path(each).exists():
+            raise ValueError(
+                f"there is no file or folder {each!r}: data is a text, JSON lines, a folder of "
+                "such files, or a data set of the hub"
+            )
+
+
 class _Reader:
     """Documents of sources; unanswered, start: as in `documents`."""
 

@@ -115,7 +115,7 @@ class PassCosts:
         """As `curve`, but beyond `rows` a standard deviation less, where little is known of it.
 
         What decides by it tries what may be cheap, and finds out; by a curve that is too steep it
-        would run so few rows that it never did.
+        would run so few rows that it never did. The more rows, the less: each pays for the try.
         """
         curve, rows = self.curve(), min(rows, MOST)
         found = self._hopeful.get(rows)
@@ -126,7 +126,7 @@ class PassCosts:
             spread, own = self._unsure
             at = rows - 1
             sure = own[at:] + own[at] - GRID[at:] @ (2 * spread[at])
-            costs = self._costs[at:] * np.exp(-np.sqrt(np.maximum(sure, 0, out=sure)))
+            costs = self._costs[at:] * np.exp(-np.sqrt(np.maximum(sure, 0, out=sure) / rows))
             costs[0] = curve[rows]
             beyond = np.maximum.accumulate(costs)
             found = self._hopeful[rows] = [*curve[:rows], *beyond.tolist()]

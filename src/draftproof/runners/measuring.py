@@ -22,7 +22,7 @@ def measure(
     rounds: int = 1000,
     now: Callable[[], float] = time.perf_counter,
 ) -> int:
-    """Teach `costs` by passes over 1, 2, 3, 4, 6, 8, ... rows, in turn; how many there were.
+    """Teach `costs` by passes over 1, 2, 3, ... rows, in turn; how many there were.
 
     Stops after so many seconds or rounds, and makes one pass even if that takes longer. Not counted
     are the first ones, over the most rows first, for at most a third of the time. Passes that the

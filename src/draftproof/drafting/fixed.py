@@ -27,7 +27,7 @@ DEPTHS = 8
 BELIEF = 2.0  # accepted tokens that a source's promise counts for
 AGAIN = 16  # steps behind which a source that does not pay is tried with one token
 GAIN = 0.02  # tokens a step must bring more than it costs
-_COSTS = dict(zip(ROWS, shipped(KNEE), strict=True))
+_COSTS = dict(zip(ROWS, shipped(KNEE), strict=True))  # of passes, one over one row is 1
 
 
 @dataclass(slots=True)
@@ -132,14 +132,6 @@ def _best(own: Own, source: Source) -> tuple[float, int]:
         tried, right = own.offered[at], own.accepted[at]
         survival *= (right + BELIEF * promise) / (tried + BELIEF)
         won += survival
-        paid = cost * (depth if source.drafter.stepwise else 1) + _pass(1 + depth) - 1
+        paid = cost * (depth if source.drafter.stepwise else 1) + _COSTS[1 + depth] - 1
         best = max(best, (won - paid, depth))
     return best
-
-
-def _pass(rows: int) -> float:
-    """Cost of a pass, in passes over one row; between two that are known, linear."""
-    low = max(known for known in ROWS if known <= rows)
-    high = min(known for known in ROWS if known >= rows)
-    share = (rows - low) / (high - low) if high > low else 0.0
-    return _COSTS[low] + share * (_COSTS[high] - _COSTS[low])

@@ -178,5 +178,5 @@ def test_typical_acceptance_is_lossy_and_says_so() -> None:
         (exact,) = llm.generate([PROMPTS[0]], replace(SAMPLED, temperature=2.0))
         assert not exact.stats.lossy and exact.stats.accepted < lossy.stats.accepted
     for wrong in ({"epsilon": 0.0}, {"epsilon": 1.5}, {"delta": 0.0}, {"delta": math.inf}):
-        with pytest.raises(ValueError, match="must be in"):
+        with pytest.raises(ValueError, match="must be a number in"):
             dp.Typical(**wrong)

@@ -254,12 +254,12 @@ def explains(
         free = [n for n, each in own.items() if each.kind is not each.KEYWORD_ONLY]
         any_number = any(each.kind is each.VAR_POSITIONAL for each in own.values())
         any_name = any(each.kind is each.VAR_KEYWORD for each in own.values())
-        every = ", ".join(f"{n}=" for n in own if n != "self")
 
         @functools.wraps(call)
         def checked(*args: P.args, **options: P.kwargs) -> R:
             for name in options.keys() - own.keys():
                 near = difflib.get_close_matches(name, own.keys() - {"self"}, 1, NEAR)
+                every = ", ".join(f"{n}=" for n in own if n != "self")
                 way = known.get(name) or (f"did you mean {near[0]}?" if near else f"it has {every}")
                 if name in known or not any_name:
                     raise TypeError(f"{place} has no {name}: {way}")

@@ -43,6 +43,11 @@ def check(model: Any, revision: str | None = None) -> None:
         raise ValueError(reason)
 
 
+def in_a_file(model: str | Path) -> bool:
+    """Whether weights are in a GGUF file, here or, by its name, on the hub."""
+    return names_gguf(model) or located(model) is not None
+
+
 def check_tokenizer(tokenizer: Any) -> None:
     """Refuse a path at which nothing lies, and the names of files; `ValueError`, as `check`."""
     if isinstance(tokenizer, str | Path) and not Path(tokenizer).is_dir():

@@ -94,11 +94,7 @@ def _version(wanted: bool) -> None:
 
 app = typer.Typer(cls=commands.Group, context_settings=commands.HELP)
 train = typer.Typer(
-    name="train",
-    cls=commands.Group,
-    help="Train what drafts for a model.",
-    no_args_is_help=True,
-    context_settings=commands.HELP,
+    name="train", cls=commands.Group, help="Train what drafts for a model.", no_args_is_help=True
 )
 
 
@@ -117,9 +113,9 @@ def _about(
 
 
 for name, function in commands.COMMANDS.items():
-    app.command(name, cls=commands.Command, context_settings=commands.HELP)(function)
+    app.command(name, cls=commands.Command)(function)
 for name, function in commands.TRAIN.items():
-    train.command(name, cls=commands.Command, context_settings=commands.HELP)(function)
+    train.command(name, cls=commands.Command)(function)
 app.add_typer(train)
 
 

@@ -107,10 +107,9 @@ OPTIONS = {  # of other programs, and what to write here
     "-sys": "write --system TEXT",
     "--system-prompt": "write --system TEXT",
     "--single-turn": "write draftproof chat MODEL",
-    **dict.fromkeys(
-        ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"), ONE_DEVICE
-    ),
-    **dict.fromkeys(("-pp", "-dp", "--cpu-offload-gb", "--numa"), ONE_DEVICE),
+    **dict.fromkeys(("--tensor-parallel-size", "--tp", "-tp"), ONE_DEVICE),
+    **dict.fromkeys(("--pipeline-parallel-size", "-pp"), ONE_DEVICE),
+    **dict.fromkeys(("--data-parallel-size", "-dp", "--cpu-offload-gb", "--numa"), ONE_DEVICE),
     **dict.fromkeys(("--mirostat", "--typical", "--samplers", "--dry-multiplier"), OTHER_LAWS),
     **dict.fromkeys(("--lora", "--enable-lora"), "merge it into the model first, with peft"),
     "--outtype": "write --dtype NAME",
@@ -136,7 +135,6 @@ OPTIONS = {  # of other programs, and what to write here
     "-s": "write --seed N",
     "-i": "write draftproof chat MODEL",
     "--context-length": CONTEXT,
-    **dict.fromkeys(("--tp", "-tp"), ONE_DEVICE),
     **dict.fromkeys(("--no-mmap", "--mlock", "-fa", "--flash-attn", "--enforce-eager"), NEEDLESS),
     **dict.fromkeys(("--kv-cache-dtype", "--load-format", "--jinja"), NEEDLESS),
     **dict.fromkeys(("-ctk", "-ctv", "--cache-type-k", "--cache-type-v", "--no-warmup"), NEEDLESS),

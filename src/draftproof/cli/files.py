@@ -12,11 +12,11 @@ def place(out: Path, usual: str) -> Path:
     """
     ending = Path(usual).suffix
     path = out if out.suffix == ending else out / usual
-    if path.parent.exists() and not path.parent.is_dir():
-        way = f"give a folder, or a name that ends in {ending}"
-        raise ValueError(f"cannot write results to {path.parent}: it is no folder; {way}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        way = f"give a folder, or a name that ends in {ending}"
+        raise ValueError(f"cannot write results to {path.parent}: it is no folder; {way}") from None
     except OSError as error:
         raise ValueError(f"cannot write results to {path.parent}: {error.strerror}") from error
     return path

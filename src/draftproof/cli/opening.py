@@ -15,7 +15,6 @@ from draftproof.cli.progress import Running
 from draftproof.cli.talk import render, system_messages
 from draftproof.demo import precision
 from draftproof.drafting.beside import check_rows
-from draftproof.gguf.reader import located as in_a_file
 from draftproof.hub import names_gguf
 from draftproof.models import hears, is_encoder_decoder
 from draftproof.profiles import choice_of, is_profile, read
@@ -169,7 +168,7 @@ def _check_draft(given: SimpleNamespace, name: str) -> None:
     if not isinstance(draft, str) or getattr(given, "any_tokenizer", True):
         return  # the others look by themselves
     draft, trust = located(draft, "draft"), {"trust_remote_code": given.trust_remote_code}
-    if any(names_gguf(each) or in_a_file(each) for each in (name, draft)):
+    if any(map(places.in_a_file, (name, draft))):
         return
     models = described(draft, **trust), described(name, **hub_options(given))
     if getattr(models[0], "is_encoder_decoder", False):

@@ -18,8 +18,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from draftproof import places
 from draftproof.bundled import located
 from draftproof.cli import opening
-from draftproof.gguf.reader import located as in_a_file
-from draftproof.hub import names_gguf
 from draftproof.interrupts import INTERRUPTED
 from draftproof.training.checkpoint import CHECKPOINT
 from draftproof.training.data import sources
@@ -57,7 +55,7 @@ def options_of(kind: type[Kind], arguments: Mapping[str, Any], bundled: str) -> 
     }
     if bundled == "draft":
         places.check(start)
-    if names_gguf(model) or in_a_file(model):
+    if places.in_a_file(model):
         raise ValueError(
             f"{model} is a GGUF file, which is not trained on: give the hub id or folder of the "
             "model that it was made from"

@@ -89,7 +89,8 @@ class Fixed:
 
     def _pick(self, text: Text) -> tuple[int, int]:
         """The source, by number, and the depth of this step's draft; (-1, 0): there is none."""
-        known = self._known.setdefault(text.request, Known([Own() for _ in self.sources]))
+        if (known := self._known.get(text.request)) is None:
+            known = self._known[text.request] = Known([Own() for _ in self.sources])
         _learn(known, text.request)
         step, known.steps = known.steps, known.steps + 1
         allowed = [n for n, source in enumerate(self.sources) if text.may_ask(n, source.name)]

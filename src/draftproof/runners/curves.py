@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 # Costs are linear between two of these, so each number of rows that drafts of a few texts make of a
-# pass is one: kernels run 6, 12 or 16 rows at a time, and one more takes half as long again.
+# pass is one: kernels run 6, 12 or 16 rows at a time, and one more takes a third longer.
 ROWS: tuple[int, ...] = (*range(1, 18), 20, 24, 32, 48, 64, 128, 256, 512, 1024)
 MOST = 96  # rows that drafts can make of a pass: beyond it only prompts are read
 # Rows at which arithmetic takes as long as reading the weights, by what computes. Measured on the

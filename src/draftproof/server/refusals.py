@@ -76,12 +76,15 @@ def unknown_model(name: str, known: Sequence[str]) -> Refused:
     return Refused(404, said, param="model", code="model_not_found")
 
 
-def of_value(error: ValueError) -> Refused:
-    """What the package has against a value: its sentences begin with the parameter's name."""
+def of_value(error: ValueError, called: Mapping[str, str] = OURS) -> Refused:
+    """What the package has against a value: its sentences begin with the parameter's name.
+
+    called: parameters that the body calls otherwise.
+    """
     said = str(error)
     if isinstance(error, Busy):
         return Refused(429, said, code="grammars_busy", retry_after=1)
-    for name, ours in OURS.items():
+    for name, ours in called.items():
         said = re.sub(rf"^{name}\b|\b{name}(?==)", ours, said)
     first = said.partition(" ")[0]
     return bad(said, first if first.isidentifier() and "_" in first or first in NAMES else None)

@@ -10,7 +10,7 @@ from typing import Any
 from draftproof.sampling import SamplingParams
 from draftproof.server import grammars
 from draftproof.server.bodies import ChatBody, MaxNodes, TextBody, Written
-from draftproof.server.refusals import Refused, bad, of_value
+from draftproof.server.refusals import OURS, bad, of_value
 from draftproof.server.settings import Limits
 
 NAMES = {each.name for each in fields(SamplingParams)} & Written.model_fields.keys()
@@ -25,18 +25,12 @@ def of_chat(body: ChatBody, defaults: Mapping[str, Any], limits: Limits) -> Samp
         raise bad("top_logprobs needs logprobs: true", "top_logprobs")
     given: dict[str, Any] = {"max_tokens": None, **defaults}
     over = {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
-    called = {"logprobs": "top_logprobs"}  # what a chat calls what is wrong
+    called = OURS | {"logprobs": "top_logprobs"}
     if body.length is not None:
         over["max_tokens"] = body.length
     if body.max_completion_tokens is not None:
         called["max_tokens"] = "max_completion_tokens"
-    try:
-        return _made(body, given, over, limits)
-    except Refused as error:
-        if error.param not in called:
-            raise
-        name = called[error.param]
-        raise bad(name + error.message.removeprefix(error.param), name) from error
+    return _made(body, given, over, limits, called)
 
 
 def of_text(body: TextBody, defaults: Mapping[str, Any], limits: Limits) -> SamplingParams:
@@ -51,9 +45,16 @@ def of_text(body: TextBody, defaults: Mapping[str, Any], limits: Limits) -> Samp
 
 
 def _made(
-    body: Written, given: dict[str, Any], over: Mapping[str, Any], limits: Limits
+    body: Written,
+    given: dict[str, Any],
+    over: Mapping[str, Any],
+    limits: Limits,
+    called: Mapping[str, str] = OURS,
 ) -> SamplingParams:
-    """given: what the body's own fields replace; over: what replaces these."""
+    """given: what the body's own fields replace; over: what replaces these.
+
+    called: see `of_value`.
+    """
     own = {name: value for name in NAMES if (value := getattr(body, name)) is not None}
     bias, resume = own.pop("logit_bias", None), own.pop("resume", None)
     own.pop("prediction", None)
@@ -79,7 +80,7 @@ def _made(
     try:
         return SamplingParams(**given)
     except ValueError as error:
-        raise of_value(error) from error
+        raise of_value(error, called) from error
 
 
 def _check(body: Written, limits: Limits) -> None:

@@ -2,17 +2,8 @@
 #include <immintrin.h>
 
 #include <cstddef>
-#include <cstring>
 
 namespace {
-
-constexpr int kAhead = 8192;  // bytes of the panel that are fetched before they are needed
-
-inline __m512i four_bytes(const void *from) {
-  int32_t four;
-  std::memcpy(&four, from, 4);
-  return _mm512_set1_epi32(four);
-}
 
 // The integers of one step of 16 outputs. Below 8 bits two steps lie in one register.
 template <class F>
@@ -59,7 +50,7 @@ inline __m512 factors_at(const char *from) {
 }
 
 // The sums of a part are exact, and its floats are added when it is over: rows need two registers
-// for each 16 outputs, so many rows take the halves of a panel one after the other.
+// for each 16 outputs, so `kRows` go at a time.
 template <class F>
 struct Whole {
   static constexpr int kPartSteps = kSteps / F::kParts;
@@ -79,70 +70,60 @@ struct Whole {
     }
   }
 
-  // `kFirst`: half a panel, or all of it from 0 on.
-  template <int kCount, int kFirst, int kHalves>
-  static void halves(const char *block, const char *x, int64_t stride, int blocks, float *out) {
-    __m512 acc[kCount][kHalves];
-#pragma GCC unroll 12
+  static constexpr int kRows = 6, kInputs = F::kInputs, kBytes = F::kBytes;
+  static int64_t row_bytes(int inputs) { return inputs / kGroup * sizeof(Group); }
+
+  template <int kCount>
+  static void run(const Slice &slice) {
+    const char *block = slice.panel, *x = slice.x, *ahead = slice.ahead;
+    constexpr int kFetched = F::kGroupBytes + (F::kGroups == 1 ? F::kHeader : 0);
+    const int64_t stride = slice.stride;
+    __m512 acc[kCount][2];
+#pragma GCC unroll 6
     for (int r = 0; r < kCount; ++r) {
 #pragma GCC unroll 2
-      for (int h = 0; h < kHalves; ++h) acc[r][h] = _mm512_setzero_ps();
+      for (int h = 0; h < 2; ++h) acc[r][h] = slice.sums(r, h);
     }
-    for (int b = 0; b < blocks; ++b, block += F::kBytes) {
+    for (int b = 0; b < slice.inputs / F::kInputs; ++b, block += F::kBytes) {
       const char *group = block + F::kHeader;
       for (int g = 0; g < F::kGroups; ++g, group += F::kGroupBytes, x += sizeof(Group)) {
-        if constexpr (kFirst == 0) {  // of both halves: the other one is read next
-#pragma GCC unroll 20
-          for (int at = 0; at < F::kGroupBytes + (F::kGroups == 1 ? F::kHeader : 0); at += 64) {
-            _mm_prefetch(group + kAhead + at, _MM_HINT_T1);
-          }
-        }
-        Integers<F> integers[kHalves];
-#pragma GCC unroll 2
-        for (int h = 0; h < kHalves; ++h) integers[h].half = group + (kFirst + h) * F::kHalf;
+        slice.fetch<kFetched>(ahead);
+        Integers<F> integers[2] = {{group}, {group + F::kHalf}};
 #pragma GCC unroll 2
         for (int part = 0; part < F::kParts; ++part) {
-          __m512i sum[kCount][kHalves];
-#pragma GCC unroll 12
-          for (int r = 0; r < kCount; ++r) {
-            const __m512i from = begin(x + r * stride, part);
-#pragma GCC unroll 2
-            for (int h = 0; h < kHalves; ++h) sum[r][h] = from;
-          }
+          __m512i sum[kCount][2];
+#pragma GCC unroll 6
+          for (int r = 0; r < kCount; ++r) sum[r][0] = sum[r][1] = begin(x + r * stride, part);
 #pragma GCC unroll 8
           for (int i = part * kPartSteps; i < (part + 1) * kPartSteps; ++i) {
-            __m512i weights[kHalves];
-#pragma GCC unroll 2
-            for (int h = 0; h < kHalves; ++h) weights[h] = integers[h].step(i);
-#pragma GCC unroll 12
+            const __m512i weights[2] = {integers[0].step(i), integers[1].step(i)};
+#pragma GCC unroll 6
             for (int r = 0; r < kCount; ++r) {
               const __m512i input = four_bytes(x + r * stride + 4 * i);
 #pragma GCC unroll 2
-              for (int h = 0; h < kHalves; ++h) {
+              for (int h = 0; h < 2; ++h) {
                 sum[r][h] = _mm512_dpbusd_epi32(sum[r][h], weights[h], input);
               }
             }
           }
-          add<kCount, kFirst, kHalves>(block, group, part, x, stride, sum, acc);
+          add<kCount>(block, group, part, x, stride, sum, acc);
         }
       }
     }
-#pragma GCC unroll 12
+#pragma GCC unroll 6
     for (int r = 0; r < kCount; ++r) {
 #pragma GCC unroll 2
-      for (int h = 0; h < kHalves; ++h) {
-        _mm512_storeu_ps(out + r * kPanel + 16 * (kFirst + h), acc[r][h]);
-      }
+      for (int h = 0; h < 2; ++h) slice.keep(r, h, acc[r][h]);
     }
   }
 
-  template <int kCount, int kFirst, int kHalves>
+  template <int kCount>
   static void add(const char *block, const char *group, int part, const char *x, int64_t stride,
-                  const __m512i (*sum)[kHalves], __m512 (*acc)[kHalves]) {
+                  const __m512i (*sum)[2], __m512 (*acc)[2]) {
     const char *fine = group + 2 * F::kHalf;
 #pragma GCC unroll 2
-    for (int h = 0; h < kHalves; ++h) {
-      const int at = 16 * (kFirst + h);
+    for (int h = 0; h < 2; ++h) {
+      const int at = 16 * h;
       __m512 scale = scales_at<F>(block + 2 * at), minimum = _mm512_setzero_ps();
       if constexpr (F::kMinimum) minimum = halves_at(block + 2 * (kPanel + at));
       __m512i zero = _mm512_setzero_si512();
@@ -156,7 +137,7 @@ struct Whole {
           minimum = _mm512_mul_ps(minimum, factors_at(fine + F::kParts * kPanel + at));
         }
       }
-#pragma GCC unroll 12
+#pragma GCC unroll 6
       for (int r = 0; r < kCount; ++r) {
         const char *row = x + r * stride;
         const __m512 of_row = _mm512_castsi512_ps(four_bytes(row + offsetof(Group, scale)));
@@ -172,17 +153,6 @@ struct Whole {
           acc[r][h] = _mm512_fmadd_ps(minimum, total, acc[r][h]);
         }
       }
-    }
-  }
-
-  template <int kCount>
-  static void tile(const char *panel, const char *x, int64_t stride, int inputs, float *out) {
-    const int blocks = inputs / F::kInputs;
-    if constexpr (kCount <= 6) {
-      halves<kCount, 0, 2>(panel, x, stride, blocks, out);
-    } else {
-      halves<kCount, 0, 1>(panel, x, stride, blocks, out);
-      halves<kCount, 1, 1>(panel, x, stride, blocks, out);
     }
   }
 };

@@ -7,6 +7,7 @@ namespace {
 inline float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 }  // namespace
 
+#include "tiles_avx512.inl"
 #include "blocks_avx512.inl"
 #include "loops.inl"
 
@@ -20,47 +21,29 @@ inline __m512 dot_bf16(__m512 sum, __m512i w, __m512i x) {
 // Each sum of a row runs over the inputs in order, in one register: any number of rows beside it
 // gives the same bits.
 struct Bf16 {
+  static constexpr int kRows = 12, kInputs = 2, kBytes = 2 * kRegister;
+  static int64_t row_bytes(int inputs) { return 2 * inputs; }
+
   template <int kCount>
-  static void tile(const char *w, const char *x, int64_t stride, int inputs, float *out) {
+  static void run(const Slice &slice) {
+    const char *w = slice.panel, *x = slice.x, *ahead = slice.ahead;
     __m512 low[kCount], high[kCount];
 #pragma GCC unroll 12
-    for (int r = 0; r < kCount; ++r) low[r] = high[r] = _mm512_setzero_ps();
-    for (int i = 0; i < inputs; i += 2, w += 128) {
-      const __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
-      _mm_prefetch(w + kAhead, _MM_HINT_T0);
-      _mm_prefetch(w + kAhead + 64, _MM_HINT_T0);
+    for (int r = 0; r < kCount; ++r) low[r] = slice.sums(r, 0), high[r] = slice.sums(r, 1);
+    for (int i = 0; i < slice.inputs; i += 2, w += kBytes) {
+      const __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + kRegister);
+      slice.fetch<kBytes>(ahead);
 #pragma GCC unroll 12
       for (int r = 0; r < kCount; ++r) {
-        const __m512i input = four_bytes(x + r * stride + 2 * i);
+        const __m512i input = four_bytes(x + r * slice.stride + 2 * i);
         low[r] = dot_bf16(low[r], w0, input);
         high[r] = dot_bf16(high[r], w1, input);
       }
     }
 #pragma GCC unroll 12
-    for (int r = 0; r < kCount; ++r) {
-      _mm512_storeu_ps(out + r * kPanel, low[r]);
-      _mm512_storeu_ps(out + r * kPanel + 16, high[r]);
-    }
+    for (int r = 0; r < kCount; ++r) slice.keep(r, 0, low[r]), slice.keep(r, 1, high[r]);
   }
 };
-
-template <class T>
-void tile(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out) {
-  switch (rows) {
-    case 1: return T::template tile<1>(panel, x, stride, inputs, out);
-    case 2: return T::template tile<2>(panel, x, stride, inputs, out);
-    case 3: return T::template tile<3>(panel, x, stride, inputs, out);
-    case 4: return T::template tile<4>(panel, x, stride, inputs, out);
-    case 5: return T::template tile<5>(panel, x, stride, inputs, out);
-    case 6: return T::template tile<6>(panel, x, stride, inputs, out);
-    case 7: return T::template tile<7>(panel, x, stride, inputs, out);
-    case 8: return T::template tile<8>(panel, x, stride, inputs, out);
-    case 9: return T::template tile<9>(panel, x, stride, inputs, out);
-    case 10: return T::template tile<10>(panel, x, stride, inputs, out);
-    case 11: return T::template tile<11>(panel, x, stride, inputs, out);
-    default: return T::template tile<12>(panel, x, stride, inputs, out);
-  }
-}
 
 // Attention's sums: of kPairs pairs in four registers each, as many as there are.
 constexpr int kPairs = 6, kBeside = 4;
@@ -188,7 +171,7 @@ void weigh(const uint16_t *values, int n, const float *weights, int64_t apart, i
 }
 
 template <class F>
-constexpr Tiles kTiles{kTileRows, prepare_groups, tile<Whole<F>>};
+constexpr Tiles kTiles{kMostTileRows, prepare_groups, tile<Whole<F>>};
 
 }  // namespace
 

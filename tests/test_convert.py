@@ -96,6 +96,7 @@ def test_the_command(run: Any, tmp_path: Path) -> None:
     code, said, err = run("convert", f"{folder}", "--out", f"{out}")
     assert code == 0, err
     assert said.startswith(f"written: {out}, ") and "Traceback" not in err
+    assert read(out).fields["general.name"] == folder.name  # not where it lay
     code, _, err = run("convert", f"{folder}", "--out", f"{out}")
     assert code == 2 and "is there already: give another --out, or remove it" in err
     code, _, err = run("generate", f"{out}", "x = ", "--max-tokens", "2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import gguf
@@ -109,7 +109,7 @@ def _fields(config: Any, architecture: str, precision: str) -> dict[str, Any]:
     if architecture == "llama" and getattr(config, "sliding_window", None):
         raise ValueError("a sliding window is not written as GGUF")
     found = {
-        "general.name": str(config._name_or_path or config.model_type),
+        "general.name": PurePath(config._name_or_path).name or config.model_type,
         "general.file_type": NUMBERS[KINDS[precision]],
         "general.quantization_version": 2,
         "{arch}.context_length": config.max_position_embeddings,

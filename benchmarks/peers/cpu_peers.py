@@ -51,6 +51,7 @@ class Options:
     threads: int
     timeout: float
     temperature: float
+    same_files: bool
 
 
 def _starts(models: Models, options: Options, peers: Path) -> dict[str, Callable[[], Start]]:
@@ -72,16 +73,25 @@ def _starts(models: Models, options: Options, peers: Path) -> dict[str, Callable
         made = [openvino_folder(models, part, options.precision, env) for part in parts]
         return start("openvino", env / "bin" / "python", "worker_openvino.py", made)
 
-    def llama() -> Start:
+    def tools() -> Path:
         sources = sorted(path for path in peers.glob("llama_cpp_python-*") if path.is_dir())
         if not sources:
             raise Failed("no sources of llama-cpp-python in the peers' folder")
-        made = [gguf_file(models, part, options.precision, env, sources[-1]) for part in parts]
-        more = f"--tools={sources[-1]}"
-        return start("llama.cpp", env / "bin" / "python", "worker_llama.py", made, more)
+        return sources[-1]
+
+    def gguf_files() -> list[Path]:
+        return [gguf_file(models, part, options.precision, env, tools()) for part in parts]
+
+    def llama() -> Start:
+        python, more = env / "bin" / "python", f"--tools={tools()}"
+        return start("llama.cpp", python, "worker_llama.py", gguf_files(), more)
+
+    def draftproof() -> Start:
+        found = gguf_files() if options.same_files else folders()
+        return start("draftproof", own, "worker_draftproof.py", found)
 
     return {
-        "draftproof": lambda: start("draftproof", own, "worker_draftproof.py", folders()),
+        "draftproof": draftproof,
         "transformers": lambda: start("transformers", own, "worker_transformers.py", folders()),
         "openvino": openvino,
         "llama.cpp": llama,
@@ -161,6 +171,9 @@ def main(
     threads: Annotated[int, typer.Option(min=1)] = 2,
     timeout: Annotated[float, typer.Option(help="seconds for one answer")] = 600.0,
     temperature: Annotated[float, typer.Option(min=0.0, help="of what is written")] = 0.0,
+    same_files: Annotated[
+        bool, typer.Option("--same-files", help="draftproof reads llama.cpp's GGUF files too")
+    ] = False,
     out: Annotated[Path, typer.Option(help="folder of the results")] = Path("bench-results"),
 ) -> None:
     """Compare and report; a peer that fails is skipped, with its reason."""
@@ -178,6 +191,7 @@ def main(
         threads=threads,
         timeout=timeout,
         temperature=temperature,
+        same_files=same_files,
     )
     console = Console()
     began, date = time.monotonic(), time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
@@ -223,7 +237,8 @@ def main(
     for what, reason in bench.found.skipped.items():
         console.print(f"skipped {what}: {reason}", markup=False, highlight=False)
     about = {"environment": environment, "options": asdict(options), "methods": METHODS}
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-peers-{options.target}-{options.precision}"
+    kind = f"{options.precision}{'-gguf' * same_files}"
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-peers-{options.target}-{kind}"
     for path in write(bench.found, about, out, stem):
         console.print(f"written: {path}", highlight=False)
 

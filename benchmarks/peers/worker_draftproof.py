@@ -23,7 +23,7 @@ class Draftproof:
         self.plain = LLM(
             options.target,
             runner="native",
-            dtype=DTYPES[options.precision],
+            dtype="auto" if options.target.endswith(".gguf") else DTYPES[options.precision],
             threads=options.threads,
             speculate=None,
         )

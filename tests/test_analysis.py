@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof.analysis import (
+    acceptance,
     best_length,
     expected_tokens,
     explain,
@@ -106,6 +107,7 @@ def test_nothing_pays_at_a_tie():
         lambda: pass_seconds({1: 1.0}, 0),
         lambda: predict(0.5, 3, 0.1, nodes=3),
         lambda: predict(0.5, 3, -0.1),
+        lambda: predict(acceptance([]), 3, 0.1),
         lambda: explain(predict(0.5, 3, 0.1), 0.0, 1.0),
         lambda: explain(predict(0.5, 3, 0.1), 2.0, math.nan),
     ],

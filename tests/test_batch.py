@@ -190,9 +190,8 @@ def test_wrong_lines_are_told_and_the_rest_is_done(batch: Any) -> None:
     assert [each.number for each in lines] == [*range(1, len(wrong) + 2), len(wrong) + 3]
     for number, (_, said) in enumerate(wrong, 2):
         told = by_id[lines[number - 1].id]
-        assert any(
-            each.startswith(f"line {number}: ") and said in each for each in result.err.split("\n")
-        ), said
+        named = [each for each in result.err.split("\n") if each.startswith(f"line {number}: ")]
+        assert any(said in each for each in named), said
         error = told["error"] or told["response"]["body"]["error"]
         assert said in error["message"], told
         assert told["response"] is None or told["response"]["status_code"] in (400, 404)
@@ -251,6 +250,8 @@ def test_another_writer_is_refused(batch: Any) -> None:
     assert out.with_name("out.jsonl.stats.jsonl").read_bytes() == before
     assert batch(lines)[0].code == 0
     assert batch(lines, "--temperature", "0.5")[0].code == 2  # now that it is whole, too
+    told = [batch(lines, *more)[0].err for more in ((), ("--dtype", "float32"))]
+    assert ["in float32 was not loaded: give" in said for said in told] == [False, True]
 
 
 def test_what_is_in_the_way_stays(batch: Any, run: Any, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_results_that_cannot_be_written_still_print_the_table(
 ) -> None:
     (tmp_path / "file").write_text("")
     result = run("bench", "T", *ALONE, "--out", str(tmp_path / "file" / "below"))
-    assert result.code == 2 and "cannot write results" in result.err
+    assert result.code == 2 and "Not a directory; give another folder as --out" in result.err
     assert "\nnone " in result.out
 
 

@@ -140,6 +140,27 @@ def test_prompts_are_looked_for_before_a_model_is_loaded(
     assert refused.code == 2 and "cannot read the prompts no/such.jsonl" in refused.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "bench T --against= --method ngram --rounds 1",
+        "certify T --rule coupled --method ngram --runs 20",
+        "tune T --rounds 1",
+    ],
+)
+def test_a_file_of_prompts_is_read_once(
+    run: Any, tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it may be a pipe, such as a shell's <(head prompts.jsonl)."""
+    read, given = Path.read_bytes, tmp_path / "p.txt"
+    times = list[Path]()
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (times.append(path), read(path))[1])
+    given.write_text("def f(x):\n\nclass A:\n")
+    few = ("--num-prompts=2", "--max-tokens=4", f"--prompts={given}", f"--out={tmp_path}")
+    code, _, err = run(*words.split(), *few)
+    assert code in (0, 4) and times.count(given) == 1, err  # 4: too few for a verdict
+
+
 def test_a_template_needs_a_tokenizer(run: Any, tmp_path: Path) -> None:
     tiny.model("llama").save_pretrained(tmp_path / "bare")
     (tmp_path / "template").write_text("{{ messages }}")

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 import draftproof as dp
 import gguf_files
 from draftproof import bundled, native
+from draftproof import convert as converting
 from draftproof.convert import convert
 from draftproof.gguf import vocabulary, writing
 from draftproof.gguf.reader import File, read
@@ -104,6 +105,21 @@ def test_the_command(run: Any, tmp_path: Path) -> None:
     # What is four bits already, once more in another type.
     again = convert(out, tmp_path / "again.gguf", "int8")
     assert read(again).tensors["output_norm.weight"].kind == "F32"
+
+
+@NATIVE
+def test_threads_are_as_many_as_asked_for(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools, pool, before = list[int](), converting.ThreadPoolExecutor, torch.get_num_threads()
+    counted = lambda count: (pools.append(count), pool(count))[1]  # noqa: E731
+    monkeypatch.setattr(converting, "ThreadPoolExecutor", counted)
+    folder, out = saved(tmp_path / "m", "llama", torch.bfloat16), tmp_path / "m.gguf"
+    code, _, err = run("convert", f"{folder}", "--out", f"{out}", "--threads", "0")
+    assert code == 2 and "threads=0 computes nothing" in err and not out.exists()
+    code, _, err = run("convert", f"{folder}", "--out", f"{out}", "--threads", f"{before + 1}")
+    assert code == 0 and {*pools} == {before + 1}, err
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("pre", dict.fromkeys(SPLITS))

@@ -187,6 +187,22 @@ def test_a_runner_that_raises_leaves_the_engine_usable() -> None:
     assert again.output == solo(again) and written == again.output[: len(written)]
 
 
+def test_what_a_request_fails_of_is_one_line() -> None:
+    class Torn:
+        """Text that a tokenizer does not give to its end."""
+
+        def flush(self) -> None:
+            raise ValueError("no word\n  for 7")
+
+    requests = [request(key, [1]) for key in range(3)]
+    requests[0].text = Torn()  # type: ignore[assignment]
+    requests[0].finish("length")
+    requests[1].fail(RuntimeError("no\nroom"))
+    requests[2].fail(StopIteration())
+    said = ["ValueError: no word for 7", "RuntimeError: no room", "StopIteration"]
+    assert [each.error for each in requests] == said
+
+
 def test_abort_is_idempotent_and_keeps_what_was_written() -> None:
     runner = Table()
     engine = Engine(runner, scheduler=Scheduler(1))

@@ -73,6 +73,25 @@ def test_ids_in_any_order_and_rows_of_all_tokens(tmp_path: Path) -> None:
         assert torch.equal(files.load(tmp_path).logits(states, lambda _: _), wanted)
 
 
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("sorted_", [False, True])
+def test_a_map_of_all_tokens_is_none(own: bool, sorted_: bool, tmp_path: Path) -> None:
+    """A shared projection is the target's then."""
+    outputs, states = random(K, V, D), random(5, D, seed=9)
+    heads = Heads(random(K, 1, D, D), outputs=outputs if own else None, vocab_size=V)
+    files.export_vllm(tmp_path, heads, None if own else outputs[0])
+    order = torch.randperm(V, generator=torch.Generator().manual_seed(0))
+    order = torch.arange(V) if sorted_ else order
+    tensors = load_file(tmp_path / TENSORS)
+    tensors = {n: t[order] if n.startswith("lm_head") else t for n, t in tensors.items()}
+    files.save_file(tensors | {"token_map": order}, tmp_path / TENSORS)
+    read = files.load(tmp_path)
+    assert read.tokens is None and read.shared is not own
+    with torch.no_grad():
+        rows = [each.logits(states, lambda x: x @ outputs[0].T) for each in (heads, read)]
+    assert torch.equal(*rows)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -89,6 +89,14 @@ def test_the_drop_in_hears_no_padding(family: str) -> None:
         assert got.tolist() == want.tolist()
 
 
+def test_the_drop_in_needs_what_was_heard() -> None:
+    made: Any = model("Whisper")
+    (one,) = features("Whisper", 1)
+    states = made.get_encoder()(one[None])
+    with pytest.raises(ValueError, match="encoder_outputs without input_features are not taken"):
+        made.generate(encoder_outputs=states, custom_generate=dp.custom_generate("ngram"))
+
+
 def timed(**rules: Any) -> Any:
     """Whisper with tokens from 40 on that are times."""
     made = copy.copy(model("Whisper"))

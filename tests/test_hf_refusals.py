@@ -39,6 +39,30 @@ def test_what_cannot_be_honoured_is_refused_by_name(word: str) -> None:
         ours(**options)
 
 
+def test_criteria_without_an_end_need_one_row_at_a_time() -> None:
+    class Never(transformers.StoppingCriteria):
+        def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+            return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    options = {"eos_token_id": None, "stopping_criteria": [Never()]}
+    same(ours(model(), "ngram", 1, **options), theirs(model(), 1, **options))
+    with pytest.raises(ValueError, match="without an end-of-text token transformers writes on in"):
+        ours(model(), "ngram", 3, **options)
+
+
+def test_the_end_of_the_context_is_told() -> None:
+    with pytest.warns(UserWarning, match="ends at the model's longest context, 128 tokens, before"):
+        written = ours(model(), "ngram", max_new_tokens=500, eos_token_id=None)
+    assert written.shape == (1, 128)
+
+
+def test_an_engine_that_is_closed_meanwhile_is_told() -> None:
+    made: Any = dp.custom_generate("ngram")
+    streamer = Mock(put=lambda _: made._llm and made._llm.close())
+    with pytest.raises(RuntimeError, match="aborted: its engine was closed meanwhile"):
+        theirs(model(), custom_generate=made, streamer=streamer)
+
+
 def test_bad_options_are_refused() -> None:
     for speculate in ("eagle", 5.5, ["ngram", "eagle"]):
         with pytest.raises(ValueError, match="eagle|float"):

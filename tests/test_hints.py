@@ -124,6 +124,26 @@ def test_options_that_mean_something_else_here(run: Any, command: str, name: str
     assert {*re.findall(r"--[a-z-]+", hint)} <= options
 
 
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        ("bench serve", "serve MODEL"),
+        ("generate load hi", "load URL"),
+        ("info train", "train medusa MODEL"),
+        ("train draft demo --data no.txt --out no", "demo"),
+    ],
+)
+def test_a_command_is_no_model(
+    run: Any, words: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = way.split()[0]
+    code, _, err = run(*words.split())
+    assert (code, err) == (2, f"error: {name!r} is a command: write draftproof {way}\n")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    assert run(*words.split()).err.count("is a command") == 0  # a folder of that name may be one
+
+
 def test_a_conversation_takes_no_message(run: Any) -> None:
     refused = run("chat", "bundled", "hello")
     assert refused.code == 2 and "generate MODEL PROMPT --chat" in refused.err

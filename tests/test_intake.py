@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import UserDict
 from collections.abc import Iterator
 from typing import Any
@@ -59,6 +60,21 @@ def test_text_is_a_users_message(llm: dp.LLM) -> None:
 def test_messages_that_are_none(llm: dp.LLM, messages: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         llm.chat(messages, SHORT)
+
+
+def test_a_slip_in_a_message_is_refused_as_a_server_does(llm: dp.LLM) -> None:
+    """What is none goes to the template, and what the template itself has."""
+    for slip, right in (({"role": "usr"}, "user"), ({"tool_cals": [1]}, "tool_calls")):
+        says = rf"^messages\[1\] has the \w+ '\w+', which is unknown: did you mean '{right}'\?$"
+        for call in (llm.chat, llm.stream):
+            with pytest.raises(ValueError, match=says):
+                call([*HI, {**HI[0], **slip}], SHORT)  # type: ignore[operator]
+    for role in ("tool", "developer", "ipython", "model", "observation", "function"):
+        llm.chat([*HI, {"role": role, "content": "hi"}], SHORT)
+    own: Any = copy.copy(tokenizer())
+    own.chat_template = "{% for m in messages if m.role == 'usr' %}{{ m.content }}{% endfor %}"
+    with dp.LLM(llm, tokenizer=own) as other:
+        other.chat([{"role": "usr", "content": "hi"}], SHORT)
 
 
 @pytest.mark.parametrize("prompt", [b"hi", bytearray(b"hi"), [b"hi"]])

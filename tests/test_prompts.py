@@ -74,6 +74,9 @@ def test_a_conversation_is_asked_its_last_question(tmp_path: Path) -> None:
     assert tokenizer().decode(first.ids(tokenizer(), [])) == text
     with pytest.raises(ValueError, match="no chat template"):
         first.ids(bare(), [])
+    slip = lines(path, {"messages": [{"role": "sytem", "content": "be brief"}, messages[1]]})
+    with pytest.raises(ValueError, match="did you mean 'system'"):
+        prompts.load(slip, False)[0].ids(tokenizer(), [])
 
 
 def test_a_system_message_stands_before_all(tmp_path: Path) -> None:

@@ -171,6 +171,9 @@ def predict(
 ) -> Prediction:
     """What to expect of drafts `length` deep in trees of `nodes` tokens (default: a chain).
 
+    alpha: the same at every depth, such as `acceptance(...).alpha`; `from_records` takes all that
+    `acceptance` gives, depth by depth.
+
     c = seconds of drafting per drafted depth / seconds of a target pass over one token; `cost`
     maps tokens in a target pass to measured seconds, see `pass_seconds`. Raises `ValueError` as
     `speedup` and `pass_seconds` do, and where a tree of `nodes` cannot be `length` deep.
@@ -251,7 +254,9 @@ def explain(prediction: Prediction, tokens_per_step: float, speedup: float) -> s
     return f"{first}. {second}."
 
 
-def _refuse(alpha: float, length: int) -> None:
+def _refuse(alpha: float | Acceptance, length: int) -> None:
+    if isinstance(alpha, Acceptance):
+        raise ValueError("alpha is an Acceptance: give its .alpha, or the whole to from_records")
     if not 0 <= alpha <= 1:  # nan too
         raise ValueError(f"alpha is {alpha}, but must be in [0, 1]: it is a probability")
     if length < 0:

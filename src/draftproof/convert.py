@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,9 @@ from draftproof.bundled import located
 from draftproof.gguf import vocabulary, writing
 from draftproof.gguf.names import HEAD
 from draftproof.runners import choice
+from draftproof.runners.base import of_torch
 from draftproof.runners.checkpoint import Checkpoint
+from draftproof.runners.team import check_threads
 from draftproof.runners.weights import LoadedWeights, Weights
 from draftproof.vocabularies import load_tokenizer
 
@@ -33,13 +34,15 @@ def convert(
     *,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    threads: int | None = None,
     told: Callable[[str, float], None] = lambda name, share: None,
 ) -> Path:
     """Write a model (hub id, folder or file) into `out`, a .gguf file; the path of what is written.
 
     precision: of `writing.KINDS`. int8 and int4 are rounded as `dtype="int8"` and "int4" round them
     at load, but for embeddings that the head does not share, which become int8 too; other programs
-    read them as Q8_0 and Q4_1. The file appears when it is whole.
+    read them as Q8_0 and Q4_1. threads: None: as many as torch has. The file appears when it is
+    whole.
     Raises `ValueError`, in one sentence.
     """
     if precision not in writing.KINDS:
@@ -51,6 +54,7 @@ def convert(
             native.library()
         except native.Missing as error:
             raise ValueError(f"{precision} is rounded by the native kernels: {error}") from error
+    check_threads(threads)
     places.check(model, revision)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     source = hub.fetched(located(model, "target"), revision)
@@ -63,16 +67,17 @@ def convert(
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f"{out.name}.part")
     try:
-        writing.write(
-            part,
-            weights.config,
-            shapes,
-            lambda name: weights[name].detach(),
-            precision,
-            rounded,
-            fields,
-            told,
-        )
+        with of_torch(threads):
+            writing.write(
+                part,
+                weights.config,
+                shapes,
+                lambda name: weights[name].detach(),
+                precision,
+                rounded,
+                fields,
+                told,
+            )
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
@@ -95,7 +100,7 @@ def _weights(source: Any, options: dict[str, Any]) -> tuple[Weights, Mapping[str
 
 
 def rounded(tensor: Tensor, kind: str) -> NDArray[np.uint8]:
-    """(rows, bytes of a row) Blocks of a matrix, by the kernels' own rounding.
+    """(rows, bytes of a row) Blocks of a matrix, by the kernels' own rounding, on torch's threads.
 
     Raises `ValueError` for a weight that is not finite, or too large for them.
     """
@@ -112,7 +117,7 @@ def rounded(tensor: Tensor, kind: str) -> NDArray[np.uint8]:
         )
         return code
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         if any(pool.map(some, range(0, rows, AT_ONCE))):
             raise ValueError("a weight is not finite, or too large: give --dtype bfloat16")
     return data

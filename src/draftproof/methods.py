@@ -239,8 +239,8 @@ def resolve(speculate: Any) -> Proposer | None:
         written = {each.make: each.python for each in METHODS.values()}
         call = written.get(speculate, f"{speculate.__name__}(...)")
         raise ValueError(f"speculate={speculate.__name__} is a class: write speculate={call}")
-    refuse_untapped(speculate)
-    if not hasattr(speculate, "propose") or not hasattr(speculate, "taps"):
+    refuse_untapped(speculate)  # before a model is loaded; `adopt` sees those in methods
+    if not hasattr(speculate, "propose"):
         raise ValueError(
             "speculate takes None, a method's name, a proposer or a list, and for a draft "
             f"dp.DraftModel(model), not {type(speculate).__name__}"

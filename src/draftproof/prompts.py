@@ -18,7 +18,7 @@ import itertools
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,12 @@ def read(
     tokenizer: Any,
     chat: bool = False,
     system: str | None = None,
+    parsed: Mapping[str, Sequence[Prompt]] | None = None,
 ) -> list[Prompt]:
     """The first `count` prompts of each source (None: all); without sources, 10 held-out ones.
 
     sources: files, or names in `NAMES`. chat: every prompt goes through the chat template.
+    parsed: what `files_of` made of the files among them; they are read here else.
     system: what it is told before each, whatever a file says; the template is used then too.
     tokenizer: None where a server has it, which is then asked for the template, too.
     Raises `ValueError` for a file that cannot be read, and where there is no template.
@@ -98,25 +100,29 @@ def read(
     if chat and tokenizer is not None and not has_template(tokenizer):
         raise ValueError("this model has no chat template: leave out --chat and --system")
     prompts: list[Prompt] = []
-    for source in sources or [HELD_OUT]:
-        if str(source) == HELD_OUT and tokenizer is None:
+    for source in map(str, sources or [HELD_OUT]):
+        if source == HELD_OUT and tokenizer is None:
             raise ValueError(
                 f"{HELD_OUT} prompts are cut by a tokenizer, which only a server has here"
             )
-        if str(source) == HELD_OUT:
-            prompts += [replace(each, chat=chat) for each in held_out(tokenizer, count or 10)]
-        elif str(source) == DAMAGED:
-            prompts += [replace(each, chat=chat) for each in damaged(tokenizer, count or 10)]
+        if source in (HELD_OUT, DAMAGED):
+            cut = held_out if source == HELD_OUT else damaged
+            found: Sequence[Prompt] = cut(tokenizer, count or 10)
+        elif parsed is not None and source in parsed:
+            found = parsed[source]
         else:
-            prompts += load(source, chat)[:count]
+            found = load(source, chat)
+        prompts += [replace(each, chat=chat or each.chat) for each in found[:count]]
     return prompts if system is None else [_told(each, system) for each in prompts]
 
 
-def check(sources: Sequence[str | Path]) -> None:
-    """Raises `ValueError` for a file that `read` would refuse, before a model is loaded."""
-    for source in sources:
-        if str(source) not in NAMES and not Path(source).is_fifo():  # a pipe is read once
-            load(source, False)
+def files_of(sources: Sequence[str | Path]) -> dict[str, list[Prompt]]:
+    """What stands in the files among the sources, for `read` once a model has been loaded.
+
+    Raises `ValueError` for a file that `read` would refuse.
+    """
+    names = dict.fromkeys(map(str, sources))  # each once: a pipe has no second time
+    return {name: load(name, False) for name in names if name not in NAMES}
 
 
 def _told(prompt: Prompt, system: str) -> Prompt:

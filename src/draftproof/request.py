@@ -21,7 +21,7 @@ from draftproof.runners.base import EncoderInput
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
 from draftproof.verify import Typical
-from draftproof.writing import Rule, Writing
+from draftproof.writing import Rule, Writing, one_line
 
 LOSSY = "the typical rule is lossy: the model alone may write something else"
 
@@ -165,7 +165,7 @@ class Request(Writing):
         said = " ".join(str(error).split())
         self._keep_fault(error)
         known = isinstance(error, sampling.NoCandidate | MemoryError) and said
-        self.finish("error", said if known else f"{type(error).__name__}: {said}".strip(": "))
+        self.finish("error", said if known else one_line(error))
 
     def finish(self, reason: str, error: str | None = None) -> None:
         """End, and let go of what only writing needs: whoever reads the result may hold this."""
@@ -179,7 +179,7 @@ class Request(Writing):
         except Exception as failure:  # a tokenizer is foreign code
             if reason != "error":
                 self._keep_fault(failure)
-                reason, error = "error", f"{type(failure).__name__}: {failure}"
+                reason, error = "error", one_line(failure)
         finally:
             self.error, self.stats.ended = error, time.monotonic()
             self.finish_reason = reason  # another thread may wait for it, to read what is above

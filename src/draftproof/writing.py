@@ -31,9 +31,14 @@ Cost = tuple[float, int]  # seconds of a pass, and tokens that it ran
 Ends = Callable[[int], bool]  # of a node, told of every accepted one in order: does the text end?
 
 
+def one_line(error: BaseException) -> str:
+    """What was raised, on one line: its kind, and what it says."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+
+
 def reason(error: Exception) -> str:
     """What was raised, on one line, and where: the innermost frame that is not the package's."""
-    said = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+    said = one_line(error)
     frames = traceback.extract_tb(error.__traceback__)
     found = [(Path(each.filename), each.lineno) for each in frames]
     # A dataclass's own __init__ is of no file.

@@ -66,14 +66,19 @@ class Results:
             os.close(file)
         self._files.clear()
 
-    def written_by(self, writer: Mapping[str, Any]) -> None:
+    @property
+    def called(self) -> str | None:
+        """What the command that began the output called its model; None: that is not known."""
+        return self._head.get("called")
+
+    def written_by(self, writer: Mapping[str, Any], called: str | None = None) -> None:
         """Say who writes; raises `ValueError` where another one wrote what is there.
 
-        writer: names of what decides a text, and values.
+        writer: names of what decides a text, and values. called: what a user calls it.
         """
         before = self._head.get("written_by")
         if before is None:
-            self._begin({"of": self._of, "written_by": dict(writer)})
+            self._begin({"of": self._of, "written_by": dict(writer), "called": called})
             return
         here = json.loads(json.dumps(writer))
         for name in here:

@@ -16,25 +16,22 @@ from draftproof.bench.suite import Report
 def write(report: Report, folder: Path, formats: Iterable[str] = ()) -> list[Path]:
     """JSON, a picture if matplotlib is there, and what `formats` asks for; the paths written.
 
-    Raises `ValueError` where a file cannot be written.
+    Raises `OSError` where a file cannot be written.
     """
     stem = time.strftime("%Y%m%d-%H%M%S") + ("-incomplete" if report.incomplete else "")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        written = [folder / f"{stem}.json"]
-        found = report.as_dict()
-        written[0].write_text(json.dumps(found, indent=1) + "\n")
-        if "spec-bench" in formats:
-            for each in filter(tells_steps, report.results):
-                name = each.side.replace(" ", "-").translate({40: None, 41: None})
-                path = folder / f"{stem}-{name}-T{each.temperature:g}-batch{each.batch}.jsonl"
-                path.write_text("".join(json.dumps(line) + "\n" for line in spec_bench(each)))
-                written.append(path)
-        picture = folder / f"{stem}.png"
-        if draw(found, picture):
-            written.append(picture)
-    except OSError as error:
-        raise ValueError(f"cannot write results to {folder}: {error.strerror}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [folder / f"{stem}.json"]
+    found = report.as_dict()
+    written[0].write_text(json.dumps(found, indent=1) + "\n")
+    if "spec-bench" in formats:
+        for each in filter(tells_steps, report.results):
+            name = each.side.replace(" ", "-").translate({40: None, 41: None})
+            path = folder / f"{stem}-{name}-T{each.temperature:g}-batch{each.batch}.jsonl"
+            path.write_text("".join(json.dumps(line) + "\n" for line in spec_bench(each)))
+            written.append(path)
+    picture = folder / f"{stem}.png"
+    if draw(found, picture):
+        written.append(picture)
     return written
 
 

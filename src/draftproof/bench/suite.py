@@ -87,8 +87,8 @@ class Report:
         }
 
 
-def check(options: Options) -> None:
-    """Refuse what cannot be compared, before anything is loaded."""
+def check(options: Options) -> dict[str, list[prompt_files.Prompt]]:
+    """Refuse what cannot be compared, before anything is loaded; what the prompts' files hold."""
     for name, value in (("rounds", options.rounds), ("max_tokens", options.max_tokens)):
         if value < 1:
             raise ValueError(f"{name} is {value}, but a comparison needs 1 or more")
@@ -99,10 +99,11 @@ def check(options: Options) -> None:
     for name in options.against:
         if name not in PEERS:
             raise ValueError(f"--against {name} is unknown: use {', '.join(PEERS)}, or '' for none")
-    prompt_files.check(options.prompts)
+    parsed = prompt_files.files_of(options.prompts)
     places.check(options.model, options.revision)
     places.check(options.draft)
     listed(options.methods, _sources(options, options.draft))
+    return parsed
 
 
 def run(options: Options, progress: Tick) -> Report:
@@ -110,13 +111,18 @@ def run(options: Options, progress: Tick) -> Report:
 
     An interrupt after the first timed round gives what is finished, marked incomplete.
     """
-    check(options)
+    parsed = check(options)
     progress("loading", None)
     model, plain, assistant = load(options)
     if plain.tokenizer is None:
         raise ValueError("a comparison reads text, and this model came without a tokenizer")
     prompts = prompt_files.read(
-        options.prompts, options.num_prompts, plain.tokenizer, options.chat, options.system
+        options.prompts,
+        options.num_prompts,
+        plain.tokenizer,
+        options.chat,
+        options.system,
+        parsed,
     )
     llms = {"none": plain}
     for method in options.methods:

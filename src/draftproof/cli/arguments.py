@@ -233,6 +233,7 @@ def quality(
 def convert(
     model: options.Model,
     dtype: options.Dtype = None,
+    threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     out: options.Out = Path(),

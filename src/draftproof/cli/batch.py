@@ -50,6 +50,12 @@ def run(given: SimpleNamespace) -> int:
             else:
                 results.written_by(_asked_writer(given, defaults) if calls else {})
                 running.tell_broken(asked, results, done)
+                if calls and results.called not in (None, here := _called(given)):
+                    print(
+                        f"warning: {results.path} was whole, with answers of {results.called}, and "
+                        f"{here} was not loaded: give another --out for answers of it",
+                        file=sys.stderr,
+                    )
         except KeyboardInterrupt:
             _summary(given, asked, results, done, before)
             return INTERRUPTED
@@ -81,7 +87,7 @@ def _write(
 
     def begin(writer: Mapping[str, Any]) -> None:
         nonlocal begun
-        results.written_by(writer)
+        results.written_by(writer, _called(given))
         if not begun:
             tell_broken(asked, results, done)
             done.began = time.monotonic()  # without what loading took
@@ -110,6 +116,12 @@ def _asked_writer(given: SimpleNamespace, defaults: Mapping[str, Any]) -> dict[s
     if given.model_defaults:  # which go before these
         return {}
     return {"sampling": {name: defaults[name] for name in sorted(defaults)}}
+
+
+def _called(given: SimpleNamespace) -> str:
+    """What the command calls the model that writes, with its precision and its revision."""
+    more = (("in", given.dtype), ("at", given.revision))
+    return " ".join([given.model, *(f"{word} {value}" for word, value in more if value)])
 
 
 def _check_ray(given: SimpleNamespace) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from draftproof.bench import files, suite
 from draftproof.bench import report as reports
 from draftproof.cli import opening
+from draftproof.cli.files import results_in
 from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
 from draftproof.methods import given_options, listed
@@ -53,7 +54,8 @@ def run(given: SimpleNamespace) -> int:
     if given.explain:
         for line in reports.notes(found):
             console.print(line)
-    written = files.write(report, given.out, given.export or ())
+    with results_in(given.out):
+        written = files.write(report, given.out, given.export or ())
     if not any(path.suffix == ".png" for path in written):
         print("no picture: pip install 'draftproof[bench]' brings matplotlib", file=sys.stderr)
     console.print("written:", ", ".join(map(str, written)))

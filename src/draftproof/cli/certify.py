@@ -48,7 +48,7 @@ def run(given: SimpleNamespace) -> int:
         **opening.hub_options(given),
     }
     sources = given.prompts or [texts.HELD_OUT]
-    texts.check(sources)
+    parsed = texts.files_of(sources)
     with Running() as running:
         running("loading", None)
         with LLM(target, speculate=None, **loading) as llm:
@@ -56,7 +56,7 @@ def run(given: SimpleNamespace) -> int:
                 del methods[EXIT]
                 print(f"{EXIT} is left out: {WITHOUT_EXIT}", file=sys.stderr)
             prompts = texts.read(
-                sources, given.num_prompts, llm.tokenizer, given.chat, given.system
+                sources, given.num_prompts, llm.tokenizer, given.chat, given.system, parsed
             )
             machine = clock.ran_on(llm.runner)
             certificate = certificates.certify(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -254,7 +255,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         given = list(args)  # they are taken off the list as they are read
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except USAGE as error:
             known = dict(OPTIONS)
             if ctx.info_name != "generate" and any(each.name == "model" for each in self.params):
@@ -272,12 +273,24 @@ class Command(TyperCommand):
             if ctx.info_name == "chat" and "extra argument" in str(error):
                 ctx.fail(f"chat takes messages as they are typed; to ask once {ONCE}")
             raise
+        if any(each.name == "model" and each.param_type_name == "argument" for each in self.params):
+            _refuse_command(ctx)
+        return rest
+
+
+def _refuse_command(ctx: Any) -> None:
+    """Refuses a command's name where a model is meant, unless something of that name lies here."""
+    model = None if ctx.resilient_parsing else ctx.params["model"]  # a shell may complete the line
+    for path, command in every(ctx.find_root().command).items():
+        if model == path.partition(" ")[0] and not Path(model).exists():
+            takes = [f" {p.metavar}" for p in command.params if p.param_type_name == "argument"]
+            ctx.fail(f"{model!r} is a command: write draftproof {path}{''.join(takes[:1])}")
 
 
 def every(group: Any, above: Sequence[str] = ()) -> dict[str, Any]:
-    """The commands of a group and of those in it by their names: "train medusa"."""
+    """The commands of a group and of those in it by their names: "train medusa"; none of others."""
     named: dict[str, Any] = {}
-    for name, command in group.commands.items():
+    for name, command in getattr(group, "commands", {}).items():
         path = (*above, name)
         if isinstance(command, TyperGroup):
             named |= every(command, path)

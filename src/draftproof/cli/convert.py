@@ -25,6 +25,7 @@ def run(given: SimpleNamespace) -> int:
             precision,
             revision=given.revision,
             trust_remote_code=given.trust_remote_code,
+            threads=given.threads,
             told=running,
         )
     print(f"written: {written}, {written.stat().st_size / 1e6:.0f} MB")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -12,14 +14,25 @@ def place(out: Path, usual: str) -> Path:
     """
     ending = Path(usual).suffix
     path = out if out.suffix == ending else out / usual
-    try:
+    with results_in(path.parent, ending):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        way = f"give a folder, or a name that ends in {ending}"
-        raise ValueError(f"cannot write results to {path.parent}: it is no folder; {way}") from None
-    except OSError as error:
-        raise ValueError(f"cannot write results to {path.parent}: {error.strerror}") from error
     return path
+
+
+@contextmanager
+def results_in(folder: Path, ending: str | None = None) -> Iterator[None]:
+    """Raises `ValueError`, with the way out, where what is done inside cannot write there.
+
+    ending: of a file's name, where --out may be one.
+    """
+    try:
+        yield
+    except OSError as error:
+        found = isinstance(error, FileExistsError)
+        why = "it is no folder" if found else error.strerror or " ".join(str(error).split())
+        way = "give another folder as --out"
+        way += "" if ending is None else f", or a name that ends in {ending}"
+        raise ValueError(f"cannot write results to {folder}: {why}; {way}") from error
 
 
 def text_of(file: Path, what: str) -> str:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from draftproof import __version__, clock
 from draftproof import prompts as prompt_files
-from draftproof.cli.files import place
+from draftproof.cli.files import place, results_in
 from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
 from draftproof.prompts import Prompt
@@ -209,10 +209,8 @@ def _write(found: dict[str, Any], plan: Plan, picture: Path | None) -> None:
         ]
         pairs = zip(found["levels"], each, strict=True)
         levels = [level | {"answers": answers} for level, answers in pairs]
-        try:
+        with results_in(path.parent, path.suffix):
             path.write_text(json.dumps(found | {"levels": levels}, indent=1) + "\n")
-        except OSError as error:
-            raise ValueError(f"cannot write {path}: {error.strerror}") from error
         written.append(path)
     if picture is not None:
         from draftproof.traffic.picture import draw

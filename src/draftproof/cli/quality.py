@@ -14,7 +14,7 @@ from draftproof import LLM, clock, hub, quality
 from draftproof import prompts as texts
 from draftproof.bundled import BUNDLED, ENGLISH, MENDER
 from draftproof.cli import opening
-from draftproof.cli.files import text_of
+from draftproof.cli.files import results_in, text_of
 from draftproof.cli.progress import Running
 from draftproof.encoder_intake import EncoderIntake
 from draftproof.gguf.reader import located as gguf_file
@@ -90,7 +90,8 @@ def _show(found: quality.Quality, about: dict[str, Any], given: SimpleNamespace)
     """Print the table or the JSON, and write the files: what was measured is seen in any case."""
     if given.as_json:
         print(json.dumps(about | found.as_dict()), flush=True)
-        report.write(found, about, given.out)
+        with results_in(given.out):
+            report.write(found, about, given.out)
         return
     console = Console(highlight=False, markup=False)
     console.print(about["heading"])
@@ -100,7 +101,9 @@ def _show(found: quality.Quality, about: dict[str, Any], given: SimpleNamespace)
         console.print(f"{name} is left out: {why}")
     if found.incomplete:
         console.print(f"incomplete: interrupted at {found.incomplete}", style="bold")
-    console.print("written:", ", ".join(map(str, report.write(found, about, given.out))))
+    with results_in(given.out):
+        written = report.write(found, about, given.out)
+    console.print("written:", ", ".join(map(str, written)))
 
 
 def _precisions(given: SimpleNamespace, target: str, config: Any) -> list[str]:

@@ -41,7 +41,7 @@ def run(given: SimpleNamespace) -> int:
     if given.candidates is not None:
         candidates.within(given.candidates)  # refused before anything is loaded
     files = given.prompts or [OF_ITS_OWN.get(given.model, BUNDLED)]
-    prompt_files.check(files)
+    parsed = prompt_files.files_of(files)
     records = path.with_suffix(".records")
     loaded = SimpleNamespace(rule="coupled", max_length=None, **vars(given))
     console = Console(highlight=False, markup=False)
@@ -51,7 +51,7 @@ def run(given: SimpleNamespace) -> int:
         if llm.runner.encodes and given.max_tokens is None:
             wanted["max_tokens"] = min(wanted["max_tokens"], llm.max_length - 1)
         listed = prompt_files.read(
-            files, wanted["num_prompts"], llm.tokenizer, given.chat, given.system
+            files, wanted["num_prompts"], llm.tokenizer, given.chat, given.system, parsed
         )
         machine = clock.ran_on(llm.runner)
         judged, drafts, heads = _looked(given, llm, batches, dtypes)

@@ -79,7 +79,7 @@ def refuse_untapped(proposer: object) -> None:
 def adopt(proposer: Proposer) -> Drafter:
     """The proposer, with defaults for what it does not have. Raises `ValueError` for none."""
     refuse_untapped(proposer)
-    if not hasattr(proposer, "propose") or not hasattr(proposer, "taps"):
+    if not hasattr(proposer, "propose"):
         raise ValueError(
             "what drafts is a method such as dp.NGram(), and no "
             f"{type(proposer).__name__}: of a model write dp.DraftModel(model)"

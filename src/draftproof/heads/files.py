@@ -196,6 +196,7 @@ def _heads(names: Sequence[str], config: Mapping[str, Any], tensors: dict[str, T
     outputs = None if shared else stacked(output, 1)
     if tokens is not None:
         outputs, tokens = _part(one[None] if shared and one is not None else outputs, tokens, V)
+        outputs = None if shared and tokens is None else outputs
     if tensors:
         raise ValueError(f"{min(tensors)} is no part of heads: give a folder of heads alone")
     _agree(config, K, layers, weights.shape[-1])
@@ -215,8 +216,8 @@ def _heads(names: Sequence[str], config: Mapping[str, Any], tensors: dict[str, T
     )
 
 
-def _part(outputs: Tensor | None, tokens: Tensor, V: Any) -> tuple[Tensor, Tensor]:
-    """Outputs of a part of the V tokens (heads, R, d), and its ids (R,), ascending."""
+def _part(outputs: Tensor | None, tokens: Tensor, V: Any) -> tuple[Tensor, Tensor | None]:
+    """Outputs of a part of the V tokens (heads, R, d), and its ids (R,), ascending; None: all."""
     if outputs is None:
         raise ValueError(f"the tensor {ONE} is missing: {AGAIN}")
     if tokens.ndim != 1:
@@ -227,7 +228,9 @@ def _part(outputs: Tensor | None, tokens: Tensor, V: Any) -> tuple[Tensor, Tenso
     elif rows != (len(tokens),):
         raise ValueError(f"{MAP} has {len(tokens)} ids and not as many as the heads: {AGAIN}")
     order = tokens.argsort()
-    return outputs[:, order], tokens[order]
+    outputs, tokens = outputs[:, order], tokens[order]
+    every = not tokens.is_floating_point() and tokens.tolist() == [*range(len(tokens))]
+    return outputs, None if every and len(tokens) == V else tokens
 
 
 def _agree(config: Mapping[str, Any], K: int, layers: int, d: int) -> None:

@@ -63,18 +63,15 @@ def legend(quality: Quality) -> str:
 def write(quality: Quality, about: dict[str, Any], folder: Path) -> list[Path]:
     """JSON, and a picture if matplotlib is there; the paths written.
 
-    Raises `ValueError` where a file cannot be written.
+    Raises `OSError` where a file cannot be written.
     """
     stem = time.strftime("quality-%Y%m%d-%H%M%S") + ("-incomplete" if quality.incomplete else "")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        written = [folder / f"{stem}.json"]
-        written[0].write_text(json.dumps(about | quality.as_dict(), indent=1) + "\n")
-        picture = folder / f"{stem}.png"
-        if quality.costs and draw(quality, about["heading"], picture):
-            written.append(picture)
-    except OSError as error:
-        raise ValueError(f"cannot write results to {folder}: {error.strerror}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [folder / f"{stem}.json"]
+    written[0].write_text(json.dumps(about | quality.as_dict(), indent=1) + "\n")
+    picture = folder / f"{stem}.png"
+    if quality.costs and draw(quality, about["heading"], picture):
+        written.append(picture)
     return written
 
 

@@ -23,11 +23,12 @@ from draftproof.sampling.grammars import Grammar
 class SamplingParams:
     """How one request samples, stops and reports; names and ranges as in vLLM.
 
-    `top_k` 0 or -1 is off. `max_tokens` None writes until the context is full. `stop` becomes a
-    tuple of strings; None is none. `speculate` False writes plainly, a method's name lets only that
-    one draft; `max_draft_nodes` bounds the tokens drafted in a step. `prompt_logprobs` reports the
-    best k of every token of the prompt too. `resume` has the tokens that a text was cut behind, of
-    each of `n`, and what follows is what would have followed; it needs the `seed`, unless greedy.
+    `top_k` 0 or -1 is off. `max_tokens` None writes until the context (`llm.max_length`) is full; a
+    text with more than fits ends there too, as "length". `stop` becomes a tuple of strings; None is
+    none. `speculate` False writes plainly, a method's name lets only that one draft;
+    `max_draft_nodes` bounds the tokens drafted in a step. `prompt_logprobs` reports the best k of
+    every token of the prompt too. `resume` has the tokens that a text was cut behind, of each of
+    `n`, and what follows is what would have followed; it needs the `seed`, unless greedy.
     `grammar`, as `Grammar.json(schema)`, binds the output: what it forbids is out behind penalties
     and bans, before temperature. `prediction`, text or token ids, is what the output is thought to
     be like, and is drafted from; it changes no token. Raises `ValueError` when a value is out of

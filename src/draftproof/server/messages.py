@@ -1,29 +1,17 @@
-"""Messages, as a chat template takes them.
-
-A template may know roles and keys that nobody else does: what is unknown is passed on, unless it
-looks like a known one misspelt, which would be another text than the one that was meant.
-"""
+"""Messages, as a chat template takes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from pydantic_core import from_json
 
 from draftproof import templates
-from draftproof.server.bodies import ChatBody, Message, TokenizeBody
+from draftproof.server.bodies import ChatBody, TokenizeBody
 from draftproof.server.refusals import bad
 
 CALL = '{"id": ..., "type": "function", "function": {"name": ..., "arguments": "{...}"}}'
 SAID = ("system", "developer", "user", "tool")  # roles of which a message without text is a slip
-ROLES = (*SAID, "assistant", "function")
-KEYS = (
-    "role", "content", "name", "refusal", "audio", "annotations", "function_call", "tool_calls",
-    "tool_call_id", "reasoning_content", "reasoning", "reasoning_details", "thinking",
-)  # fmt: skip
-MOST = 32  # names that are looked at, as a body may have hundreds of thousands of them
 
 
 def conversation(body: ChatBody | TokenizeBody, tokenizer: Any) -> Any:
@@ -33,7 +21,11 @@ def conversation(body: ChatBody | TokenizeBody, tokenizer: Any) -> Any:
     """
     if not body.messages:
         raise bad("messages is empty: send at least one", "messages")
-    _check_names(body.messages, tokenizer)
+    named = [message.model_dump(exclude_none=True) for message in body.messages]
+    try:
+        templates.check_names(named, tokenizer)
+    except ValueError as error:
+        raise bad(str(error), "messages") from error
     for number, message in enumerate(body.messages):
         if message.content is None and message.role in SAID:
             who = f"messages[{number}] of the role {message.role!r}"
@@ -46,37 +38,8 @@ def conversation(body: ChatBody | TokenizeBody, tokenizer: Any) -> Any:
                     'a part is {"type": "text", "text": "..."}',
                     "messages",
                 )
-    named = [message.model_dump(exclude_none=True) for message in body.messages]
     names: dict[str, str] = {}  # of the calls so far, by their ids
     return [{"content": ""} | _called(message, names) for message in named]
-
-
-def _check_names(messages: Iterable[Message], tokenizer: Any) -> None:
-    """Roles and keys that are nearly known ones. Raises `Refused`."""
-    looked: dict[tuple[str, str], str] = {}  # what each is taken for
-    for number, message in enumerate(messages):
-        keys = [name for name, value in message if value is not None]  # those of templates too
-        for kind, name in [("role", message.role), *(("key", key) for key in keys)]:
-            known = ROLES if kind == "role" else KEYS
-            if name in known:
-                continue
-            if (kind, name) not in looked and len(looked) < MOST:
-                near = _near(name, known)
-                looked[kind, name] = "" if near and templates.names(tokenizer, name) else near
-            near = looked.get((kind, name), "")
-            if near and near not in keys:  # beside the known one it is no slip
-                raise bad(
-                    f"messages[{number}] has the {kind} {name!r}, which is unknown: did you mean "
-                    f"{near!r}?",
-                    "messages",
-                )
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    """The one that a name is taken for; "" where there is none."""
-    if len(name) > 2 * max(map(len, known)):
-        return ""
-    return next(iter(get_close_matches(name.strip().lower(), known, 1, 0.75)), "")
 
 
 def _called(message: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

@@ -105,3 +105,25 @@ def test_prompts_without_answers_are_enough_where_the_target_answers(
     result = train(*words, "--self-distill", "--limit", "200")
     assert result.code == 0, result.err
     assert files.load(tmp_path / "out").heads == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--out", "/proc/no"), "cannot write to /proc/no: No such file"),
+        (("--out", "FILE/no"), "text.py/no: Not a directory: write to another folder"),
+        (("--start", "GGUF"), "m.gguf is a GGUF file, which is not trained on"),
+        (("--dtype", "int4"), "--dtype int4 is not trained on: drop it"),
+    ],
+)
+def test_what_would_be_in_vain_is_refused_before_the_model_is_read(
+    train: Any, folder: Path, tmp_path: Path, more: tuple[str, str], said: str
+) -> None:
+    file = str(folder / "text.py")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\x00")
+    words = [str(folder / "T"), "--data", file, *QUICK, "--out", str(tmp_path)]
+    places = {"FILE": file, "GGUF": str(tmp_path / "m.gguf")}
+    for name, place in places.items():
+        more = more[0], more[1].replace(name, place)
+    refused = train(*words, *more)
+    assert refused.code == 2 and said in refused.err and "reading" not in refused.err

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,19 @@ from typing import Any
 
 CHECKPOINT, BEST = "checkpoint", "best.pt"
 FRESH, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"  # while one takes the other's place
+
+
+def check_place(folder: Path) -> None:
+    """Make the folder, unless it is there; `ValueError` where no file can be written to it."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: write to a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        cause = f"cannot write to {folder}: {error.strerror}"
+        raise ValueError(f"{cause}: write to another folder") from error
 
 
 def check_folder(folder: Path, resume: bool, *more: str) -> None:

@@ -147,7 +147,6 @@ class Job(ABC):
         count = self.prompt_sets * -(-options.calibration_tokens // room)
         prompts = served.prompts_of(texts.asked, count, room)
         rows, held = pack(texts.learnt, length), pack(texts.held_out, length)
-        options.out.mkdir(parents=True, exist_ok=True)
         for model in self.models:
             check(model, held[0])
         length = rows.ids.shape[1]

@@ -98,6 +98,8 @@ def test_the_command(run: Any, tmp_path: Path) -> None:
     assert said.startswith(f"written: {out}, ") and "Traceback" not in err
     code, _, err = run("convert", f"{folder}", "--out", f"{out}")
     assert code == 2 and "is there already: give another --out, or remove it" in err
+    code, _, err = run("convert", f"{folder}", "--out", f"{out / 'below.gguf'}")
+    assert code == 2 and "m.gguf is a file; give a folder" in err
     code, _, err = run("generate", f"{out}", "x = ", "--max-tokens", "2")
     assert code == 0, err
     # What is four bits already, once more in another type.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -20,6 +21,15 @@ def place(out: Path, usual: str) -> Path:
     except OSError as error:
         raise ValueError(f"cannot write results to {path.parent}: {error.strerror}") from error
     return path
+
+
+def check_folder(out: Path) -> None:
+    """Raises `ValueError` for what can be no folder to write to, and makes none."""
+    there = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise ValueError(f"cannot write results to {out}: {there} is a file; give a folder")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"cannot write results to {out}: it may not be written to; give another")
 
 
 def text_of(file: Path, what: str) -> str:

@@ -34,7 +34,8 @@ def test_a_finished_model_is_replaced_only_when_asked(
     monkeypatch.undo()
     refused = train(*words, "--seed", "3")
     assert refused.code == 2 and "is unfinished: add --resume" in refused.err
-    assert train(*words, "--seed", "3", "--resume").code == 0
+    gone_on = train(*words, "--seed", "3", "--resume")
+    assert gone_on.code == 0 and "there is no checkpoint" not in gone_on.err
     assert not torch.equal(files.load(tmp_path).weights, weights)
 
 
@@ -44,9 +45,11 @@ def test_overwriting_begins_anew(
     words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK]
     words += ["--out", str(tmp_path)]
     monkeypatch.setattr(training.Shown, "stopped", lambda self: True)
-    assert train(*words, *TWO).code == 130
+    first = train(*words, *TWO, "--resume")  # as in a script that is run until it is done
+    assert first.code == 130 and f"there is no checkpoint in {tmp_path}" in first.err
     monkeypatch.undo()
-    assert train(*words, "--num-heads", "3", "--overwrite").code == 0
+    anew = train(*words, "--num-heads", "3", "--overwrite")
+    assert anew.code == 0 and "there is no checkpoint" not in anew.err
     assert files.load(tmp_path).heads == 3
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from draftproof.runners import encoders
 from draftproof.training import trainer
+from draftproof.training.checkpoint import CHECKPOINT
 from draftproof.training.data.pairs import pack
 from draftproof.training.data.rows import Document, Stream
 from draftproof.training.data.states import check
@@ -169,6 +170,8 @@ class Job(ABC):
         """Train on `source`, which is `rows` with whatever else lies beside them."""
         options, watch = self.options, self.watch
         settings = {name: value for name, value in asdict(options).items() if name not in FREE}
+        if options.resume and not (options.out / CHECKPOINT).exists():
+            watch.line(f"there is no checkpoint in {options.out}: training begins at step 1")
         watch.phase("training")
         return trainer.train(
             self.recipe,

@@ -93,6 +93,9 @@ def test_a_checkpoint_that_was_killed_between_two_names_is_not_lost(
     assert train(*words, "--resume").code == 130
     said = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
     assert said["step"] == 2 and not (tmp_path / "checkpoint.old").exists()
+    (tmp_path / "checkpoint" / "about.json").write_text("{")
+    refused = train(*words, "--resume")
+    assert refused.code == 2 and "is damaged: about.json cannot be read; begin anew" in refused.err
 
 
 def test_prompts_without_answers_are_enough_where_the_target_answers(

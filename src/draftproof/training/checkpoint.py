@@ -104,15 +104,23 @@ class Checkpoint:
         """The state that was saved, the rest in its place; None if there is no checkpoint."""
         if not self.path.exists():
             return None
-        said = json.loads((self.path / "about.json").read_text())
+        said = self._said("about.json")
         if other := _difference(said, self.about):
             raise ValueError(
                 f"{self.path} was made with {other}: give the same options and data, or write to "
                 "another folder"
             )
         self.accelerator.load_state(str(self.path))
-        state: dict[str, Any] = json.loads((self.path / "state.json").read_text())
-        return state
+        return self._said("state.json")
+
+    def _said(self, name: str) -> dict[str, Any]:
+        """What stands in one of its files. Raises `ValueError` for one that is damaged."""
+        try:
+            said: dict[str, Any] = json.loads((self.path / name).read_text())
+        except (OSError, ValueError) as error:
+            cause = f"{self.path} is damaged: {name} cannot be read"
+            raise ValueError(f"{cause}; begin anew with --overwrite") from error
+        return said
 
     def save(self, state: Mapping[str, Any]) -> None:
         """A checkpoint in place of the last one, which stays until this one is whole."""

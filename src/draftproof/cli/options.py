@@ -199,13 +199,6 @@ ApiKey = Annotated[
 Timeout = Annotated[float, option(CLIENTS, "Seconds of an answer, at most.", min=0.1)]
 
 # Training
-Trained = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Hub id or folder of the target, or `bundled`.")
-]
-TrainedDtype = Annotated[
-    str | None,
-    option(LOADING, "Of the target: auto, float32, bfloat16, float16, float64.", "--dtype"),
-]
 Data = Annotated[
     list[str], option(DATA, "Text, JSON lines, a folder, or a data set's name; repeatable.")
 ]

@@ -14,7 +14,7 @@ from draftproof.cli.options import DATA, DRAFT, HEADS, RESULTS, TRAINING, option
 
 
 def medusa(
-    model: options.Trained,
+    model: options.Model,
     data: options.Data,
     *,
     held_out: options.HeldOut = None,
@@ -44,7 +44,7 @@ def medusa(
     rate: options.Rate = None,
     seed: options.Seed = 0,
     resume: options.Resume = False,
-    dtype: options.TrainedDtype = None,
+    dtype: options.Dtype = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -59,7 +59,7 @@ def medusa(
 
 
 def draft(
-    model: options.Trained,
+    model: options.Model,
     data: options.Data,
     *,
     held_out: options.HeldOut = None,
@@ -97,7 +97,7 @@ def draft(
     rate: options.Rate = None,
     seed: options.Seed = 0,
     resume: options.Resume = False,
-    dtype: options.TrainedDtype = None,
+    dtype: options.Dtype = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
     trust_remote_code: options.TrustRemoteCode = False,

@@ -10,6 +10,7 @@ import pytest
 
 import tiny
 from draftproof.bench import files, suite
+from draftproof.cli import bench
 
 ALONE = ("--max-tokens=4", "--num-prompts=1", "--rounds=1", "--methods=none", "--against=")
 
@@ -65,12 +66,15 @@ def test_without_matplotlib_there_is_no_picture(
 
 
 def test_results_that_cannot_be_written_still_print_the_table(
-    run: Any,
-    tmp_path: Path,
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    result = run("bench", "T", *ALONE, "--out", str(tmp_path / "file" / "below"))
-    assert result.code == 2 and "Not a directory; give another folder as --out" in result.err
+    words = ("bench", "T", *ALONE, "--out", str(tmp_path / "file" / "below"))
+    result = run(*words)
+    assert result.code == 2 and "file is a file; give another folder as --out" in result.err and not result.out
+    monkeypatch.setattr(bench, "check_folder", lambda out: None)  # as of a disk that is full then
+    result = run(*words)
+    assert result.code == 2 and "cannot write results" in result.err
     assert "\nnone " in result.out
 
 

@@ -100,6 +100,8 @@ def test_the_command(run: Any, tmp_path: Path) -> None:
     assert read(out).fields["general.name"] == folder.name  # not where it lay
     code, _, err = run("convert", f"{folder}", "--out", f"{out}")
     assert code == 2 and "is there already: give another --out, or remove it" in err
+    code, _, err = run("convert", f"{folder}", "--out", f"{out / 'below.gguf'}")
+    assert code == 2 and "m.gguf is a file; give another folder as --out" in err
     code, _, err = run("generate", f"{out}", "x = ", "--max-tokens", "2")
     assert code == 0, err
     # What is four bits already, once more in another type.

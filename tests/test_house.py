@@ -26,6 +26,7 @@ KEPT = "runners.kept runners.measuring"
 HEARD = "encoder_intake intake generation runners.hearing"
 OFFER = "drafting.base drafting.adopting drafting.lawful"
 SAMPLED = "counts templates text sampling sampling.*"
+READ = "conversations training.data.*"
 SERVED = "!server !server.* !ray !ray.*"
 FOLDERS = "runners.* heads.files drafting.beside export.* | torch transformers"
 OUTLINED, FETCHED = "configurations runners.outline", "torch transformers huggingface_hub"
@@ -33,7 +34,7 @@ WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_c
 TABLE = f"""
 tree                    <-  | torch
 configurations          <-  | huggingface_hub transformers
-foreign_names kinds allocator <-
+foreign_names kinds allocator conversations <-
 sampling sampling.*     <- native foreign_names sampling.* | torch numpy
 hub                     <-  | huggingface_hub
 gguf gguf.*             <- configurations gguf.* | numpy tokenizers gguf {FETCHED}
@@ -98,9 +99,9 @@ pictures                <-  |
 bench bench.*           <- * {SERVED} !cli !demo !demo.* !training !training.* !certify.*
 demo demo.*             <- llm models analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
-prompts                 <- bundled bundled.* templates
+prompts                 <- conversations bundled bundled.* templates
 traffic traffic.*       <- prompts pictures traffic.* | httpx2 rich matplotlib
-training.data training.data.sources training.data.entries training.data.rows <- training.data.*
+training.data training.data.sources training.data.entries training.data.rows <- {READ}
 training.jobs training.jobs.* <- * {SERVED} !cli !cli.* !demo.* !bench.* !certify.*
 training training.*     <- allocator runners runners.* heads.* analysis bundled training.*
 fingerprints            <- tree runners.base sampling | torch

@@ -23,8 +23,10 @@ def things(tmp_path: Path) -> Path:
     (tmp_path / "README.md").write_text("# read me")
     (tmp_path / "empty.gguf").touch()
     (tmp_path / "alone.safetensors").write_bytes(b"\x00" * 8)
-    for name in ("gguf", "two", "adapter", "nothing", "cache/snapshots"):
+    for name in ("gguf", "two", "adapter", "nothing", "cache/snapshots", "heads", "other"):
         (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "heads" / "config.json").write_text('{"medusa_num_heads": 2}')
+    (tmp_path / "other" / "config.json").write_text('{"heads": 2, "model_type": "llama"}')
     (tmp_path / "gguf" / "x.gguf").write_bytes(b"GGUF\x03\x00")
     for name in ("x", "y"):
         (tmp_path / "two" / f"{name}.gguf").write_bytes(b"GGUF\x03\x00")
@@ -34,6 +36,7 @@ def things(tmp_path: Path) -> Path:
 
 
 WRONG = [
+    ("heads", "heads holds heads, and no model: they are --heads"),
     ("model.gguf", "model.gguf: it ends too early"),
     ("blob", "blob: it ends too early"),
     ("gguf", "x.gguf: it ends too early"),

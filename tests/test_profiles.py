@@ -258,7 +258,7 @@ def test_the_command_interrupted(run: Any, tmp_path: Path, monkeypatch: Any) -> 
     ("words", "said"),
     [
         (("--num-prompts", "0"), "--num-prompts must be 1 or more"),
-        (("--out", "no/such/p.json"), "there is no folder"),
+        (("--out", "/proc/no/p.json"), "cannot write results to /proc/no"),
         (("--draft", "./nowhere"), "there is no file or folder"),
         (("--rounds", "-1"), "rounds is -1"),
     ],

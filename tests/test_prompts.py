@@ -54,7 +54,7 @@ def test_a_list_in_json(tmp_path: Path) -> None:
     path.write_text(json.dumps([{"prompt": "a"}, {"text": "b"}]))
     assert [each.turns for each in prompts.load(path, False)] == [("a",), ("b",)]
     path.write_text(json.dumps([{"prompt": "a"}, {"txt": "b"}]))
-    with pytest.raises(ValueError, match="entry 2 has neither of the fields messages, turns"):
+    with pytest.raises(ValueError, match="entry 2 has none of the fields messages, "):
         prompts.load(path, False)
     path.write_text("{}")
     with pytest.raises(ValueError, match="no list"):
@@ -100,8 +100,8 @@ def test_any_other_file_is_a_prompt_per_paragraph(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"prompt": "a"}\n\n{"txt": "b"}', "line 3 has neither"),
-        ('{"prompt": "a"}\n[1]', "line 2 has neither"),
+        ('{"prompt": "a"}\n\n{"txt": "b"}', "line 3 has none"),
+        ('{"prompt": "a"}\n[1]', "line 2 has none"),
         ('{"prompt": "a"}\n{"prompt": ', "line 2 is not JSON"),
         ('{"prompt": ""}', "line 1"),
         ('{"prompt": 7}', "line 1"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from draftproof import native, quality
+from draftproof.cli import quality as command
 from draftproof.quality import Cost, Quality, report
 
 SMALL = ("--num-prompts", "2", "--max-tokens", "6", "--num-tokens", "160", "--window", "80")
@@ -74,12 +75,16 @@ def test_bad_input_is_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_measured_is_shown_where_it_cannot_be_written(run: Any, tmp_path: Path) -> None:
+def test_what_was_measured_is_shown_where_it_cannot_be_written(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     words = ("--dtype", "bfloat16", "--max-tokens", "1", "--out", f"{tmp_path / 'file'}")
     code, out, err = run("quality", "T", *SMALL, *words)
-    assert code == 2 and "bfloat16" in out
-    assert err.endswith("file: it is no folder; give another folder as --out\n")
+    assert code == 2 and not out and "file is a file; give another folder as --out" in err
+    monkeypatch.setattr(command, "check_folder", lambda out: None)  # as of a disk that is full then
+    code, out, err = run("quality", "T", *SMALL, *words)
+    assert code == 2 and "bfloat16" in out and "cannot write results to" in err
     code, out, _ = run("quality", "T", *SMALL, *words, "--json")
     (cost,) = json.loads(out, parse_constant=pytest.fail)["costs"]
     assert code == 2 and cost["tokens_per_s"] is None  # nothing is timed in one token

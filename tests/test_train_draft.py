@@ -157,7 +157,7 @@ def test_who_goes_on_learns_at_a_lower_rate(folder: Path) -> None:
         ({"size": "1", "layers": "0"}, "give one of --size, --layers, --exit-layer and --start"),
         ({"size": "1", "exit_layer": 1}, "give one of --size, --layers, --exit-layer and --start"),
         ({"size": "1", "blocks": 2}, "--blocks are of the head of --exit-layer"),
-        ({"exit_layer": 2}, "no early exit of a model with 2 layers: use 1 to 1"),
+        ({"exit_layer": 2}, "--exit-layer 2 must be from 1 to the target"),
         ({"exit_layer": 1, "on_policy": 0.5}, "does not write by itself: drop --on-policy"),
         ({"size": "3"}, "1 to the target's 2 layers"),
         ({"size": "1", "loss": "kl"}, "loss 'kl' is unknown: use forward-kl"),

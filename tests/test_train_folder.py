@@ -34,7 +34,8 @@ def test_a_finished_model_is_replaced_only_when_asked(
     monkeypatch.undo()
     refused = train(*words, "--seed", "3")
     assert refused.code == 2 and "is unfinished: add --resume" in refused.err
-    assert train(*words, "--seed", "3", "--resume").code == 0
+    gone_on = train(*words, "--seed", "3", "--resume")
+    assert gone_on.code == 0 and "there is no checkpoint" not in gone_on.err
     assert not torch.equal(files.load(tmp_path).weights, weights)
 
 
@@ -44,9 +45,11 @@ def test_overwriting_begins_anew(
     words = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK]
     words += ["--out", str(tmp_path)]
     monkeypatch.setattr(training.Shown, "stopped", lambda self: True)
-    assert train(*words, *TWO).code == 130
+    first = train(*words, *TWO, "--resume")  # as in a script that is run until it is done
+    assert first.code == 130 and f"there is no checkpoint in {tmp_path}" in first.err
     monkeypatch.undo()
-    assert train(*words, "--num-heads", "3", "--overwrite").code == 0
+    anew = train(*words, "--num-heads", "3", "--overwrite")
+    assert anew.code == 0 and "there is no checkpoint" not in anew.err
     assert files.load(tmp_path).heads == 3
 
 
@@ -90,6 +93,9 @@ def test_a_checkpoint_that_was_killed_between_two_names_is_not_lost(
     assert train(*words, "--resume").code == 130
     said = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
     assert said["step"] == 2 and not (tmp_path / "checkpoint.old").exists()
+    (tmp_path / "checkpoint" / "about.json").write_text("{")
+    refused = train(*words, "--resume")
+    assert refused.code == 2 and "is damaged: about.json cannot be read; begin anew" in refused.err
 
 
 def test_prompts_without_answers_are_enough_where_the_target_answers(
@@ -105,3 +111,25 @@ def test_prompts_without_answers_are_enough_where_the_target_answers(
     result = train(*words, "--self-distill", "--limit", "200")
     assert result.code == 0, result.err
     assert files.load(tmp_path / "out").heads == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--out", "/proc/no"), "cannot write to /proc/no: No such file"),
+        (("--out", "FILE/no"), "text.py/no: Not a directory: write to another folder"),
+        (("--start", "GGUF"), "m.gguf is a GGUF file, which is not trained on"),
+        (("--dtype", "int4"), "--dtype int4 is not trained on: drop it"),
+    ],
+)
+def test_what_would_be_in_vain_is_refused_before_the_model_is_read(
+    train: Any, folder: Path, tmp_path: Path, more: tuple[str, str], said: str
+) -> None:
+    file = str(folder / "text.py")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\x00")
+    words = [str(folder / "T"), "--data", file, *QUICK, "--out", str(tmp_path)]
+    places = {"FILE": file, "GGUF": str(tmp_path / "m.gguf")}
+    for name, place in places.items():
+        more = more[0], more[1].replace(name, place)
+    refused = train(*words, *more)
+    assert refused.code == 2 and said in refused.err and "reading" not in refused.err

@@ -6,6 +6,7 @@ Looks at names and the first bytes of files; loads nothing and asks no hub.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def _of_file(path: Path) -> str:
 
 def _of_folder(path: Path) -> str | None:
     if (path / "config.json").is_file():
-        return None
+        return f"{path} holds heads, and no model: they are --heads" if _heads(path) else None
     if held := sorted(file for file in path.glob("*.gguf") if located(file)):
         # Several may be the parts of one.
         return None if located(path) else f"{path} has several GGUF files: give one, {held[0]}"
@@ -81,6 +82,19 @@ def _of_folder(path: Path) -> str | None:
         for inner in sorted(path.glob(pattern)):
             return f"{path} has no config.json, but {inner.parent} in it has one: give that folder"
     return None
+
+
+def _heads(folder: Path) -> bool:
+    """Whether a configuration is that of heads, which name no type of a model."""
+    try:
+        said = json.loads((folder / "config.json").read_bytes())
+    except (ValueError, OSError, RecursionError):
+        return False  # whoever reads it says what is wrong
+    return (
+        isinstance(said, dict)
+        and "model_type" not in said
+        and bool(said.keys() & {"heads", "medusa_num_heads"})
+    )
 
 
 def _of_name(name: str) -> str | None:

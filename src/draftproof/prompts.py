@@ -5,7 +5,8 @@ JSON lines (`.jsonl`, also `.gz`; `.json` with one list), each with one of
     prompt    text to continue; with `completion`, the answer that belongs to it
     text      text to continue
     turns     a user's messages, answered one after the other (MT-bench, Spec-Bench)
-    messages  a conversation; the answer to its last user message is the `completion`
+    messages  a conversation; the answer to its last user message is the `completion`. So are
+              `conversations` (ShareGPT), and `instruction`, `input` and `output` (Alpaca)
 
 Any other file is text, a prompt per paragraph (blank lines part them). Does not know models; what
 needs a tokenizer is imported where it is used, for clients of a server that have none.
@@ -23,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from draftproof import bundled
+from draftproof import bundled, conversations
 from draftproof.bundled import BUNDLED
 from draftproof.bundled.prompts import PROMPTS
 
@@ -35,7 +36,7 @@ PUBLISHED = {  # bundled files; their sources are named beside them
 DAMAGED = "damaged"  # code with slips in it, and the code that it was: what bundled-mender is for
 LONGEST_DAMAGED = 96  # tokens of each, as of what it learnt from
 NAMES = (BUNDLED, HELD_OUT, DAMAGED, *PUBLISHED)
-FIELDS = ("messages", "turns", "prompt", "text")
+FIELDS = ("turns", "prompt", "text")
 
 
 @dataclass(frozen=True)
@@ -176,19 +177,22 @@ def _json(where: str, text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise ValueError(f"{where} nests too deep: leave it out") from error
 
 
 def _prompt(where: str, number: int, entry: Any, chat: bool) -> Prompt:
-    kinds = [field for field in FIELDS if isinstance(entry, dict) and entry.get(field) is not None]
-    if not kinds:
-        raise ValueError(f"{where} has neither of the fields {', '.join(FIELDS)}")
-    kind, given = kinds[0], entry[kinds[0]]
-    completion = entry.get("completion")
+    known = entry if isinstance(entry, dict) else {}
+    kinds = [field for field in FIELDS if known.get(field) is not None]
+    completion = known.get("completion")
     opening: tuple[tuple[str, str], ...] = ()
-    if kind == "messages":
-        opening, turns, completion = _conversation(where, given)
+    if (messages := conversations.conversation(where, known)) is not None:
+        opening, turns, completion = _conversation(where, messages)
+    elif kinds:
+        turns = known["turns"] if kinds[0] == "turns" else [known[kinds[0]]]
     else:
-        turns = given if kind == "turns" else [given]
+        names = ", ".join((*conversations.CHATS, *FIELDS))
+        raise ValueError(f"{where} has none of the fields {names}, instruction: give one of them")
     if not (isinstance(turns, list) and turns and all(t and isinstance(t, str) for t in turns)):
         raise ValueError(
             f"{where}: `prompt` and `text` must be text, `turns` a list of texts, none empty"
@@ -196,23 +200,16 @@ def _prompt(where: str, number: int, entry: Any, chat: bool) -> Prompt:
     if not isinstance(completion, str | None):
         raise ValueError(f"{where}: `completion` must be text")
     name = str(entry.get("question_id", entry.get("task_id", number)))
-    conversation = chat or kind in ("messages", "turns")
+    conversation = chat or messages is not None or kinds[0] == "turns"
     category = str(entry.get("category", "all"))
     return Prompt(name, tuple(turns), conversation, category, completion, opening)
 
 
 def _conversation(
-    where: str, given: Any
+    where: str, given: Sequence[dict[str, str]]
 ) -> tuple[tuple[tuple[str, str], ...], list[str], str | None]:
     """What comes before the last user message, that message, and the answer to it."""
-    messages: list[tuple[str, str]] = []
-    for number, each in enumerate(given if isinstance(given, list) else [given], 1):
-        role, content = (
-            (each.get("role"), each.get("content")) if isinstance(each, dict) else (None, None)
-        )
-        if not (isinstance(role, str) and isinstance(content, str)):
-            raise ValueError(f"{where}: message {number} must have texts `role` and `content`")
-        messages.append((role, content))
+    messages = [(each["role"], each["content"]) for each in given]
     last = max((at for at, (role, _) in enumerate(messages) if role == "user"), default=None)
     if last is None:
         raise ValueError(f"{where}: `messages` has no message of a user")

@@ -11,7 +11,7 @@ from rich.console import Console
 from draftproof.bench import files, suite
 from draftproof.bench import report as reports
 from draftproof.cli import opening
-from draftproof.cli.files import results_in
+from draftproof.cli.files import check_folder, results_in
 from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
 from draftproof.methods import given_options, listed
@@ -43,6 +43,7 @@ def run(given: SimpleNamespace) -> int:
             "draft_options": given_options(names, **opening.tuning(given)),
         }
     )
+    check_folder(given.out)
     opening.encodes(given)  # which refuses what hears
     with Running() as running:
         report = suite.run(wanted, running)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+from draftproof.cli.files import check_folder
 from draftproof.cli.progress import Running
 from draftproof.convert import convert
 
@@ -15,6 +16,7 @@ def run(given: SimpleNamespace) -> int:
     out: Path = given.out
     if out.suffix != ".gguf":
         out /= f"{Path(given.model).name}.{precision}.gguf"
+    check_folder(out.parent)
     if out.exists():
         raise ValueError(f"{out} is there already: give another --out, or remove it")
     with Running() as running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,16 @@ def results_in(folder: Path, ending: str | None = None) -> Iterator[None]:
         way = "give another folder as --out"
         way += "" if ending is None else f", or a name that ends in {ending}"
         raise ValueError(f"cannot write results to {folder}: {why}; {way}") from error
+
+
+def check_folder(out: Path) -> None:
+    """Raises `ValueError` for what can be no folder to write to, and makes none."""
+    there = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
+    with results_in(out):
+        if not there.is_dir():
+            raise NotADirectoryError(f"{there} is a file")
+        if not os.access(there, os.W_OK):
+            raise PermissionError("it may not be written to")
 
 
 def text_of(file: Path, what: str) -> str:

@@ -225,7 +225,8 @@ def _costs(found: dict[str, Any]) -> tuple[str, str]:
     listed = ", ".join(f"{rows}: {share:.2f}" for rows, share in shares)
     told = f"1 row {seconds[1] * 1e3:.3g} ms; {listed} of that ({found.get('from', 'kept')})"
     size = f", {found['weight_bytes'] / 1e6:.1f} MB of weights" if "weight_bytes" in found else ""
+    thread = "thread" if of["threads"] == 1 else "threads"
     return (
         f"costs {of['model']}",
-        f"{of['runner']}, {of['precision']}{size}, {of['threads']} threads: {told}",
+        f"{of['runner']}, {of['precision']}{size}, {of['threads']} {thread}: {told}",
     )

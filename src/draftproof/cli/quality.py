@@ -14,7 +14,7 @@ from draftproof import LLM, clock, hub, quality
 from draftproof import prompts as texts
 from draftproof.bundled import BUNDLED, ENGLISH, MENDER
 from draftproof.cli import opening
-from draftproof.cli.files import results_in, text_of
+from draftproof.cli.files import check_folder, results_in, text_of
 from draftproof.cli.progress import Running
 from draftproof.encoder_intake import EncoderIntake
 from draftproof.gguf.reader import located as gguf_file
@@ -33,6 +33,7 @@ def run(given: SimpleNamespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} must be 1 or more")
     if given.window < 2:
         raise ValueError("--window must be 2 or more: a token is judged behind another one")
+    check_folder(given.out)
     target = opening.target(given)
     lies = hub.fetched(target, given.revision)
     encodes = opening.encodes(given)

@@ -53,13 +53,14 @@ def options_of(kind: type[Kind], arguments: Mapping[str, Any], bundled: str) -> 
         "source": located(model, "target"),
         "dtype": given["dtype"] or "auto",
     }
+    for name in (model, start):
+        if name is not None and places.in_a_file(name):
+            raise ValueError(
+                f"{name} is a GGUF file, which is not trained on: give the hub id or folder of the "
+                "model that it was made from"
+            )
     if bundled == "draft":
         places.check(start)
-    if places.in_a_file(model):
-        raise ValueError(
-            f"{model} is a GGUF file, which is not trained on: give the hub id or folder of the "
-            "model that it was made from"
-        )
     sources.check([*given["data"], *given.get("held_out", ())])
     given["start"] = None if start is None else located(start, bundled)
     return kind(**given)

@@ -14,6 +14,7 @@ from draftproof import clock
 from draftproof import prompts as prompt_files
 from draftproof.bundled import BUNDLED, MENDER, located
 from draftproof.cli import opening, pairing
+from draftproof.cli.files import place
 from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
 from draftproof.llm import LLM
@@ -34,9 +35,7 @@ def run(given: SimpleNamespace) -> int:
     }
     if (count := given.num_prompts) is not None and count < 1:
         raise ValueError("--num-prompts must be 1 or more")
-    path = given.out if given.out.suffix == ".json" else given.out / "profile.json"
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"there is no folder {path.absolute().parent}: make it, or change --out")
+    path = place(given.out, "profile.json")
     batches, dtypes = given.batch or tuning.BATCHES, given.draft_dtype or ("auto",)
     if given.candidates is not None:
         candidates.within(given.candidates)  # refused before anything is loaded

@@ -91,9 +91,10 @@ def windows(tokenizer: Any, text: str, length: int, limit: int | None = None) ->
     if not bare:
         raise ValueError("the text is empty: give some pages of it")
     if size < 2 or len(bare) < size:
+        less = f", or --window {len(bare)}" if len(bare) > 1 else ""
         raise ValueError(
-            f"the text has {len(bare)} tokens, fewer than a window of {length}: give more of it, "
-            f"or --window {max(2, len(bare))}"
+            f"the text has {len(bare)} tokens, fewer than a window of {length}: give more of it"
+            f"{less}"
         )
     return [begin + bare[at : at + size] for at in range(0, len(bare) - size + 1, size)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,19 @@ from typing import Any
 
 CHECKPOINT, BEST = "checkpoint", "best.pt"
 FRESH, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"  # while one takes the other's place
+
+
+def check_place(folder: Path) -> None:
+    """Make the folder, unless it is there; `ValueError` where no file can be written to it."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: write to a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        cause = f"cannot write to {folder}: {error.strerror}"
+        raise ValueError(f"{cause}: write to another folder") from error
 
 
 def check_folder(folder: Path, resume: bool, *more: str) -> None:
@@ -90,15 +104,23 @@ class Checkpoint:
         """The state that was saved, the rest in its place; None if there is no checkpoint."""
         if not self.path.exists():
             return None
-        said = json.loads((self.path / "about.json").read_text())
+        said = self._said("about.json")
         if other := _difference(said, self.about):
             raise ValueError(
                 f"{self.path} was made with {other}: give the same options and data, or write to "
                 "another folder"
             )
         self.accelerator.load_state(str(self.path))
-        state: dict[str, Any] = json.loads((self.path / "state.json").read_text())
-        return state
+        return self._said("state.json")
+
+    def _said(self, name: str) -> dict[str, Any]:
+        """What stands in one of its files. Raises `ValueError` for one that is damaged."""
+        try:
+            said: dict[str, Any] = json.loads((self.path / name).read_text())
+        except (OSError, ValueError) as error:
+            cause = f"{self.path} is damaged: {name} cannot be read"
+            raise ValueError(f"{cause}; begin anew with --overwrite") from error
+        return said
 
     def save(self, state: Mapping[str, Any]) -> None:
         """A checkpoint in place of the last one, which stays until this one is whole."""

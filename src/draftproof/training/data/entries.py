@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from draftproof.conversations import conversation, messages
 from draftproof.training.data.rows import Document
 
-CHATS = ("messages", "conversations")
 PROMPTS = ("prompt", "turns")  # fields that may come without an answer
-FIELDS = "`text`, `prompt` and `completion`, `messages` or `conversations`"
-ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}  # ShareGPT's names
-ROLES |= {role: role for role in ("user", "assistant", "system", "tool")}
+FIELDS = (
+    "`text`, `prompt` and `completion`, `messages` or `conversations`, or `instruction` and "
+    "`output`"
+)
 PAIRS = (
     "an encoder-decoder learns from pairs, JSON lines with `prompt`, which is read, and "
     "`completion`, which is written (or not, with --self-distill)"
@@ -47,9 +48,8 @@ def parsed(
     given = {field: value for field, value in entry.items() if value is not None}
     if start is not None:
         return _pair(where, given, tokenizer, unanswered, start)
-    for field in CHATS:
-        if field in given:
-            return _chat(where, _messages(where, given[field]), tokenizer, unanswered)
+    if (chat := conversation(where, given)) is not None:
+        return _chat(where, chat, tokenizer, unanswered)
     if "prompt" in given and "completion" in given:
         parts = [given["prompt"], given["completion"]]
     elif unanswered and any(field in given for field in PROMPTS):
@@ -97,7 +97,7 @@ def _prompt_alone(where: str, given: dict[str, Any], tokenizer: Any) -> list[Doc
     if prompt is None:
         turns = given["turns"]
         asked = {"role": "user", "content": turns[0] if isinstance(turns, list) and turns else None}
-        return _chat(where, _messages(where, [asked]), tokenizer, True)
+        return _chat(where, messages(where, [asked]), tokenizer, True)
     if not isinstance(prompt, str):
         raise ValueError(f"{where}: `prompt` must be text")
     return _asked(tokenizer(prompt)["input_ids"])
@@ -108,22 +108,8 @@ def _asked(ids: Sequence[int]) -> list[Document]:
     return [Document([*ids, ids[-1]], [False] * len(ids) + [True])] if ids else []
 
 
-def _messages(where: str, given: Any) -> list[dict[str, str]]:
-    """A conversation in the form that chat templates know."""
-    conversation = []
-    for number, message in enumerate(given if isinstance(given, list) else [given], 1):
-        known = message if isinstance(message, dict) else {}
-        role = known.get("role") or ROLES.get(str(known.get("from")))
-        content = known.get("content", known.get("value"))
-        if not (isinstance(role, str) and isinstance(content, str)):
-            forms = f"`role` and `content`, or `from` ({', '.join(ROLES)}) and `value`"
-            raise ValueError(f"{where}: message {number} must be an object of texts, {forms}")
-        conversation.append({"role": role, "content": content})
-    return conversation
-
-
 def _chat(
-    where: str, messages: list[dict[str, str]], tokenizer: Any, unanswered: bool
+    where: str, given: list[dict[str, str]], tokenizer: Any, unanswered: bool
 ) -> list[Document]:
     """A conversation, its answers learnt up to and with the end of their turns.
 
@@ -145,19 +131,19 @@ def _chat(
         return text
 
     answers: list[tuple[str, list[tuple[int, int]]]] = []
-    if unanswered and messages and messages[-1]["role"] != "assistant":
-        text = rendered(messages, prompt=True)
+    if unanswered and given and given[-1]["role"] != "assistant":
+        text = rendered(given, prompt=True)
         return _asked(tokenizer(text, add_special_tokens=False)["input_ids"])
-    for at in range(1, len(messages)):
-        if messages[at]["role"] != "assistant":
+    for at in range(1, len(given)):
+        if given[at]["role"] != "assistant":
             continue
-        before, prompt = rendered(messages[:at]), rendered(messages[:at], prompt=True)
-        text = rendered(messages[: at + 1])
+        before, prompt = rendered(given[:at]), rendered(given[:at], prompt=True)
+        text = rendered(given[: at + 1])
         begin = len(commonprefix([prompt, text]))  # some prompts open a thought that is not kept
         if begin < min(len(before), len(prompt)):
             # Some of Mistral's show the system's words only while the last question is open. The
             # model answered the prompt, so the answer is put behind that.
-            marked = rendered([*messages[:at], {"role": "assistant", "content": MARK}])
+            marked = rendered([*given[:at], {"role": "assistant", "content": MARK}])
             place = marked.find(MARK)
             if place < 0 or not text.startswith(marked[:place]):
                 cause = "the chat template has no fixed place for an answer"
@@ -165,7 +151,7 @@ def _chat(
             begin = len(text[:place].rstrip())
             prompt = prompt.removesuffix(text[begin:place])
             text, begin = prompt + text[begin:], len(prompt)
-        bare = text[begin:].strip() == messages[at]["content"].strip()
+        bare = text[begin:].strip() == given[at]["content"].strip()
         end = len(text if bare else text.rstrip())  # no model writes the break behind its turn
         earlier = answers.pop() if answers and text.startswith(answers[-1][0]) else ("", [])
         answers.append((text, [*earlier[1], (begin, end)]))

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from draftproof.training.data.entries import CHATS, PAIRS, PROMPTS, encoded, parsed
+from draftproof.conversations import CHATS
+from draftproof.training.data.entries import FIELDS, PAIRS, PROMPTS, encoded, parsed
 from draftproof.training.data.rows import Document
 
 
@@ -31,11 +32,12 @@ def documents(
     """The documents of all sources in their order; `limit` ends after about so many tokens.
 
     A source is a file of text (one document), a `.jsonl` file or a `.json` list of objects with
-    the fields `text`, `prompt` and `completion` (the completion is learnt), or `messages` or
+    the fields `text`, `prompt` and `completion` (the completion is learnt), or a conversation, see
     `conversations` (the assistant's answers are learnt); a folder of such files; or a data set:
     a folder that `datasets` saved, or a name on the hub, `name:split` for a split other than
-    "train". Files may be gzipped. Below a folder hidden files are passed over, and files that
-    are not UTF-8 text with a warning. Entries with nothing to learn are left out with a warning.
+    "train". Files may be gzipped. Below a folder hidden files are passed over, files that are not
+    UTF-8 text with a warning, and JSON of another kind and tables are text; such a file itself is
+    refused. Entries with nothing to learn are left out with a warning.
 
     unanswered: answers are written later, so a `prompt` alone, `turns` (the first of them), and a
     conversation that ends with a question are taken too: see `entries.parsed`.
@@ -73,13 +75,21 @@ def check(sources: Sequence[str | Path]) -> None:
     """
     for each in map(str, sources):
         named = each.startswith((".", "/", "~")) or each.endswith(
-            (".txt", ".json", ".jsonl", ".gz")
+            (".txt", ".json", ".jsonl", ".gz", ".csv", ".tsv")
         )
-        if named and not Path(each).exists():
+        if not each or (named and not Path(each).exists()):  # "" is a variable that is not set
             raise ValueError(
                 f"there is no file or folder {each!r}: data is a text, JSON lines, a folder of "
                 "such files, or a data set of the hub"
             )
+
+
+KNOWN = {"text", "completion", "instruction", *PROMPTS, *CHATS}
+OTHER = {  # what is hardly meant as a text
+    ".json": "no JSON list of entries, nor JSON lines",
+    ".csv": "a table",
+    ".tsv": "a table",
+}
 
 
 class _Reader:
@@ -121,12 +131,15 @@ class _Reader:
             return
         text = _text(path)
         if text is None and odd is None:
-            raise ValueError(f"{path} is not UTF-8 text: convert it first")
+            raise ValueError(f"{path} is not UTF-8 text: convert it, or give JSON lines")
         if text is None and odd is not None:
             odd.append(path)
-        elif text and ".json" in path.suffixes and (listed := _listed(text)):
+        elif text and ".json" in path.suffixes and (listed := _listed(text, odd is None)):
             entries = ((f"{path}, entry {number}", entry) for number, entry in enumerate(listed, 1))
             yield from self._entries(str(path), entries)
+        elif text and odd is None and (kind := OTHER.get(_ending(path))):
+            cause = f"{path} is {kind}"
+            raise ValueError(f"{cause}: give JSON lines with {FIELDS}, or name it .txt as a text")
         elif self.start is not None:
             raise ValueError(f"{path} is a text: {PAIRS}")
         elif text and text.strip():
@@ -137,12 +150,10 @@ class _Reader:
         for where, entry in entries:
             try:
                 learnt = parsed(where, entry, self.tokenizer, self.unanswered, self.start)
-            except (
-                TypeError,
-                UnicodeEncodeError,
-            ) as error:  # half a surrogate pair, in JSON escapes
+            except (TypeError, UnicodeEncodeError) as error:
+                half = "it holds half a character (of \\ud800 to \\udfff)"
                 raise ValueError(
-                    f"{where} cannot be tokenised: {error}: correct its text"
+                    f"{where} cannot be tokenised: {half}: correct its text"
                 ) from error
             yield from learnt
             count += 1
@@ -165,6 +176,10 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise ValueError(f"cannot read {path}: {reason}") from error
 
 
+def _ending(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix
+
+
 def _text(path: Path) -> str | None:
     """None if the file is not text."""
     try:
@@ -175,15 +190,20 @@ def _text(path: Path) -> str | None:
     return None if "\0" in text else text
 
 
-def _listed(text: str) -> list[Any] | None:
-    """The entries of a JSON list, as ShareGPT is handed around; None for any other JSON."""
+def _listed(text: str, any_fields: bool) -> list[Any] | None:
+    """The entries of a JSON list, or of JSON lines under that name; None for any other JSON."""
+    lines = [line for line in text.split("\n") if line.strip()]
     try:
-        entries = json.loads(text)
-    except ValueError:
+        entries = json.loads(text if lines[:1] and lines[0].lstrip()[0] == "[" else _list(lines))
+    except (ValueError, RecursionError):
         return None
     first = entries[0] if isinstance(entries, list) and entries else None
-    known = isinstance(first, dict) and first.keys() & {"text", "completion", *PROMPTS, *CHATS}
+    known = isinstance(first, dict) and (any_fields or first.keys() & KNOWN)
     return entries if known else None
+
+
+def _list(lines: Sequence[str]) -> str:
+    return f"[{','.join(lines)}]"
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -198,7 +218,10 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
             except UnicodeDecodeError as error:
                 raise ValueError(f"{where} is not UTF-8 text (byte {error.start})") from error
             except json.JSONDecodeError as error:
-                raise ValueError(f"{where} is not JSON: {error.msg}") from error
+                way = "give an object in each line"
+                raise ValueError(f"{where} is not JSON: {error.msg}; {way}") from error
+            except RecursionError as error:
+                raise ValueError(f"{where} nests too deep: leave it out") from error
 
 
 def _dataset(source: str) -> Iterator[tuple[str, Any]]:

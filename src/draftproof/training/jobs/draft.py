@@ -100,6 +100,9 @@ class DraftJob(Job):
                 "--on-policy goes on from beginnings of texts, and what an encoder-decoder writes "
                 "has none: drop it"
             )
+        layer, most = self.options.exit_layer, depth_of(self.target) - 1
+        if layer is not None and layer > most:
+            raise ValueError(f"--exit-layer {layer} must be from 1 to the target's {most}")
         if (count := self.options.draft_vocabulary) is not None:
             few_tokens.check_target(self.target, count)
 

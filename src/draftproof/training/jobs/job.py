@@ -10,6 +10,7 @@ from typing import Any
 
 from draftproof.runners import encoders
 from draftproof.training import trainer
+from draftproof.training.checkpoint import CHECKPOINT
 from draftproof.training.data.pairs import pack
 from draftproof.training.data.rows import Document, Stream
 from draftproof.training.data.states import check
@@ -147,7 +148,6 @@ class Job(ABC):
         count = self.prompt_sets * -(-options.calibration_tokens // room)
         prompts = served.prompts_of(texts.asked, count, room)
         rows, held = pack(texts.learnt, length), pack(texts.held_out, length)
-        options.out.mkdir(parents=True, exist_ok=True)
         for model in self.models:
             check(model, held[0])
         length = rows.ids.shape[1]
@@ -170,6 +170,8 @@ class Job(ABC):
         """Train on `source`, which is `rows` with whatever else lies beside them."""
         options, watch = self.options, self.watch
         settings = {name: value for name, value in asdict(options).items() if name not in FREE}
+        if options.resume and not (options.out / CHECKPOINT).exists():
+            watch.line(f"there is no checkpoint in {options.out}: training begins at step 1")
         watch.phase("training")
         return trainer.train(
             self.recipe,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import default_collate
 
-from draftproof.runners import encoders, loading
+from draftproof.runners import choice, encoders, loading
 from draftproof.training import checkpoint
 from draftproof.training.data.pairs import PairRows
 from draftproof.training.data.rows import Rows, batch_of
@@ -36,8 +36,12 @@ def target(options: Options) -> tuple[Any, Any]:
         raise ValueError("training needs accelerate: pip install 'draftproof[train]'")
     if options.out.resolve() == Path(options.source).resolve():
         raise ValueError(f"{options.out} is the model itself: write to another folder")
-    if options.out.exists() and not options.out.is_dir():
-        raise ValueError(f"{options.out} is a file: write to a folder")
+    if options.dtype in choice.QUANTISED:
+        raise ValueError(
+            f"--dtype {options.dtype} is not trained on: drop it; a draft or heads of the model in "
+            "bfloat16 serve it in any precision (`train medusa --quantize int8` needs less memory)"
+        )
+    checkpoint.check_place(options.out)
     if not options.overwrite:
         checkpoint.check_folder(options.out, options.resume, ANSWERS, *PARTS)
         checkpoint.check_result(options.out, options.resume)

@@ -19,16 +19,22 @@ FRESH, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"  # while one takes the oth
 
 
 def check_place(folder: Path) -> None:
-    """Make the folder, unless it is there; `ValueError` where no file can be written to it."""
+    """Refuse what can be no folder to write to: `ValueError`. What is made to try is gone again."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: write to a folder")
+    made: list[Path] = []
     try:
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         cause = f"cannot write to {folder}: {error.strerror}"
         raise ValueError(f"{cause}: write to another folder") from error
+    finally:
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()
 
 
 def check_folder(folder: Path, resume: bool, *more: str) -> None:

@@ -23,6 +23,9 @@ from drafters import METHODS, NATIVE, Eager, exit_head, lm_heads, target
 from draftproof import methods
 from draftproof.heads import files
 from draftproof.heads.module import Heads
+from draftproof.runners import probe
+from draftproof.runners.loading import Refused
+from draftproof.runners.native import NativeRunner
 from method_prompts import GREEDY, PROMPTS, SAMPLED, plain, texts, told, written
 
 NAMES = ("llama", "qwen3", "gemma3")
@@ -112,6 +115,39 @@ def test_a_quantised_draft(precision: str) -> None:
             dp.LLM(base, speculate=dp.DraftModel(tiny.model("gemma3"), quantize=precision))
     with pytest.raises(ValueError, match="quantize='int2' is unknown"):
         dp.DraftModel(model, quantize="int2")
+
+
+def quantised_draft(base: dp.LLM, model: Any, **options: Any) -> str:
+    """The precision that a draft runs in, which changes no text."""
+    draft = dp.DraftModel(model, 4, min_confidence=0.0, **options)
+    want = texts(base, SAMPLED)
+    with dp.LLM(base, speculate=draft) as llm:
+        assert texts(llm, SAMPLED) == want
+    return draft.beside.runner.precision
+
+
+@NATIVE
+def test_a_draft_is_quantised_unless_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.model("llama", dtype=torch.bfloat16, head_dim=16)
+    native = dp.LLM(model, runner="native", speculate=None)
+    assert quantised_draft(native, model) == "int8"
+    assert quantised_draft(native, model, quantize="none") == "bfloat16"
+    with dp.LLM(model, dtype="int4", speculate=None) as llm:
+        assert quantised_draft(llm, model) == quantised_draft(llm, model, quantize="none") == "int4"
+    on_torch = dp.LLM(copy.deepcopy(model).float(), speculate=None)
+    assert quantised_draft(on_torch, on_torch.runner.model) == "float32"
+
+    check = probe.check_native
+
+    def doubtful(runner: NativeRunner, *given: Any) -> None:
+        if runner.precision == "int8":
+            raise Refused("its logits come out far off")
+        check(runner, *given)
+
+    monkeypatch.setattr(probe, "check_native", doubtful)
+    assert quantised_draft(native, model) == "bfloat16"
+    with pytest.raises(ValueError, match="far off"):
+        quantised_draft(native, model, quantize="int8")
 
 
 # Where no token of the first 24 comes twice each of them can be the one that ends the text.

@@ -238,6 +238,9 @@ def test_a_matrix_of_its_own(precision: str, outputs: int, inputs: int) -> None:
     ] * want.abs().max()
     for i in range(5):  # a row's bits do not depend on the others
         assert torch.equal(linear(rows[i : i + 1])[0], found[i])
+    drafting = "int4" if precision == "int4" else "int8"  # which is half of bfloat16's bytes
+    runner = NativeRunner(model("llama"), precision=precision, team=team(2))
+    assert torch.equal(runner.linear(weight)(rows), Linear(weight, drafting, team(2))(rows))
     weight[3, 2] = torch.nan
     with pytest.raises(ValueError, match="holds NaN"):
         Linear(weight, precision, team(2))

@@ -169,7 +169,7 @@ DRAFTERS = {  # of every drafting method
     "assistant_model": "a draft is dp.DraftModel(model)",
     "draft_model": "the draft is the first argument: dp.DraftModel(model)",
     "draft_tensor_parallel_size": ONE_DEVICE,
-    "dtype": 'a draft has the precision of its target, or quantize="int8" or "int4"',
+    "dtype": 'a draft has its own precision: quantize="int8", "int4" or "none"',
     "max_matching_ngram_size": _LONGEST,
     "max_ngram_size": _LONGEST,
     "method": "a method is a class here: dp.NGram(), dp.DraftModel(model)",

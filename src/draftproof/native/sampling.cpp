@@ -207,7 +207,9 @@ DP_API int32_t dp_race(const float *logits, const float *gumbel, int32_t n, doub
   int32_t first = -1, bad = 0;
   kernels.argmax(logits, n, 0, &top, &first, &bad);
   if (bad || first < 0) return -1;
-  std::vector<float> bound(n);
+  // Kept: room of this size would be mapped and cleared anew for every row.
+  static thread_local std::vector<float> bound;
+  if (bound.size() < size_t(n)) bound.resize(n);
   *log_mass = std::log(double(
       kernels.soften(logits, gumbel, top, float(gumbel ? temperature : 1.0), n, bound.data())));
   if (!gumbel) {

@@ -31,7 +31,8 @@ class DraftModel(Growing):
     it; that token is kept. branch: the best `branch` tokens at every depth become siblings, the
     first of them grows (a second sibling wins back what the coupled rule loses on a chain, and a
     pass over a few rows more costs little). quantize: "int8" or "int4" runs the draft so on the
-    native runner, whatever the target runs in; the target itself, so quantised, is a draft too.
+    native runner, whatever the target runs in, and "none" in the target's precision; unless given,
+    int8 beside a native target in bfloat16. The target itself, so quantised, is a draft too.
     tree: instead of a chain with siblings, the paths of ranks to grow, [(0,), (1,), (0, 0)]; or
     "auto", the tree that pays best by what was accepted so far and by what passes cost, which
     `bind` measures. For a request that is sampled under another rule than the coupled one "auto"
@@ -53,8 +54,8 @@ class DraftModel(Growing):
         tree: str | Sequence[Sequence[int]] | None = None,
     ) -> None:
         super().__init__(num_draft_tokens, min_confidence, branch, usual=5)
-        if quantize not in (None, "int8", "int4"):
-            raise ValueError(f"quantize={quantize!r} is unknown: use 'int8', 'int4' or None")
+        if quantize not in (None, "none", "int8", "int4"):
+            raise ValueError(f"quantize={quantize!r} is unknown: use 'int8', 'int4' or 'none'")
         self.widths: Counter[Ranks] | None = None  # children by ranks, where they are prescribed
         if isinstance(tree, str):
             if tree != "auto":

@@ -8,6 +8,8 @@ bfloat16 or int8, an architecture it knows. Everything else runs on torch.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +99,10 @@ def make(
 def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     """A runner for another model (hub id, folder or loaded): on the device and threads of `target`.
 
-    quantize: "int8" or "int4", which run natively, or None for the target's precision; the blocks
-    of a GGUF file stay as they are. Beside a native target a model that the native runner does not
-    take runs on torch.
+    quantize: "int8" or "int4", which run natively; "none" for the target's precision; None for
+    int8 beside a native target in bfloat16, which is half of the bytes to read, and else the
+    target's. The blocks of a GGUF file stay as they are. Beside a native target a model that the
+    native runner does not take runs on torch.
     Raises `ValueError`, in one sentence, for what cannot run.
     """
     assert isinstance(target, TorchRunner | NativeRunner), "a runner that is not made here"
@@ -110,31 +113,42 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
         "parked": target.parked,
     }
     threads = target.team.threads if isinstance(target, NativeRunner) else target.threads
-    if quantize is not None and isinstance(target, TorchRunner):
+    quantised = quantize if quantize in QUANTISED else None
+    if quantised is not None and isinstance(target, TorchRunner):
         options |= {"runner": "native", "device": target.device, "revision": None}
-        return make(model, dtype=quantize, threads=threads, **options)
+        return make(model, dtype=quantised, threads=threads, **options)
     owned = not isinstance(model, torch.nn.Module)
-    source: dict[str, Any] = {
-        "dtype": target.dtype,
-        "trust_remote_code": target.trust_remote_code,
-    }
-    precision = quantize or target.precision
+    source = {"dtype": target.dtype, "trust_remote_code": target.trust_remote_code}
+    precisions = [quantised or target.precision]
+    if quantize is None and target.precision == "bfloat16":
+        precisions.insert(0, "int8")
     if owned and isinstance(target, NativeRunner):
-        found = stored(model, as_they_lie=quantize is None, **source)
+        found = stored(model, as_they_lie=quantised is None, **source)
         if found is not None and packing.refusal(found.model) is None:
-            precision = quantize or found.precision or target.precision
-            options |= {"weights": found, "precision": precision, "team": target.team}
+            options |= {"weights": found, "team": target.team}
             options["cache_weights"] = target.cache_weights
-            return on_native(found.model, **options)
+            if quantised is None and found.precision:
+                precisions = [found.precision]
+            return _first(found.model, precisions, options)
     loaded = load(model, device=target.device, **source)
     if isinstance(target, TorchRunner):
         return on_torch(loaded, threads=threads, **options)
     if reason := packing.refusal(loading.unwrap(loaded)):
-        if quantize is not None:
+        if quantised is not None:
             raise loading.Refused(f"the draft cannot be quantised: {reason}; drop quantize")
         LOG.warning("the draft runs on torch: %s", reason)
         return on_torch(loaded, threads=threads, **options)
-    return on_native(loaded, precision=precision, team=target.team, release=owned, **options)
+    if owned:  # what is packed of it is let go of, so there is one try
+        precisions = precisions[-1:]
+    return _first(loaded, precisions, options | {"team": target.team, "release": owned})
+
+
+def _first(model: Any, precisions: Sequence[str], options: dict[str, Any]) -> NativeRunner:
+    """A draft in the first of the precisions that its own logits bear."""
+    for precision in precisions[:-1]:
+        with suppress(loading.Refused):
+            return on_native(model, precision=precision, **options)
+    return on_native(model, precision=precisions[-1], **options)
 
 
 def on_torch(model: Any, **options: Any) -> TorchRunner:

@@ -138,9 +138,8 @@ class NativeRunner(Committed):
         return logits if self._reduced is None else self._reduced.widened(logits).clone()
 
     def linear(self, weight: Tensor) -> Linear:
-        """Another matrix (out, in) on these threads, in this precision; int8 beside blocks."""
-        known = self.precision in native.PRECISIONS
-        return Linear(weight, self.precision if known else "int8", self.team)
+        """Another matrix (out, in) on these threads, for what drafts: in four bits or in int8."""
+        return Linear(weight, "int4" if self.precision == "int4" else "int8", self.team)
 
     def again(self, **options: Any) -> NativeRunner:
         """Another runner over the same weights and threads, with room of its own."""
@@ -258,8 +257,8 @@ class NativeRunner(Committed):
             self._refuse(tokens)
         check(code)
         if reduced is not None and head:
-            logits = reduced.widened(logits[:full])
             best = reduced.best(best, places, logits)
+            logits = reduced.widened(logits[:full])
         for item in work:
             self.passed(item)
         return [

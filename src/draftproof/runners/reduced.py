@@ -6,6 +6,7 @@ checkpoint gives the same logits wherever it is loaded. Knows no models.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 
@@ -35,6 +36,9 @@ class Reduced:
     def __init__(self, ids: Tensor, vocabulary: int, rest: float = 0.0) -> None:
         self.ids, self.vocabulary, self.rest = ids, vocabulary, rest
         self._wide = torch.zeros(0, vocabulary)
+        self._ids = ids.tolist()
+        among = {*self._ids}
+        self._other = next((id for id in range(vocabulary) if id not in among), vocabulary)
 
     def widened(self, logits: Tensor) -> Tensor:
         """(N, V) of (N, R): a view of one buffer that lives until the next call."""
@@ -48,8 +52,15 @@ class Reduced:
             row.index_copy_(0, self.ids, of_ids)
         return wide
 
-    def best(self, found: Sequence[int], places: Sequence[int], wide: Tensor) -> array[int]:
-        """The first argmax of rows that lie at `places` of (N, V); -1 where one was found bad."""
-        rows = wide.numpy()
-        each = zip(found, places, strict=True)
-        return array("i", [int(rows[at].argmax()) if token >= 0 else -1 for token, at in each])
+    def best(self, found: Sequence[int], places: Sequence[int], logits: Tensor) -> array[int]:
+        """The first argmax over all tokens, of rows that lie at `places` of (N, R).
+
+        found: the first argmax of each of those among the ids; -1 where one was found bad.
+        """
+        best, values = array("i"), logits.numpy()
+        for at, row in zip(found, places, strict=True):
+            value = values[row, at] if at >= 0 else math.nan
+            mine, other = value >= self.rest, value <= self.rest
+            ahead = [self._ids[at]] * bool(mine) + [self._other] * bool(other)
+            best.append(min(ahead, default=-1))
+        return best

@@ -103,11 +103,14 @@ def test_bf16_is_near_the_exact_product(seed: int, inputs: int, count: int) -> N
 
 @given(seed=Seed, inputs=st.integers(1, 257), count=st.integers(1, MOST))
 @pytest.mark.parametrize("spread", [1.0, 25_000.0])
-def test_int8_has_the_bits_of_vnni(spread: float, seed: int, inputs: int, count: int) -> None:
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_integers_have_the_bits_of_vnni(
+    precision: str, spread: float, seed: int, inputs: int, count: int
+) -> None:
     weights, rows = numbers(seed, count, inputs)
     rows[:, seed % inputs] *= spread
     rows[count // 2, inputs // 2] = np.nan if seed % 3 == 0 else 1.0
-    product = Product("int8", weights, rows)
+    product = Product(precision, weights, rows)
     vnni = [product(slice(r, min(r + 12, count)), "avx512") for r in range(0, count, 12)]
     assert same(product(), np.concatenate(vnni))
 
@@ -143,13 +146,13 @@ def test_a_row_that_is_not_finite_spoils_no_other() -> None:
 @pytest.mark.parametrize("precision", emulated.FORMATS)
 def test_shapes_are_set_when_they_change(precision: str) -> None:
     library, product = libraries()[0], Product(precision, *numbers(1, MOST, 70))
-    product(slice(0, 9))
+    product(slice(0, 13))
     before = library.dp_tiles_set()
     for _ in range(3):
-        product(slice(0, 9))
+        product(slice(0, 13))
     assert library.dp_tiles_set() == before
-    product(slice(0, 10))
-    product(slice(0, 10))
+    product(slice(0, 14))
+    product(slice(0, 14))
     assert library.dp_tiles_set() == before + 1
 
 

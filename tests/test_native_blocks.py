@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -152,7 +153,7 @@ def test_all_kernels_with_fused_sums_give_the_same_bits(
     if build == "emulated":
         library = emulated.libraries()[0]
         monkeypatch.setattr(native, "library", lambda: library)
-    rows = torch.randn(13, INPUTS, generator=torch.Generator().manual_seed(2))
+    rows = torch.randn(37, INPUTS, generator=torch.Generator().manual_seed(2))
     fused = [name for name in sets() if name != "portable"]
     assert build == "here" or fused == ["avx2", "avx512", "amx"]
     made: list[Tensor] = []
@@ -160,9 +161,22 @@ def test_all_kernels_with_fused_sums_give_the_same_bits(
         head = Head(kind, random_blocks(kind), kernels)
         assert head.pack() == native.OK
         made.append(product(head, Team(1), rows, OUTPUTS))
-        for count in range(1, 13):
+        for count in (*range(1, 14), 16, 17, 31, 33):
             assert torch.equal(product(head, Team(1), rows[:count], OUTPUTS), made[0][:count])
     assert all(torch.equal(one, made[0]) for one in made)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_compiled_tiles_give_these_bits(kind: str) -> None:
+    """The instructions that a processor with AMX will run, one by one."""
+    number = FOURS[kind][0] if kind in FOURS else native.BLOCKS[kind]
+    rows = torch.randn(32, INPUTS, generator=torch.Generator().manual_seed(3))
+    library, blocks = emulated.trapped(), random_blocks(kind)[: emulated.PANEL]
+    tile = emulated.FileProduct(number, blocks.numpy(), rows.numpy())
+    want = np.concatenate([tile(slice(r, r + 1), "avx512") for r in range(len(rows))])
+    for count in (9, 13, 16, 17, 24, 32):
+        got = tile(slice(0, count), library=library)
+        assert got.tobytes() == want[:count].tobytes(), count
 
 
 @pytest.mark.parametrize("wrong", [0x7C00, 0xFC00, 0x7E01])

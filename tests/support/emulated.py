@@ -41,7 +41,7 @@ PANEL, GROUP, STEP = 32, 32, 32
 TILE = c_char_p, c_int32, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_void_p  # of dp_tile
 SCORES = c_char_p, c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p, c_int64  # of dp_scores
 WEIGH = c_char_p, c_void_p, c_int32, c_void_p, c_int64, c_int32, c_int32, c_void_p  # of dp_weigh
-FORMATS = {"bfloat16": native.BF16, "int8": native.INT8}
+FORMATS = {"bfloat16": native.BF16, "int8": native.INT8, "int4": native.INT4}
 
 
 def avx512() -> tuple[str, ...]:
@@ -76,6 +76,10 @@ def libraries() -> tuple[Any, Any]:
         library.dp_spoil.argtypes, library.dp_spoil.restype = (c_void_p, c_int32), None
         library.dp_prepare.argtypes = c_int32, c_void_p, c_int32, c_int32, c_void_p
         library.dp_pack.argtypes = c_int32, c_void_p, c_int32, c_int32, c_int32, c_void_p
+        library.dp_repack.argtypes = c_int32, c_void_p, c_int32, c_int32, c_void_p
+        library.dp_repack.restype = None
+        for size in (library.dp_panel_bytes, library.dp_row_bytes_of):
+            size.argtypes, size.restype = (c_int32, c_int32), c_int64
         library.dp_prepare.restype = library.dp_pack.restype = library.dp_disturb.restype = None
     return made
 
@@ -115,25 +119,17 @@ class Guarded:
         self.bytes = np.frombuffer(self.pages, np.uint8, count, size - count)
 
 
-class Product:
-    """Rows (T, inputs) times 32 outputs (32, inputs), packed, by one call of a tile."""
+class Tile:
+    """Rows (T, inputs) times 32 outputs, by one call. kind: the weights' format, by number."""
 
-    def __init__(self, precision: str, weights: Array, rows: Array) -> None:
-        self.library, self.kind = libraries()[0], FORMATS[precision]
-        count = weights.shape[1]
-        int8 = precision == "int8"
-        self.inputs = count + -count % (GROUP if int8 else 2)
-        groups = self.inputs // GROUP
-        self.row_bytes = groups * 48 if int8 else self.inputs * 2
-        self.panel = Guarded(groups * (GROUP * PANEL + 2 * PANEL) if int8 else self.inputs * 64)
+    def __init__(self, kind: int, inputs: int, rows: Array) -> None:
+        self.library, self.kind, self.inputs = libraries()[0], kind, inputs
+        self.row_bytes = self.library.dp_row_bytes_of(kind, inputs)
+        self.panel = Guarded(self.library.dp_panel_bytes(kind, inputs))
         self.prepared = np.zeros((len(rows), self.row_bytes), np.uint8)
-        weights, rows = (np.ascontiguousarray(each, np.float32) for each in (weights, rows))
-        for n in range(PANEL):
-            of = self.kind, weights[n].ctypes.data, count, self.inputs, n, self.panel.address
-            self.library.dp_pack(*of)
-        for r, row in enumerate(rows):
+        for r, row in enumerate(np.ascontiguousarray(rows, np.float32)):
             to = self.prepared[r].ctypes.data
-            self.library.dp_prepare(self.kind, row.ctypes.data, count, self.inputs, to)
+            self.library.dp_prepare(kind, row.ctypes.data, rows.shape[1], inputs, to)
 
     def __call__(
         self, rows: slice = slice(None), kernels: str = "amx", library: Any = None
@@ -147,6 +143,27 @@ class Product:
         most = (library or self.library).dp_tile(kernels.encode(), self.kind, *given)
         assert len(some) <= most
         return out.bytes.view(np.float32).reshape(-1, PANEL).copy()
+
+
+class Product(Tile):
+    """weights: (32, inputs), packed."""
+
+    def __init__(self, precision: str, weights: Array, rows: Array) -> None:
+        count = weights.shape[1]
+        multiple = 2 if precision == "bfloat16" else GROUP
+        super().__init__(FORMATS[precision], count + -count % multiple, rows)
+        for n, of in enumerate(np.ascontiguousarray(weights, np.float32)):
+            given = self.kind, of.ctypes.data, count, self.inputs, n, self.panel.address
+            self.library.dp_pack(*given)
+
+
+class FileProduct(Tile):
+    """blocks: (32, bytes of so many inputs), as they lie in a file."""
+
+    def __init__(self, kind: int, blocks: Array, rows: Array) -> None:
+        super().__init__(kind, rows.shape[1], rows)
+        for n, of in enumerate(np.ascontiguousarray(blocks)):
+            self.library.dp_repack(kind, of.ctypes.data, self.inputs, n, self.panel.address)
 
 
 # --- what TDPBF16PS gives, in numbers: see emulated_tiles.h ---------------------------------------

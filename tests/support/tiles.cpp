@@ -56,6 +56,19 @@ DP_TEST void dp_pack(int32_t format, const float *weights, int32_t count, int32_
   kFormats[format].pack(weights, count, inputs, output, panel);
 }
 
+DP_TEST void dp_repack(int32_t format, const uint8_t *blocks, int32_t count, int32_t output,
+                       char *panel) {
+  kFormats[format].repack(blocks, count, output, panel);
+}
+
+DP_TEST int64_t dp_panel_bytes(int32_t format, int32_t inputs) {
+  return kFormats[format].panel_bytes(inputs);
+}
+
+DP_TEST int64_t dp_row_bytes_of(int32_t format, int32_t inputs) {
+  return kFormats[format].row_bytes(inputs);
+}
+
 // How often this thread's shapes were set.
 DP_TEST int32_t dp_tiles_set() { return emulated::registers().set; }
 

@@ -108,8 +108,7 @@ void trapping(Run run) {
 
 DP_TEST int32_t dp_tile(const char *, int32_t format, const char *panel, const char *x,
                         int64_t stride, int32_t inputs, int32_t rows, float *out) {
-  const auto tile = format == DP_BF16 ? amx_bf16 : amx_int8;
-  trapping([&] { tile(panel, x, stride, inputs, rows, out); });
+  trapping([&] { kAmxTiles[format](panel, x, stride, inputs, rows, out); });
   return kMostTileRows;
 }
 

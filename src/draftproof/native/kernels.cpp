@@ -45,9 +45,9 @@ const Kernels *amx_set() {
     Kernels made = kAvx512;
     made.name = "amx";
     made.attention = kAmxAttention;
-    // Of the other formats the tiles stay.
-    made.tiles[DP_BF16] = {kMostTileRows, made.tiles[DP_BF16].prepare, amx_bf16};
-    made.tiles[DP_INT8] = {kMostTileRows, made.tiles[DP_INT8].prepare, amx_int8};
+    for (int format = 0; format < DP_FORMATS; ++format) {
+      made.tiles[format] = {kMostTileRows, made.tiles[format].prepare, kAmxTiles[format]};
+    }
     return made;
   }();
   return &set;

@@ -15,13 +15,16 @@ constexpr int kTogether = 48;  // (row, head) pairs that go over the keys of a h
 constexpr int kMostStep = 32;  // positions that an `Attention` adds at once
 constexpr int kMostHeadDim = 512;
 
+// (rows, 32) = x (rows, inputs), `stride` bytes apart, times a panel.
+using Tile = void(const char *panel, const char *x, int64_t stride, int inputs, int rows,
+                  float *out);
+
 // Of a format. Which rows are in a tile changes no bit of any of them.
 struct Tiles {
   int rows;  // in a tile: as many as the registers hold
   // A row of n activations as the tiles read it, padded.
   void (*prepare)(const float *x, int n, int inputs, char *out);
-  // (rows, 32) = x (rows, inputs), `stride` bytes apart, times a panel.
-  void (*tile)(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
+  Tile *tile;
 };
 
 // The products of attention. Keys lie in blocks of 16 slots: head_dim / 2 steps of 16 slots x 2
@@ -65,8 +68,7 @@ extern const Kernels kPortable;
 #if defined(DP_X86)
 extern const Kernels kAvx2, kAvx512;
 // Tiles of rows that are prepared as for kAvx512.
-void amx_bf16(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
-void amx_int8(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out);
+extern Tile *const kAmxTiles[DP_FORMATS];
 extern const Attention kAmxAttention;
 #elif defined(DP_ARM)
 extern const Kernels kNeon;

@@ -95,7 +95,7 @@ hf_options              <-  | transformers
 hf_rows                 <- hf_bound request | torch transformers
 certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
 quality quality.*       <- llm runners.* tree sampling pictures quality quality.*
-pictures                <-  |
+pictures out_folders    <-  |
 bench bench.*           <- * {SERVED} !cli !demo !demo.* !training !training.* !certify.*
 demo demo.*             <- llm models analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+from draftproof.out_folders import results_in
 
 
 def place(out: Path, usual: str) -> Path:
@@ -18,32 +17,6 @@ def place(out: Path, usual: str) -> Path:
     with results_in(path.parent, ending):
         path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-@contextmanager
-def results_in(folder: Path, ending: str | None = None) -> Iterator[None]:
-    """Raises `ValueError`, with the way out, where what is done inside cannot write there.
-
-    ending: of a file's name, where --out may be one.
-    """
-    try:
-        yield
-    except OSError as error:
-        found = isinstance(error, FileExistsError)
-        why = "it is no folder" if found else error.strerror or " ".join(str(error).split())
-        way = "give another folder as --out"
-        way += "" if ending is None else f", or a name that ends in {ending}"
-        raise ValueError(f"cannot write results to {folder}: {why}; {way}") from error
-
-
-def check_folder(out: Path) -> None:
-    """Raises `ValueError` for what can be no folder to write to, and makes none."""
-    there = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
-    with results_in(out):
-        if not there.is_dir():
-            raise NotADirectoryError(f"{there} is a file")
-        if not os.access(there, os.W_OK):
-            raise PermissionError("it may not be written to")
 
 
 def text_of(file: Path, what: str) -> str:

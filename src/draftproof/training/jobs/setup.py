@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import default_collate
 
+from draftproof.out_folders import check_folder
 from draftproof.runners import choice, encoders, loading
 from draftproof.training import checkpoint
 from draftproof.training.data.pairs import PairRows
@@ -41,9 +42,9 @@ def target(options: Options) -> tuple[Any, Any]:
             f"--dtype {options.dtype} is not trained on: drop it; a draft or heads of the model in "
             "bfloat16 serve it in any precision (`train medusa --quantize int8` needs less memory)"
         )
-    checkpoint.check_place(options.out)
+    check_folder(options.out)
     if not options.overwrite:
-        checkpoint.check_folder(options.out, options.resume, ANSWERS, *PARTS)
+        checkpoint.check_unfinished(options.out, options.resume, ANSWERS, *PARTS)
         checkpoint.check_result(options.out, options.resume)
     if options.threads:
         torch.set_num_threads(options.threads)

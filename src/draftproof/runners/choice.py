@@ -111,7 +111,7 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     }
     threads = target.team.threads if isinstance(target, NativeRunner) else target.threads
     if quantize is not None and isinstance(target, TorchRunner):
-        options |= {"runner": "native", "device": target.device, "revision": None}
+        options |= {"runner": "native", "device": target.device, "revision": None, "draft": True}
         return make(model, dtype=quantize, threads=threads, **options)
     owned = not isinstance(model, torch.nn.Module)
     source: dict[str, Any] = {
@@ -125,7 +125,7 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
             precision = quantize or found.precision or target.precision
             options |= {"weights": found, "precision": precision, "team": target.team}
             options["cache_weights"] = target.cache_weights
-            return on_native(found.model, **options)
+            return on_native(found.model, draft=True, **options)
     loaded = load(model, device=target.device, **source)
     if isinstance(target, TorchRunner):
         return on_torch(loaded, threads=threads, **options)
@@ -134,7 +134,8 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
             raise loading.Refused(f"the draft cannot be quantised: {reason}; drop quantize")
         LOG.warning("the draft runs on torch: %s", reason)
         return on_torch(loaded, threads=threads, **options)
-    return on_native(loaded, precision=precision, team=target.team, release=owned, **options)
+    options |= {"precision": precision, "team": target.team}
+    return on_native(loaded, release=owned, draft=True, **options)
 
 
 def on_torch(model: Any, **options: Any) -> TorchRunner:
@@ -147,10 +148,13 @@ def on_torch(model: Any, **options: Any) -> TorchRunner:
     return runner
 
 
-def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) -> NativeRunner:
+def on_native(
+    model: Any, *, weights: Checkpoint | None = None, draft: bool = False, **options: Any
+) -> NativeRunner:
     """The native runner of a model, whose logits were found to be the model's own.
 
-    weights: of a model that is not loaded; without them it is.
+    weights: of a model that is not loaded; without them it is. draft: what its precision loses
+    refuses nothing.
     """
     model = loading.unwrap(model)
     if reason := packing.refusal(model):
@@ -166,9 +170,12 @@ def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) 
         if weights is not None and not _is_sure(runner, weights):
             with weights.filled():  # which makes modules of an outline, where that is in doubt
                 expected = probe.own_logits(model)
-        if expected is not None:
-            probe.check_native(runner, expected)
-        _keep(runner)
+        said = "quantize" if draft else "dtype"
+        unrounded = None
+        if draft and not options.get("release"):  # its tensors would be gone
+            unrounded = functools.partial(NativeRunner, model, weights=weights, team=runner.team)
+        if expected is None or probe.check_native(runner, expected, said, unrounded):
+            _keep(runner)  # what is mapped is not compared again, whatever it is loaded for
         return runner
 
     if isinstance(model, Outline):

@@ -101,7 +101,8 @@ demo demo.*             <- llm models analysis methods text bundled bundled.* de
 bundled bundled.*       <- bundled bundled.*
 prompts                 <- conversations bundled bundled.* templates
 traffic traffic.*       <- prompts pictures traffic.* | httpx2 rich matplotlib
-training.data training.data.sources training.data.entries training.data.rows <- {READ}
+training.data training.data.files training.data.sources <- {READ}
+training.data.entries training.data.rows <- {READ}
 training.jobs training.jobs.* <- * {SERVED} !cli !cli.* !demo.* !bench.* !certify.*
 training training.*     <- allocator runners runners.* heads.* analysis bundled training.*
 fingerprints            <- tree runners.base sampling | torch

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from draftproof.cli.files import place
 from draftproof.out_folders import check_folder
 
 
@@ -31,3 +32,11 @@ def test_what_can_be_none_is_told(name: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"^cannot write results to {out}: .*{why}") as refused:
         check_folder(out)
     assert str(refused.value).endswith("; give another folder as --out")
+
+
+def test_a_file_below_what_cannot_be_written_to_is_told_early(tmp_path: Path) -> None:
+    """As `tune`, `batch` and `load` write one, after hours."""
+    with pytest.raises(ValueError, match="cannot write results to /proc/self: .*; give another"):
+        place(Path("/proc/self/profile.json"), "profile.json")
+    assert place(tmp_path / "a", "profile.json") == tmp_path / "a" / "profile.json"
+    assert (tmp_path / "a").is_dir()

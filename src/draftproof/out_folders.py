@@ -25,22 +25,25 @@ def results_in(folder: Path, ending: str | None = None) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises `ValueError` for what can be no folder to write to.
+    """Raises `ValueError` for what can be no folder to write to; see `try_folder`."""
+    with results_in(folder):
+        try_folder(folder)
+
+
+def try_folder(folder: Path) -> None:
+    """Raises `OSError` for what can be no folder to write to.
 
     A file is written to try, for no right or mount tells it all; what is made is gone again.
     """
-    with results_in(folder):
-        made = [each for each in (folder, *folder.parents) if not each.exists()]
-        there = next(
-            each for each in (folder.absolute(), *folder.absolute().parents) if each.exists()
-        )
-        if not there.is_dir():
-            raise NotADirectoryError(f"{there} is a file")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        finally:
-            for each in made:
-                with suppress(OSError):
-                    each.rmdir()
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(f"{there} is a file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    finally:
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftproof.out_folders import results_in
+from draftproof.out_folders import results_in, try_folder
 
 
 def place(out: Path, usual: str) -> Path:
@@ -15,6 +15,7 @@ def place(out: Path, usual: str) -> Path:
     ending = Path(usual).suffix
     path = out if out.suffix == ending else out / usual
     with results_in(path.parent, ending):
+        try_folder(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -24,6 +25,7 @@ def text_of(file: Path, what: str) -> str:
     try:
         return file.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise ValueError(f"cannot read the {what} {file}: {error.strerror}") from error
+        raise ValueError(f"cannot read the {what} {file}: {error.strerror}; give a file") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"the {what} {file} is not UTF-8 text (byte {error.start})") from error
+        said = f"the {what} {file} is not UTF-8 text (byte {error.start})"
+        raise ValueError(f"{said}: convert it") from error

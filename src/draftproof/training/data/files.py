@@ -73,7 +73,8 @@ def lines_of(path: Path, told: Told) -> Iterator[tuple[str, Any]]:
                 if text.strip():
                     yield where, json.loads(text)
             except UnicodeDecodeError as error:
-                raise ValueError(f"{where} is not UTF-8 text (byte {error.start})") from error
+                said = f"{where} is not UTF-8 text (byte {error.start})"
+                raise ValueError(f"{said}: convert the file") from error
             except json.JSONDecodeError as error:
                 way = "give an object in each line"
                 raise ValueError(f"{where} is not JSON: {error.msg}; {way}") from error

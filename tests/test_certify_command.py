@@ -93,6 +93,7 @@ def test_near_ties_have_a_code_of_their_own(
         (("--method", "lookahead", "--num-draft-tokens", "3"), "no option of lookahead"),
         (("--max-tokens", "99999"), "do not fit in max_length"),
         (("--prompts", "/nowhere.jsonl"), "cannot read the prompts"),
+        (("--out", "/dev/null"), "/dev/null is a file; give another folder as --out"),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], words: str, capsys: Any) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from draftproof.drafting.fitting import EVERY, FIRST, Costs, Fit, widths
 from draftproof.drafting.growth import Ranks
+from draftproof.proposers.draft import DraftModel
+from draftproof.proposers.lookahead import Lookahead
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 from draftproof.shapes import choices_to_parents
@@ -68,3 +72,34 @@ def test_of_a_merged_tree_only_its_own_nodes_count() -> None:
     one.feedback = Feedback(other, [0, 1], {})  # a budget left nothing of it
     made.learn(one, ours)
     assert made.offered == [1, 1, 0] and made.accepted == [0, 1, 0]
+
+
+def test_nothing_is_learnt_from_a_step_in_which_another_drafted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two calls of this one, with the same tokens at another place of the text."""
+    drafter, one = DraftModel(None, tree="auto"), request()
+    made = drafter.fit = fit()
+    ours = TokenTree([0, 1, 2], [-1, 0, 0])
+    monkeypatch.setattr(drafter, "_shaped", lambda requests, *_: [ours] * len(requests))
+    drafter.propose([one])
+    one.feedback, one.passes = Feedback(ours, [0, 1], {}), 1
+    drafter.propose([one])
+    assert made.steps == 1 and made.offered == [1, 1, 0]
+    one.feedback, one.passes = Feedback(TokenTree([0, 2], [-1, 0]), [0, 1], {}), 3
+    drafter.propose([one])
+    assert made.steps == 1 and made.offered == [1, 1, 0]
+    one.feedback, one.passes = Feedback(ours, [0, 2], {}), 4
+    drafter.propose([one])
+    assert made.steps == 2 and made.accepted == [1, 1, 0]
+
+
+def test_a_window_is_read_in_the_step_after_it_alone() -> None:
+    one = Request(0, [7, 7], SamplingParams(), seed=0)
+    for late in (0, 1):
+        drafter = Lookahead(1, 2, from_text=False)
+        (tree,) = drafter.propose([one])
+        one.feedback = Feedback(tree, [0], {}, [5] * len(tree))
+        one.passes += 1 + late
+        (tree,) = drafter.propose([one])
+        assert (5 in tree.tokens) is (not late)

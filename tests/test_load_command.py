@@ -139,7 +139,7 @@ def test_a_server_that_refuses_some(run: Any, prompts: str) -> None:
         (("--num-prompts", "0"), "--num-prompts must be 1 or more"),
         (("--max-tokens", "0"), "--max-tokens must be 1 or more"),
         (("--reference", "no-such"), "cannot read the reference no-such"),
-        (("--out", "/dev/null"), "results to /dev/null: it is no folder; give another folder"),
+        (("--out", "/dev/null"), "results to /dev/null: /dev/null is a file; give another folder"),
         (("--out", "/dev/null/x"), "; give another folder as --out, or a name that ends in .json"),
         (("--rate", "1"), "write --arrivals poisson --request-rate X"),
     ],

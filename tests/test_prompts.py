@@ -102,7 +102,7 @@ def test_any_other_file_is_a_prompt_per_paragraph(tmp_path: Path) -> None:
     [
         ('{"prompt": "a"}\n\n{"txt": "b"}', "line 3 has none"),
         ('{"prompt": "a"}\n[1]', "line 2 has none"),
-        ('{"prompt": "a"}\n{"prompt": ', "line 2 is not JSON"),
+        ('{"prompt": "a"}\n{"prompt": ', "line 2 is not JSON: .*; give an object in each line"),
         ('{"prompt": ""}', "line 1"),
         ('{"prompt": 7}', "line 1"),
         ('{"prompt": "a", "completion": 7}', "line 1: `completion`"),
@@ -124,7 +124,8 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_bytes(b"\xff\xfe\x00")
     for name, says in (
         ("p.jsonl.gz", "cannot read"),
-        ("p.txt", "UTF-8"),
+        ("p.txt", r"UTF-8 text \(byte 0\): convert it"),
+        ("", "Is a directory; give a file, or bundled, "),
         ("no.txt", "cannot read .* bundled, held-out, damaged, humaneval or mt-bench"),
     ):
         with pytest.raises(ValueError, match=says):

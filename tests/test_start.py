@@ -132,6 +132,29 @@ def test_an_interrupt_while_modules_load(seconds: float) -> None:
     assert (process.returncode, err) == (130, b"")
 
 
+def test_an_interrupt_before_any_module_of_ours_is_there() -> None:
+    """What stands before `main` is Python's own, and two files that load nothing slow."""
+    program = """if True:
+        import importlib, sys
+        before = {*sys.modules}
+        from draftproof.__main__ import main
+        print(*{each.partition(".")[0] for each in {*sys.modules} - before})
+
+        class Interrupting:
+            def find_spec(self, name, *given):
+                if name == "draftproof.interrupts":
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, Interrupting())
+        main()"""
+    source = str(Path(draftproof.__file__).parents[1])
+    program = f"import sys; sys.path.insert(0, {source!r})\n{program}"
+    command = [sys.executable, "-I", "-S", "-c", program]  # without an editable install's finder
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert {*done.stdout.split()} == {"draftproof"}
+
+
 def interrupted() -> None:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(5)

@@ -64,7 +64,7 @@ def test_the_model_itself_is_never_replaced(train: Any, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--out", "FILE"), "text.py is a file: write to a folder"),
+        (("--out", "FILE"), "text.py is a file; give another folder as --out"),
         (("--seed", "-1"), "Invalid value for '--seed'"),
     ],
 )
@@ -116,8 +116,8 @@ def test_prompts_without_answers_are_enough_where_the_target_answers(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--out", "/proc/no"), "cannot write to /proc/no: No such file"),
-        (("--out", "FILE/no"), "text.py/no: Not a directory: write to another folder"),
+        (("--out", "/proc/no"), "cannot write results to /proc/no: No such file"),
+        (("--out", "FILE/no"), "text.py is a file; give another folder as --out"),
         (("--start", "GGUF"), "m.gguf is a GGUF file, which is not trained on"),
         (("--dtype", "int4"), "--dtype int4 is not trained on: drop it"),
     ],

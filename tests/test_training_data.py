@@ -150,7 +150,11 @@ def test_entries_without_anything_to_learn_are_counted(tmp_path: Path) -> None:
             gzip.compress(b'{"text": "b"}\n', mtime=0)[:-4],
             r"cannot read .*a\.jsonl\.gz: ",
         ),
-        ("a.jsonl", b'{"text": "b"}\n\xff\n', r"a\.jsonl, line 2 is not UTF-8 text \(byte 0\)"),
+        (
+            "a.jsonl",
+            b'{"text": "b"}\n\xff\n',
+            r"a\.jsonl, line 2 is not UTF-8 text \(byte 0\): convert",
+        ),
         ("a.jsonl", b'{"text": "b"}\n\n{', r"a\.jsonl, line 3 is not JSON: Expecting"),
         ("a.jsonl", b"[1]", r"a\.jsonl, line 1 is not an object: give one with `text`, "),
         ("a.jsonl", b'{"prompt": "b"}', r"line 1 has the fields \['prompt'\]: give `text`, "),

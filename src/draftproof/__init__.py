@@ -4,10 +4,11 @@ What is public is imported when it is first asked for: torch and transformers ta
 """
 
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
 
-if _TYPE_CHECKING:
+TYPE_CHECKING = False  # as for type checkers it is not; typing takes longer than all else here
+if TYPE_CHECKING:
+    from typing import Any
+
     from draftproof.heads.module import Heads
     from draftproof.hf import custom_generate
     from draftproof.llm import LLM
@@ -49,7 +50,7 @@ else:
         "tune": "tuning.run",
     }
 
-    def __getattr__(name: str) -> _Any:
+    def __getattr__(name: str) -> "Any":
         """A public name that was not asked for before."""
         if name not in _MODULES:
             names = _import_module(f"{__name__}.foreign_names")
@@ -61,6 +62,8 @@ else:
     def __dir__() -> list[str]:
         return sorted({*globals(), *_MODULES})
 
+
+del TYPE_CHECKING
 
 __version__ = "0.2.0"
 __all__ = [

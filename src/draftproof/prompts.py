@@ -144,14 +144,16 @@ def load(source: str | Path, chat: bool) -> list[Prompt]:
     if not text.strip():
         raise ValueError(f"{path} is empty: give at least one prompt")
     if ".json" in path.suffixes:
-        entries = _json(str(path), text)
+        entries = _json(str(path), text, "give a list of objects, or JSON lines")
         if not isinstance(entries, list):
             raise ValueError(f"{path} is no list: give a list of objects, or JSON lines")
         return [_prompt(f"{path}, entry {n}", n, each, chat) for n, each in enumerate(entries, 1)]
     if ".jsonl" in path.suffixes:
         lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-        where = f"{path}, line"
-        return [_prompt(f"{where} {n}", n, _json(f"{where} {n}", line), chat) for n, line in lines]
+        where, way = f"{path}, line", "give an object in each line"
+        return [
+            _prompt(f"{where} {n}", n, _json(f"{where} {n}", line, way), chat) for n, line in lines
+        ]
     paragraphs = [part.strip("\r\n") for part in re.split(r"\n[^\S\n]*\n", text) if part.strip()]
     return [Prompt(f"{path.name}:{n}", (part,), chat) for n, part in enumerate(paragraphs, 1)]
 
@@ -161,22 +163,19 @@ def _text(path: Path) -> str:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text (byte {error.start})") from error
-    except FileNotFoundError as error:
-        known = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
-        raise ValueError(
-            f"cannot read the prompts {path}: no such file; give a file, or {known}"
-        ) from error
+        raise ValueError(f"{path} is not UTF-8 text (byte {error.start}): convert it") from error
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ValueError(f"cannot read the prompts {path}: {reason}") from error
+        reason = "no such file" if isinstance(error, FileNotFoundError) else reason
+        way = f"give a file, or {', '.join(NAMES[:-1])} or {NAMES[-1]}"
+        raise ValueError(f"cannot read the prompts {path}: {reason}; {way}") from error
 
 
-def _json(where: str, text: str) -> Any:
+def _json(where: str, text: str, way: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON: {error.msg}") from error
+        raise ValueError(f"{where} is not JSON: {error.msg}; {way}") from error
     except RecursionError as error:
         raise ValueError(f"{where} nests too deep: leave it out") from error
 

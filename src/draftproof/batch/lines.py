@@ -51,7 +51,9 @@ class Input:
         try:
             raw = path.read_bytes()
         except OSError as error:
-            raise ValueError(f"cannot read the batch {path}: {error.strerror}") from error
+            raise ValueError(
+                f"cannot read the batch {path}: {error.strerror}; give a file of lines, {EXAMPLE}"
+            ) from error
         self.digest = hashlib.sha256(raw).hexdigest()
         self.lines = list(self._read(raw.removeprefix(b"\xef\xbb\xbf")))
         if not self.lines:

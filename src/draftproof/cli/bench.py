@@ -11,10 +11,10 @@ from rich.console import Console
 from draftproof.bench import files, suite
 from draftproof.bench import report as reports
 from draftproof.cli import opening
-from draftproof.cli.files import check_folder, results_in
 from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
 from draftproof.methods import given_options, listed
+from draftproof.out_folders import check_folder, results_in
 
 FORMATS = ("spec-bench",)
 

@@ -21,6 +21,7 @@ from draftproof.cli import opening
 from draftproof.cli.progress import Running
 from draftproof.llm import LLM
 from draftproof.methods import ALL, EXIT, Sources, given_options, listed, named
+from draftproof.out_folders import check_folder
 
 WITHOUT_EXIT = "a model with one layer has none"
 
@@ -47,6 +48,8 @@ def run(given: SimpleNamespace) -> int:
         "threads": given.threads,
         **opening.hub_options(given),
     }
+    if given.out != Path():  # hours may lie before a defect, and its script
+        check_folder(given.out)
     sources = given.prompts or [texts.HELD_OUT]
     parsed = texts.files_of(sources)
     with Running() as running:

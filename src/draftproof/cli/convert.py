@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from draftproof.cli.files import check_folder
 from draftproof.cli.progress import Running
 from draftproof.convert import convert
+from draftproof.out_folders import check_folder
 
 
 def run(given: SimpleNamespace) -> int:

@@ -16,9 +16,10 @@ from rich.console import Console
 
 from draftproof import __version__, clock
 from draftproof import prompts as prompt_files
-from draftproof.cli.files import place, results_in
+from draftproof.cli.files import place
 from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
+from draftproof.out_folders import results_in
 from draftproof.prompts import Prompt
 from draftproof.traffic import arrivals, reference, report, summary
 from draftproof.traffic.answers import Answer

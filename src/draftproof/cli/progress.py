@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from threading import Event, Thread
 from types import TracebackType
@@ -17,24 +16,27 @@ SOON = 0.02  # a share below which no estimate means anything
 class Running:
     """Call it with what runs now and the share that is done, None as long as it is not known.
 
-    An estimate is shown once some share is done at a pace that was measured: what is left at it.
+    An estimate is shown once some share is done at a pace that was measured, for `sure_s` seconds
+    at least: what is left at it.
     """
 
-    def __init__(self, every_s: float = EVERY_S) -> None:
-        console = Console(stderr=True)
-        self._every_s = every_s
+    def __init__(
+        self, every_s: float = EVERY_S, *, sure_s: float = 0.0, console: Console | None = None
+    ) -> None:
+        console = Console(stderr=True) if console is None else console
+        self._every_s, self._sure_s, self._console = every_s, sure_s, console
         self._line = ""
         self._began: tuple[float, float] | None = None  # when a share was first known, and which
-        self._shown = console.is_terminal
+        self.shown = console.is_terminal
         columns = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[left]}")
-        self._bar = Progress(*columns, console=console, transient=True, disable=not self._shown)
+        self._bar = Progress(*columns, console=console, transient=True, disable=not self.shown)
         self._task = self._bar.add_task("", total=None, left="")
         self._ended = Event()
         self._teller = Thread(target=self._tell, daemon=True)
 
     def __enter__(self) -> Running:
         self._bar.start()
-        if not self._shown:
+        if not self.shown:
             self._teller.start()
         return self
 
@@ -57,17 +59,30 @@ class Running:
         )
         self._line = f"{text}, {share:.0%} done{', ' + left if left else ''}" if share else text
 
+    def begin(self, text: str) -> None:
+        """Another part begins, which takes as long as it takes."""
+        self._began = None
+        self(text, None)
+
+    def line(self, text: str) -> None:
+        """Something worth keeping, above the bar."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def tell(self) -> None:
+        """The line of a minute."""
+        self.line(self._line)
+
     def _left(self, share: float | None) -> str:
         if share is None or self._began is None:
             return ""
-        began, first = self._began
-        if share - first < SOON:
+        (began, first), now = self._began, time.monotonic()
+        if share - first < SOON or now - began < self._sure_s or share >= 1:
             return ""
-        seconds = (time.monotonic() - began) * (1 - share) / (share - first)
+        seconds = (now - began) * (1 - share) / (share - first)
         return (
             f"about {seconds:.0f} s left" if seconds < 100 else f"about {seconds / 60:.0f} min left"
         )
 
     def _tell(self) -> None:
         while not self._ended.wait(self._every_s):
-            print(self._line, file=sys.stderr, flush=True)
+            self.tell()

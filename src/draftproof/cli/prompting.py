@@ -30,9 +30,10 @@ def read(prompt: str | None, file: Path | None) -> str:
         text = (piped + gap + given).decode()
     except OSError as error:
         of = "standard input" if file is None or str(file) == STDIN else f"the prompt file {file}"
-        raise ValueError(f"cannot read {of}: {error.strerror}") from error
+        raise ValueError(f"cannot read {of}: {error.strerror}; give a file of text") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"the prompt is not UTF-8 text (byte {error.start})") from error
+        said = f"the prompt is not UTF-8 text (byte {error.start})"
+        raise ValueError(f"{said}: convert it") from error
     if not text:
         raise ValueError("the prompt is empty: write something to continue")
     return text

@@ -14,12 +14,13 @@ from draftproof import LLM, clock, hub, quality
 from draftproof import prompts as texts
 from draftproof.bundled import BUNDLED, ENGLISH, MENDER
 from draftproof.cli import opening
-from draftproof.cli.files import check_folder, results_in, text_of
+from draftproof.cli.files import text_of
 from draftproof.cli.progress import Running
 from draftproof.encoder_intake import EncoderIntake
 from draftproof.gguf.reader import located as gguf_file
 from draftproof.interrupts import INTERRUPTED
 from draftproof.models import native_runs
+from draftproof.out_folders import check_folder, results_in
 from draftproof.quality import report
 from draftproof.runners import choice, lengths, loading
 from draftproof.runners.base import EncoderInput

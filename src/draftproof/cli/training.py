@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -13,19 +12,18 @@ from types import FrameType, SimpleNamespace
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from draftproof import places
 from draftproof.bundled import located
 from draftproof.cli import opening
+from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
 from draftproof.training.checkpoint import CHECKPOINT
 from draftproof.training.data import sources
 from draftproof.training.jobs import job, setup
 from draftproof.training.trainer import Plan, State
 
-MINUTE = 60.0  # seconds between two lines where there is no terminal
-SURE = 10.0, 0.02  # seconds and share of a phase, before which no time that is left is said
+SURE_S = 10.0  # seconds of a phase, before which no time that is left is said
 
 Kind = TypeVar("Kind", bound=job.Options)
 
@@ -67,39 +65,31 @@ def options_of(kind: type[Kind], arguments: Mapping[str, Any], bundled: str) -> 
 
 
 class Shown:
-    """A bar, and a line for what is worth keeping; asked to stop by a first interrupt.
+    """What is worth keeping as a line, the rest where it runs; asked to stop by a first interrupt.
 
-    Where there is no terminal no bar moves: then a line a minute says how far it is. figures: what
-    to show of a step, besides loss and speed.
+    figures: what to show of a step, besides loss and speed.
     """
 
-    def __init__(
-        self, bar: Progress, console: Console, figures: Callable[[dict[str, float]], str]
-    ) -> None:
-        self.bar, self.console, self.figures, self.task = bar, console, figures, TaskID(0)
+    def __init__(self, running: Running, figures: Callable[[dict[str, float]], str]) -> None:
+        self.running, self.figures = running, figures
         self.interrupted = False
         self.steps = False  # whether steps are taken now, after which it can stop
         self.name = ""  # of the phase
-        self.first: tuple[float, float] | None = None  # seconds and share, when it first moved
-        self.last_line = time.monotonic()
 
     def phase(self, text: str) -> None:
         """See `Watch.phase`."""
-        if not self.console.is_terminal:
+        if not self.running.shown:
             self.line(text)
-        if self.bar.tasks:
-            self.bar.remove_task(self.task)
-        self.name, self.first, self.steps = text, None, text == "training"
-        self.task = self.bar.add_task(text, total=1.0, left="")
+        self.name, self.steps = text, text == "training"
+        self.running.begin(text)
 
     def share(self, done: float) -> None:
         """See `Watch.share`."""
-        self._moved(done, self.name)
+        self.running(self.name, done)
 
     def line(self, text: str) -> None:
         """See `Watch.line`."""
-        self.last_line = time.monotonic()
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.running.line(text)
 
     def step(self, state: State, shown: dict[str, float], plan: Plan) -> None:
         """See `Watch.step`."""
@@ -109,28 +99,11 @@ class Shown:
         if "held-out score" in shown:
             score = f"{shown['held-out score']:.3f} tokens/step expected on held-out data"
             self.line(f"{text}  {score}")
-        self._moved(state.step / plan.steps, text)
+        self.running(text, state.step / plan.steps)
 
     def stopped(self) -> bool:
         """See `Watch.stopped`."""
         return self.interrupted
-
-    def _moved(self, done: float, text: str) -> None:
-        left = self._left(done)
-        self.bar.update(self.task, completed=done, description=text, left=left)
-        if not self.console.is_terminal and time.monotonic() - self.last_line >= MINUTE:
-            self.line("  ".join(part for part in (text, f"{done:.0%} done", left) if part))
-
-    def _left(self, done: float) -> str:
-        """The time that is left of this phase, once it can be told; empty before."""
-        now = time.monotonic()
-        if self.first is None:
-            self.first = now, done
-        seconds, share = now - self.first[0], done - self.first[1]
-        if seconds < SURE[0] or share < SURE[1] or done >= 1:
-            return ""
-        left = seconds * (1 - done) / share
-        return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
 
 
 def run(
@@ -140,10 +113,9 @@ def run(
 ) -> int:
     """Runs a job, shown on standard error, and prints what its result gives; the exit code."""
     console = Console(stderr=True, quiet=setup.process() > 0)  # one of several processes reports
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
     report: Any = None
-    with Progress(*columns, console=console, transient=True) as bar:
-        shown = Shown(bar, console, figures)
+    with Running(sure_s=SURE_S, console=console) as running:
+        shown = Shown(running, figures)
         try:
             with _interrupts(shown):
                 report = kind(options, shown).run()

@@ -65,7 +65,8 @@ class DraftModel(Growing):
         self.model, self.quantize, self.fitted = model, quantize, tree == "auto"
         self.fit: Fit | None = None  # of all requests whose text does not depend on it
         self._fits: dict[int, Fit] = {}  # of the others, one each
-        self._last: dict[int, TokenTree] = {}  # to learn from, where shapes are fitted
+        # To learn from, where shapes are fitted: the last tree, and passes of the text before it.
+        self._last: dict[int, tuple[TokenTree, int]] = {}
 
     def bind(self, target: Target, load: Load) -> None:
         self.beside = Beside(load(target, self.model, self.quantize), target)
@@ -97,12 +98,14 @@ class DraftModel(Growing):
         if (shared := self.fit) is not None:
             fits = {r.key: self._fit(r) if alone(r) else shared for r in requests}
             for request in requests:
-                if request.key in self._last:
-                    fits[request.key].learn(request, self._last[request.key])
+                tree, passes = self._last.get(request.key, (None, 0))
+                if tree is not None and request.passes <= passes + 1:  # else others drafted since
+                    fits[request.key].learn(request, tree)
             keys = [request.key for request in requests]
             shapes = [Shape(fits[key].widths.__getitem__, DEPTH) for key in keys]
             trees = self._shaped(requests, shapes, goes_on)
-            self._last.update(zip(keys, trees, strict=True))
+            drafted = zip(trees, (request.passes for request in requests), strict=True)
+            self._last.update(zip(keys, drafted, strict=True))
             return trees
         if (widths := self.widths) is not None:
             return self._shaped(requests, [Shape(widths.__getitem__)] * len(requests), goes_on)

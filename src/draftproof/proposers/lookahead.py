@@ -37,7 +37,8 @@ class State:
     pool: OrderedDict[int, OrderedDict[Guess, None]] = field(default_factory=OrderedDict)
     indexed: int = 0  # tokens of the text whose n-grams are in the pool
     rewinds: int = 0  # of the text then
-    tree: TokenTree | None = None  # of the last step, with the window in it
+    tree: TokenTree | None = None  # the last one, with the window in it
+    passes: int = 0  # of the text before that tree
     ends: list[int] = field(default_factory=list)  # its nodes of the last row, by column
 
 
@@ -50,7 +51,6 @@ class Lookahead(Drafter):
     """
 
     wants_best = True
-
     name = "lookahead"
 
     def __init__(
@@ -84,9 +84,9 @@ class Lookahead(Drafter):
 
     def _harvest(self, request: Writing, state: State) -> None:
         """One Jacobi step: n-grams into the pool, the window one row on."""
-        feedback, tree = request.feedback, state.tree
-        state.tree = None
-        if tree is None or feedback is None or feedback.best is None:
+        feedback, tree, state.tree = request.feedback, state.tree, None
+        others = request.passes > state.passes + 1  # drafted since
+        if others or tree is None or feedback is None or feedback.best is None:
             return
         found = feedback.where(tree)
         # -1: another method's budget cut the window, or a row is not finite.
@@ -144,5 +144,6 @@ class Lookahead(Drafter):
             column.append(add(column[-1], token, 1.0))
         for row in state.rows[1:]:
             column = [add(node, token, 1.0) for node, token in zip(column, row, strict=True)]
-        state.tree, state.ends = TokenTree(tokens, parents, scores=scores), column
+        state.tree = TokenTree(tokens, parents, scores=scores)
+        state.ends, state.passes = column, request.passes
         return state.tree

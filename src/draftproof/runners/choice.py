@@ -106,16 +106,12 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
     Raises `ValueError`, in one sentence, for what cannot run.
     """
     assert isinstance(target, TorchRunner | NativeRunner), "a runner that is not made here"
-    options: dict[str, Any] = {
-        "max_batch": target.max_batch,
-        "trust_remote_code": target.trust_remote_code,
-        "prefix_cache": target.prefix_cache,
-        "parked": target.parked,
-    }
+    same = "max_batch", "trust_remote_code", "prefix_cache", "parked"
+    options: dict[str, Any] = {name: getattr(target, name) for name in same}
     threads = target.team.threads if isinstance(target, NativeRunner) else target.threads
     quantised = quantize if quantize in QUANTISED else None
     if quantised is not None and isinstance(target, TorchRunner):
-        options |= {"runner": "native", "device": target.device, "revision": None}
+        options |= {"runner": "native", "device": target.device, "revision": None, "draft": True}
         return make(model, dtype=quantised, threads=threads, **options)
     owned = not isinstance(model, torch.nn.Module)
     source = {"dtype": target.dtype, "trust_remote_code": target.trust_remote_code}
@@ -148,7 +144,7 @@ def _first(model: Any, precisions: Sequence[str], options: dict[str, Any]) -> Na
     for precision in precisions[:-1]:
         with suppress(loading.Refused):
             return on_native(model, precision=precision, **options)
-    return on_native(model, precision=precisions[-1], **options)
+    return on_native(model, precision=precisions[-1], draft=True, **options)
 
 
 def on_torch(model: Any, **options: Any) -> TorchRunner:
@@ -161,10 +157,13 @@ def on_torch(model: Any, **options: Any) -> TorchRunner:
     return runner
 
 
-def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) -> NativeRunner:
+def on_native(
+    model: Any, *, weights: Checkpoint | None = None, draft: bool = False, **options: Any
+) -> NativeRunner:
     """The native runner of a model, whose logits were found to be the model's own.
 
-    weights: of a model that is not loaded; without them it is.
+    weights: of a model that is not loaded; without them it is. draft: what its precision loses
+    refuses nothing.
     """
     model = loading.unwrap(model)
     if reason := packing.refusal(model):
@@ -180,9 +179,12 @@ def on_native(model: Any, *, weights: Checkpoint | None = None, **options: Any) 
         if weights is not None and not _is_sure(runner, weights):
             with weights.filled():  # which makes modules of an outline, where that is in doubt
                 expected = probe.own_logits(model)
-        if expected is not None:
-            probe.check_native(runner, expected)
-        _keep(runner)
+        said = "quantize" if draft else "dtype"
+        unrounded = None
+        if draft and not options.get("release"):  # its tensors would be gone
+            unrounded = functools.partial(NativeRunner, model, weights=weights, team=runner.team)
+        if expected is None or probe.check_native(runner, expected, said, unrounded):
+            _keep(runner)  # what is mapped is not compared again, whatever it is loaded for
         return runner
 
     if isinstance(model, Outline):

@@ -141,19 +141,38 @@ def own_logits(model: PreTrainedModel) -> Tensor:
     return logits.float()
 
 
-def check_native(runner: NativeRunner, expected: Tensor) -> None:
+def check_native(
+    runner: NativeRunner,
+    expected: Tensor,
+    said: str = "dtype",
+    unrounded: Callable[[], NativeRunner] | None = None,
+) -> bool:
     """Raise `Refused` unless packed weights give what `own_logits` gave.
 
-    A class that is known by its name may hide what the kernels do not compute.
+    A class that is known by its name may hide what the kernels do not compute. said: the option
+    that its precision was given by. unrounded: of a draft, a runner of the same weights in
+    bfloat16. If that one is right, all that is wrong is what a precision loses, which in a draft
+    changes no text: it is told, and the answer is False.
     """
     off, most = _apart(runner, expected)
-    if not off <= most:
-        int8 = "drop dtype='int8' (draftproof quality tells what each precision costs)"
-        instead = int8 if runner.precision == "int8" else "use runner='torch'"
-        raise Refused(
-            f"the native runner does not take this model: its logits come out "
-            f"{off:.0%} off those of transformers; {instead}"
-        )
+    if off <= most:
+        return True
+    instead, precision = "use runner='torch'", runner.precision
+    if precision in ("int8", "int4"):
+        instead = f"drop {said}" if precision == "int8" else f"give {said}='int8', or drop it"
+        instead += " (draftproof quality tells what each precision costs)"
+    if unrounded is not None and precision != "bfloat16":
+        again, bound = _apart(unrounded(), expected)
+        if again <= bound:
+            said = f"the draft's logits in {precision} come out {off:.0%} off its own"
+            LOG.warning("%s: less of it will be accepted, no text changes; %s", said, instead)
+            return False
+        instead = f"drop {said} and use runner='torch'"
+    raise Refused(
+        "the native runner does not take this model: its logits"
+        f"{'' if precision == 'bfloat16' else f' in {precision}'} come out {off:.0%} off those of "
+        f"transformers; {instead}"
+    )
 
 
 def agrees(runner: NativeRunner, weights: Weights) -> bool:

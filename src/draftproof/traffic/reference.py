@@ -46,7 +46,9 @@ def read(path: Path) -> dict[str, str]:
                     "compared with it"
                 )
     except OSError as error:
-        raise ValueError(f"cannot read the reference {path}: {error.strerror}") from error
+        raise ValueError(
+            f"cannot read the reference {path}: {error.strerror}; give what load --out wrote"
+        ) from error
     except (LookupError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no reference: give what load --out wrote") from error
     if not texts:

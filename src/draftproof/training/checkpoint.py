@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,26 +17,7 @@ CHECKPOINT, BEST = "checkpoint", "best.pt"
 FRESH, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"  # while one takes the other's place
 
 
-def check_place(folder: Path) -> None:
-    """Refuse what can be no folder to write to: `ValueError`. What is made to try is gone again."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: write to a folder")
-    made: list[Path] = []
-    try:
-        made = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        cause = f"cannot write to {folder}: {error.strerror}"
-        raise ValueError(f"{cause}: write to another folder") from error
-    finally:
-        for each in made:
-            with suppress(OSError):
-                each.rmdir()
-
-
-def check_folder(folder: Path, resume: bool, *more: str) -> None:
+def check_unfinished(folder: Path, resume: bool, *more: str) -> None:
     """Refuse a folder with a checkpoint that nobody asked to continue: `ValueError`.
 
     more: names of files that an unfinished training leaves, too.

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from draftproof.allocator import give_back
-from draftproof.training.checkpoint import BEST, CHECKPOINT, Checkpoint, check_folder, replacing
+from draftproof.training.checkpoint import BEST, CHECKPOINT, Checkpoint, check_unfinished, replacing
 
 Batch = dict[str, Tensor]
 TRIMMED = 8  # steps, whose tensors have many sizes: what was freed of them is given back
@@ -277,7 +277,7 @@ class _Loop:
 
     def _begin(self, resume: bool, keep_rates: bool) -> State:
         """A fresh state, or that of the checkpoint."""
-        check_folder(self.folder, resume)
+        check_unfinished(self.folder, resume)
         peaks = [group["peak"] for group in self._groups()]
         if (said := self.checkpoint.load()) is not None:
             self.state = State(**said)

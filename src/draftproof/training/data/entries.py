@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Any
 
@@ -27,6 +28,84 @@ PAIRS = (
 MARK = "\u00a7answer\u00a7"  # stands for an answer where its place is looked for
 
 
+@dataclass(frozen=True)
+class Pair:
+    """What an encoder reads, and what is written then; None: an answer is made later."""
+
+    read: str
+    written: str | None
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Messages with `role` and `content`."""
+
+    messages: list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt whose answer is made later."""
+
+    prompt: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text, of which everything behind `prompt` is learnt; without one, everything."""
+
+    prompt: str | None
+    learnt: str
+
+
+Form = Pair | Chat | Asked | Text
+
+
+def form_of(where: str, entry: Any, unanswered: bool, pairs: bool) -> Form | None:
+    """What an entry holds, by its fields, before there is a tokenizer; None: nothing to learn.
+
+    unanswered, pairs: as `unanswered` and `start` of `parsed`. Raises `ValueError` that begins
+    with `where`.
+    """
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} is not an object: give one with {FIELDS}")
+    given = {field: value for field, value in entry.items() if value is not None}
+    if pairs:
+        return _pair_of(where, given, unanswered)
+    if (chat := conversation(where, given)) is not None:
+        return Chat(chat)
+    if "prompt" in given and "completion" in given:
+        parts = [given["prompt"], given["completion"]]
+    elif unanswered and "prompt" in given:
+        if not isinstance(given["prompt"], str):
+            raise ValueError(f"{where}: `prompt` must be text")
+        return Asked(given["prompt"])
+    elif unanswered and "turns" in given:
+        turns = given["turns"]
+        first = turns[0] if isinstance(turns, list) and turns else None
+        return Chat(messages(where, [{"role": "user", "content": first}]))
+    elif "text" in entry:
+        parts = [given.get("text", "")]
+    else:
+        fields = f"{where} has the fields {sorted(map(str, entry))}: give {FIELDS}"
+        alone = not unanswered and any(field in given for field in PROMPTS)
+        raise ValueError(fields + ("; prompts alone are for --self-distill" if alone else ""))
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"{where}: `text`, `prompt` and `completion` must be text")
+    return Text(parts[0] if parts[1:] else None, parts[-1]) if parts[-1].strip() else None
+
+
+def _pair_of(where: str, given: dict[str, Any], unanswered: bool) -> Pair | None:
+    prompt, answer = given.get("prompt"), given.get("completion")
+    if prompt is None or (answer is None and not unanswered):
+        missing = "completion" if prompt is not None else "prompt"
+        raise ValueError(f"{where} has no `{missing}`: {PAIRS}")
+    if not isinstance(prompt, str) or not isinstance(answer, str | None):
+        raise ValueError(f"{where}: `prompt` and `completion` must be text")
+    blank = not prompt.strip() or (answer is not None and not answer.strip())
+    return None if blank else Pair(prompt, answer)
+
+
 def parsed(
     where: str,
     entry: Any,
@@ -43,64 +122,34 @@ def parsed(
     token, the only one to learn, that stands for what will be written. Raises `ValueError` that
     begins with `where`.
     """
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where} is not an object: give one with {FIELDS}")
-    given = {field: value for field, value in entry.items() if value is not None}
-    if start is not None:
-        return _pair(where, given, tokenizer, unanswered, start)
-    if (chat := conversation(where, given)) is not None:
-        return _chat(where, chat, tokenizer, unanswered)
-    if "prompt" in given and "completion" in given:
-        parts = [given["prompt"], given["completion"]]
-    elif unanswered and any(field in given for field in PROMPTS):
-        return _prompt_alone(where, given, tokenizer)
-    elif "text" in entry:
-        parts = [given.get("text", "")]
-    else:
-        fields = f"{where} has the fields {sorted(map(str, entry))}: give {FIELDS}"
-        alone = not unanswered and any(field in given for field in PROMPTS)
-        raise ValueError(fields + ("; prompts alone are for --self-distill" if alone else ""))
-    if not all(isinstance(part, str) for part in parts):
-        raise ValueError(f"{where}: `text`, `prompt` and `completion` must be text")
-    if not parts[-1].strip():
+    form = form_of(where, entry, unanswered, start is not None)
+    if isinstance(form, Pair):
+        return _pair(form, tokenizer, start or ())
+    if isinstance(form, Chat):
+        return _chat(where, form.messages, tokenizer, unanswered)
+    if isinstance(form, Asked):
+        return _asked(tokenizer(form.prompt)["input_ids"])
+    if form is None:
         return []
-    whole = "".join(parts)
-    spans = [(len(parts[0]), len(whole))] if len(parts) > 1 else None
-    return [encoded(tokenizer, whole, spans)]
+    if form.prompt is None:
+        return [encoded(tokenizer, form.learnt)]
+    whole = form.prompt + form.learnt
+    return [encoded(tokenizer, whole, [(len(form.prompt), len(whole))])]
 
 
-def _pair(
-    where: str, given: dict[str, Any], tokenizer: Any, unanswered: bool, start: Sequence[int]
-) -> list[Document]:
+def _pair(pair: Pair, tokenizer: Any, start: Sequence[int]) -> list[Document]:
     """What an encoder reads, and what is written; unanswered: a token that stands for that."""
-    prompt, answer = given.get("prompt"), given.get("completion")
-    if prompt is None or (answer is None and not unanswered):
-        missing = "completion" if prompt is not None else "prompt"
-        raise ValueError(f"{where} has no `{missing}`: {PAIRS}")
-    if not isinstance(prompt, str) or not isinstance(answer, str | None):
-        raise ValueError(f"{where}: `prompt` and `completion` must be text")
-    read = tokenizer(prompt, verbose=False)["input_ids"]
-    if not prompt.strip() or not read or (answer is not None and not answer.strip()):
+    read = tokenizer(pair.read, verbose=False)["input_ids"]
+    if not read:
         return []
-    if answer is None:
+    if pair.written is None:
         written = [start[-1]]
     else:
-        written = [*tokenizer(text_target=answer, verbose=False)["input_ids"]]
+        written = [*tokenizer(text_target=pair.written, verbose=False)["input_ids"]]
         last = getattr(tokenizer, "eos_token_id", None)
         written += [last] if last is not None and written[-1:] != [last] else []
     taught = [False] * len(start) + [True] * len(written)
     return [Document([*start, *written], taught, read)]
-
-
-def _prompt_alone(where: str, given: dict[str, Any], tokenizer: Any) -> list[Document]:
-    prompt = given.get("prompt")
-    if prompt is None:
-        turns = given["turns"]
-        asked = {"role": "user", "content": turns[0] if isinstance(turns, list) and turns else None}
-        return _chat(where, messages(where, [asked]), tokenizer, True)
-    if not isinstance(prompt, str):
-        raise ValueError(f"{where}: `prompt` must be text")
-    return _asked(tokenizer(prompt)["input_ids"])
 
 
 def _asked(ids: Sequence[int]) -> list[Document]:

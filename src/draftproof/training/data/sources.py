@@ -6,19 +6,21 @@ vocabularies, or what is trained.
 
 from __future__ import annotations
 
-import gzip
 import importlib
-import json
 import warnings
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Generic, TypeVar
 
 from draftproof.conversations import CHATS
-from draftproof.training.data.entries import FIELDS, PAIRS, PROMPTS, encoded, parsed
+from draftproof.training.data.entries import FIELDS, PAIRS, PROMPTS, encoded, form_of, parsed
+from draftproof.training.data.files import ending, lines_of, listed, text_of
 from draftproof.training.data.rows import Document
+
+LOOKED_AT = 8 << 20  # bytes that are looked at before a model is loaded: some tenths of a second
+SHOWN = 0.002  # share of the data, of which is told when it is read
+
+T = TypeVar("T")
 
 
 def documents(
@@ -28,6 +30,7 @@ def documents(
     limit: int | None = None,
     unanswered: bool = False,
     start: Sequence[int] | None = None,
+    told: Callable[[float], None] = lambda share: None,
 ) -> list[Document]:
     """The documents of all sources in their order; `limit` ends after about so many tokens.
 
@@ -45,18 +48,29 @@ def documents(
     start: what a decoder goes on from, where an encoder reads the prompts; then entries have
     `prompt` and `completion`, and nothing else is taken.
 
+    told: hears now and then what share of the data is read.
+
     Raises `ValueError` naming file and line, and for a source without anything to learn.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"a limit of {limit} tokens leaves no data: give at least 1")
     if not sources:
         raise ValueError("no data was named: give a file, a folder or a data set of the hub")
-    reader = _Reader(tokenizer, unanswered, start)
+    reader = _Reader(
+        lambda where, entry: parsed(where, entry, tokenizer, unanswered, start),
+        lambda text: encoded(tokenizer, text),
+        pairs=start is not None,
+    )
+    reader.weigh(sources)
     read: list[Document] = []
-    tokens = 0
+    tokens, shown = 0, 0.0
     for source in sources:
         before = len(read)
         for document in reader.read(str(source)):
+            share = max(reader.share, tokens / limit if limit else 0.0)
+            if share >= shown + SHOWN:
+                shown = share
+                told(share)
             if limit is not None and document.taught is None:
                 document = document.part(0, limit - tokens)  # one text may be all there is
             read.append(document)
@@ -64,7 +78,7 @@ def documents(
             if limit is not None and tokens >= limit:
                 return read
         if len(read) == before:
-            raise ValueError(f"{source} has nothing to learn in it: name other data")
+            raise ValueError(_nothing(source))
     return read
 
 
@@ -84,6 +98,30 @@ def check(sources: Sequence[str | Path]) -> None:
             )
 
 
+def look(sources: Sequence[str | Path], *, unanswered: bool, pairs: bool) -> None:
+    """Raises `ValueError`, as `documents`, for what can be told before there is a tokenizer.
+
+    Of all files only the first `LOOKED_AT` bytes are looked at, and no data set: that takes no
+    time beside a model. pairs: as a `start` does. Says nothing of what is left out.
+    """
+    reader: _Reader[object] = _Reader(
+        lambda where, entry: [form_of(where, entry, unanswered, pairs)],
+        lambda text: text,
+        pairs=pairs,
+    )
+    reader.most = LOOKED_AT
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for source in map(str, sources):
+            found = any([each is not None for each in reader.read(source)])
+            if not found and reader.bytes <= LOOKED_AT and reader.files(Path(source)):
+                raise ValueError(_nothing(source))
+
+
+def _nothing(source: str | Path) -> str:
+    return f"{source} has nothing to learn in it: name other data"
+
+
 KNOWN = {"text", "completion", "instruction", *PROMPTS, *CHATS}
 OTHER = {  # what is hardly meant as a text
     ".json": "no JSON list of entries, nor JSON lines",
@@ -92,30 +130,52 @@ OTHER = {  # what is hardly meant as a text
 }
 
 
-class _Reader:
-    """Documents of sources; unanswered, start: as in `documents`."""
+class _Reader(Generic[T]):
+    """What is made of sources. entry, text: what makes it, of an entry and of a whole text.
 
-    def __init__(self, tokenizer: Any, unanswered: bool, start: Sequence[int] | None) -> None:
-        self.tokenizer, self.unanswered, self.start = tokenizer, unanswered, start
+    pairs: a text alone is refused.
+    """
 
-    def read(self, source: str) -> Iterator[Document]:
+    def __init__(
+        self,
+        entry: Callable[[str, Any], list[T]],
+        text: Callable[[str], T],
+        *,
+        pairs: bool,
+    ) -> None:
+        self.entry, self.text, self.pairs = entry, text, pairs
+        self.bytes, self.all = 0, 0  # of files: read so far; of all that were weighed
+        self.most: int | None = None  # bytes, behind which no file is opened or read on
+        self._found: dict[Path, list[Path]] = {}
+
+    def weigh(self, sources: Sequence[str | Path]) -> None:
+        """Learn how large they are, for `share`."""
+        self.all = sum(path.stat().st_size for each in sources for path in self.files(Path(each)))
+
+    def files(self, source: Path) -> list[Path]:
+        """See `_files`; found once."""
+        if source not in self._found:
+            self._found[source] = _files(source)
+        return self._found[source]
+
+    @property
+    def share(self) -> float:
+        """Of the bytes of files, what is read."""
+        return self.bytes / self.all if self.all else 0.0
+
+    def read(self, source: str) -> Iterator[T]:
         path = Path(source)
-        saved = (path / "dataset_dict.json").exists() or (
-            (path / "state.json").exists() and (path / "dataset_info.json").exists()
-        )
         if path.is_file():
             yield from self._file(path, None)
-        elif path.is_dir() and not saved:
+        elif _is_plain(path):
             yield from self._folder(path)
-        else:
+        elif self.most is None:
             yield from self._entries(source, _dataset(source))
 
-    def _folder(self, folder: Path) -> Iterator[Document]:
+    def _folder(self, folder: Path) -> Iterator[T]:
         odd: list[Path] = []
-        for path in sorted(folder.rglob("*")):
-            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-            if path.is_file() and not hidden:
-                yield from self._file(path, odd)
+        for path in self.files(folder):
+            yield from self._file(path, odd)
         if odd:
             names = ", ".join(str(path.relative_to(folder)) for path in odd[:3])
             more = ", ..." if len(odd) > 3 else ""
@@ -124,32 +184,50 @@ class _Reader:
                 stacklevel=2,
             )
 
-    def _file(self, path: Path, odd: list[Path] | None) -> Iterator[Document]:
-        """The documents of a file; what is no text goes to `odd`, or is an error without it."""
-        if ".jsonl" in path.suffixes:
-            yield from self._entries(str(path), _lines(path))
+    def _file(self, path: Path, odd: list[Path] | None) -> Iterator[T]:
+        """What is made of a file; what is no text goes to `odd`, or is an error without it."""
+        size, before = path.stat().st_size, self.bytes
+        if self.most is not None and before > self.most:
             return
-        text = _text(path)
+        if ".jsonl" in path.suffixes:
+
+            def told(count: int) -> None:
+                self.bytes = before + count
+
+            yield from self._entries(str(path), lines_of(path, told))
+        elif self.most is None or before + size <= self.most:
+            yield from self._whole(path, odd)
+        self.bytes = before + size
+
+    def _whole(self, path: Path, odd: list[Path] | None) -> Iterator[T]:
+        """As `_file`, of one that is read at once."""
+        text = text_of(path)
         if text is None and odd is None:
             raise ValueError(f"{path} is not UTF-8 text: convert it, or give JSON lines")
         if text is None and odd is not None:
             odd.append(path)
-        elif text and ".json" in path.suffixes and (listed := _listed(text, odd is None)):
-            entries = ((f"{path}, entry {number}", entry) for number, entry in enumerate(listed, 1))
+        elif (
+            text
+            and ".json" in path.suffixes
+            and (found := listed(text, KNOWN if odd is not None else ()))
+        ):
+            entries = ((f"{path}, entry {number}", entry) for number, entry in enumerate(found, 1))
             yield from self._entries(str(path), entries)
-        elif text and odd is None and (kind := OTHER.get(_ending(path))):
+        elif text and odd is None and (kind := OTHER.get(ending(path))):
             cause = f"{path} is {kind}"
             raise ValueError(f"{cause}: give JSON lines with {FIELDS}, or name it .txt as a text")
-        elif self.start is not None:
+        elif self.pairs:
             raise ValueError(f"{path} is a text: {PAIRS}")
         elif text and text.strip():
-            yield encoded(self.tokenizer, text)
+            yield self.text(text)
 
-    def _entries(self, name: str, entries: Iterable[tuple[str, Any]]) -> Iterator[Document]:
+    def _entries(self, name: str, entries: Iterable[tuple[str, Any]]) -> Iterator[T]:
         count = missed = 0
         for where, entry in entries:
+            if self.most is not None and self.bytes > self.most:
+                break
             try:
-                learnt = parsed(where, entry, self.tokenizer, self.unanswered, self.start)
+                learnt = self.entry(where, entry)
             except (TypeError, UnicodeEncodeError) as error:
                 half = "it holds half a character (of \\ud800 to \\udfff)"
                 raise ValueError(
@@ -165,63 +243,22 @@ class _Reader:
             )
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            yield file
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"cannot read {path}: {reason}") from error
+def _is_plain(path: Path) -> bool:
+    """Whether it is a folder of files, and none that `datasets` saved."""
+    saved = (path / "dataset_dict.json").exists() or (
+        (path / "state.json").exists() and (path / "dataset_info.json").exists()
+    )
+    return path.is_dir() and not saved
 
 
-def _ending(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz")).suffix
-
-
-def _text(path: Path) -> str | None:
-    """None if the file is not text."""
-    try:
-        with _opened(path) as file:
-            text = file.read().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return None
-    return None if "\0" in text else text
-
-
-def _listed(text: str, any_fields: bool) -> list[Any] | None:
-    """The entries of a JSON list, or of JSON lines under that name; None for any other JSON."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    try:
-        entries = json.loads(text if lines[:1] and lines[0].lstrip()[0] == "[" else _list(lines))
-    except (ValueError, RecursionError):
-        return None
-    first = entries[0] if isinstance(entries, list) and entries else None
-    known = isinstance(first, dict) and (any_fields or first.keys() & KNOWN)
-    return entries if known else None
-
-
-def _list(lines: Sequence[str]) -> str:
-    return f"[{','.join(lines)}]"
-
-
-def _lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """(where, what) of every line that is not blank."""
-    with _opened(path) as file:
-        for number, line in enumerate(file, 1):
-            where = f"{path}, line {number}"
-            try:
-                text = line.decode("utf-8-sig")
-                if text.strip():
-                    yield where, json.loads(text)
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{where} is not UTF-8 text (byte {error.start})") from error
-            except json.JSONDecodeError as error:
-                way = "give an object in each line"
-                raise ValueError(f"{where} is not JSON: {error.msg}; {way}") from error
-            except RecursionError as error:
-                raise ValueError(f"{where} nests too deep: leave it out") from error
+def _files(source: Path) -> list[Path]:
+    """The files of a source; none of a data set."""
+    if source.is_file():
+        return [source]
+    if not _is_plain(source):
+        return []
+    every = (path for path in sorted(source.rglob("*")) if path.is_file())
+    return [p for p in every if not any(n.startswith(".") for n in p.relative_to(source).parts)]
 
 
 def _dataset(source: str) -> Iterator[tuple[str, Any]]:

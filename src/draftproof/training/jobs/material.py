@@ -53,7 +53,7 @@ def gathered(
         # Where the target writes, the limit is of what it writes: its beginnings are from anywhere.
         limit = None if own else options.limit
         learnt = sources.documents(
-            options.data, tokenizer, limit=limit, unanswered=own, start=start
+            options.data, tokenizer, limit=limit, unanswered=own, start=start, told=watch.share
         )
         held_out = []
         if options.held_out:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import default_collate
 
+from draftproof.out_folders import check_folder
 from draftproof.runners import choice, encoders, loading
 from draftproof.training import checkpoint
+from draftproof.training.data import sources
 from draftproof.training.data.pairs import PairRows
 from draftproof.training.data.rows import Rows, batch_of
 from draftproof.training.trainer import Batch, Plan
@@ -41,9 +43,9 @@ def target(options: Options) -> tuple[Any, Any]:
             f"--dtype {options.dtype} is not trained on: drop it; a draft or heads of the model in "
             "bfloat16 serve it in any precision (`train medusa --quantize int8` needs less memory)"
         )
-    checkpoint.check_place(options.out)
+    check_folder(options.out)
     if not options.overwrite:
-        checkpoint.check_folder(options.out, options.resume, ANSWERS, *PARTS)
+        checkpoint.check_unfinished(options.out, options.resume, ANSWERS, *PARTS)
         checkpoint.check_result(options.out, options.resume)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -54,6 +56,9 @@ def target(options: Options) -> tuple[Any, Any]:
     if device.type == "cuda":
         torch.cuda.set_device(device)  # accelerate trains on that one
     dtype = loading.pick_dtype(options.dtype)
+    pairs = encoders.is_one(options.source, **foreign)
+    own = pairs if options.self_distill is None else options.self_distill
+    sources.look([*options.data, *options.held_out], unanswered=own, pairs=pairs)
     model: Any = loaded(options.source, dtype=dtype, device=device, **foreign)
     return model, load_tokenizer(options.source, None, foreign)
 

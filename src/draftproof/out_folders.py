@@ -1,0 +1,49 @@
+"""Folders that results go to: one that cannot be written to is told, and early. Imports little."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def results_in(folder: Path, ending: str | None = None) -> Iterator[None]:
+    """Raises `ValueError`, with the way out, where what is done inside cannot write there.
+
+    ending: of a file's name, where --out may be one.
+    """
+    try:
+        yield
+    except OSError as error:
+        found = isinstance(error, FileExistsError)
+        why = "it is no folder" if found else error.strerror or " ".join(str(error).split())
+        way = "give another folder as --out"
+        way += "" if ending is None else f", or a name that ends in {ending}"
+        raise ValueError(f"cannot write results to {folder}: {why}; {way}") from error
+
+
+def check_folder(folder: Path) -> None:
+    """Raises `ValueError` for what can be no folder to write to; see `try_folder`."""
+    with results_in(folder):
+        try_folder(folder)
+
+
+def try_folder(folder: Path) -> None:
+    """Raises `OSError` for what can be no folder to write to.
+
+    A file is written to try, for no right or mount tells it all; what is made is gone again.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(f"{there} is a file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    finally:
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()

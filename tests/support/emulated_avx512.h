@@ -20,6 +20,7 @@ typedef uint32_t Unsigned __attribute__((vector_size(64)));
 typedef uint16_t Shorts __attribute__((vector_size(64)));
 typedef int64_t Bits __attribute__((vector_size(64)));
 typedef uint16_t Brains __attribute__((vector_size(64)));
+typedef uint16_t Half __attribute__((vector_size(32)));
 
 template <class Vector>
 DP_CALLED Vector load(const void *from) {
@@ -91,6 +92,24 @@ DP_CALLED inline Floats dot_bf16(Floats sum, Brains a, Brains b) {
   return sum;
 }
 
+// VCVTNEPS2BF16: to the nearest, of two as near to the even one; denormals are zero.
+DP_CALLED inline Half rounded(Floats x) {
+  uint16_t made[16];
+  for (int i = 0; i < 16; ++i) {
+    uint32_t bits = ((Unsigned)x)[i];
+    const uint32_t size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) {
+      bits |= 0x400000u;
+    } else {
+      bits = size < 0x800000u ? bits & 0x80000000u : bits + 0x7fff + (bits >> 16 & 1);
+    }
+    made[i] = uint16_t(bits >> 16);
+  }
+  Half all;
+  std::memcpy(&all, made, 32);
+  return all;
+}
+
 // VPDPBUSD: unsigned bytes of the first factor times signed ones of the second.
 DP_CALLED inline Bits dot_u8s8(Bits to, Bits a, Bits b) {
   uint8_t x[64];
@@ -114,12 +133,18 @@ DP_CALLED inline Bits dot_u8s8(Bits to, Bits a, Bits b) {
 #define __m512 emulated512::Floats
 #define __m512i emulated512::Bits
 #define __m512bh emulated512::Brains
+#define __m256bh emulated512::Half
 
 #define _mm512_loadu_si512(from) emulated512::load<emulated512::Bits>(from)
 #define _mm512_loadu_ps(from) emulated512::load<emulated512::Floats>(from)
 #define _mm512_storeu_ps(to, x) \
   do { \
     const emulated512::Floats stored = (x); \
+    std::memcpy(to, &stored, 64); \
+  } while (0)
+#define _mm512_storeu_si512(to, x) \
+  do { \
+    const emulated512::Bits stored = (x); \
     std::memcpy(to, &stored, 64); \
   } while (0)
 #define _mm512_setzero_ps() (emulated512::Floats{})
@@ -150,4 +175,5 @@ DP_CALLED inline Bits dot_u8s8(Bits to, Bits a, Bits b) {
 #define _mm512_shuffle_epi8(table, places) emulated512::shuffled(table, places)
 #define _mm512_madd_epi16(a, b) emulated512::dot_s16(a, b)
 #define _mm512_dpbusd_epi32(sum, a, b) emulated512::dot_u8s8(sum, a, b)
+#define _mm512_cvtneps_pbh(x) emulated512::rounded(x)
 #define _mm512_dpbf16_ps(sum, a, b) emulated512::dot_bf16(sum, a, b)

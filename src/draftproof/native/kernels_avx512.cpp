@@ -3,8 +3,11 @@
 
 #include <immintrin.h>
 
+#define DP_OWN_TO_BF16
+
 namespace {
 inline float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+void to_bf16(const float *__restrict x, int n, uint16_t *__restrict out);
 }  // namespace
 
 #include "tiles_avx512.inl"
@@ -12,6 +15,16 @@ inline float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #include "loops.inl"
 
 namespace {
+
+// Denormals are zero for this instruction, as they are for those that multiply.
+void to_bf16(const float *__restrict x, int n, uint16_t *__restrict out) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(out + i), reinterpret_cast<__m256i>(rounded));
+  }
+  for (; i < n; ++i) out[i] = round_bf16(x[i]);
+}
 
 inline __m512 dot_bf16(__m512 sum, __m512i w, __m512i x) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));

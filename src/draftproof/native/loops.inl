@@ -1,5 +1,6 @@
 // Loops that every instruction set shares: plain C++, vectorised by the compiler that includes it.
-// The includer defines `madd(a, b, c)` for floats: fused or not, but the same everywhere.
+// The includer defines `madd(a, b, c)` for floats: fused or not, but the same everywhere; and where
+// it has an instruction for it DP_OWN_TO_BF16, and `to_bf16` as it is below.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -67,9 +68,11 @@ void norm(const float *x, const float *weight, float eps, int n, float *out) {
   for (int j = 0; j < n; ++j) out[j] = x[j] * scale * weight[j];
 }
 
+#if !defined(DP_OWN_TO_BF16)
 void to_bf16(const float *__restrict x, int n, uint16_t *__restrict out) {
   for (int i = 0; i < n; ++i) out[i] = round_bf16(x[i]);
 }
+#endif
 
 void prepare_bf16(const float *x, int n, int inputs, char *out) {
   uint16_t *to = reinterpret_cast<uint16_t *>(out);

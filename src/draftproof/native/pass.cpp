@@ -74,11 +74,11 @@ void Pass::work(int thread) {
   Worker worker{phases_.get(), thread};
   const int n = model_.shape.hidden;
   if (given_) {
-    worker.items(pass_.wanted, [&](int r) {
+    worker.rows(pass_.wanted, [&](int r) {
       std::memcpy(room_.normed.as<float>() + int64_t(r) * n, given_ + int64_t(r) * n, n * 4);
     });
   } else {
-    worker.items(pass_.rows, [&](int r) {
+    worker.rows(pass_.rows, [&](int r) {
       model_.embed(pass_.tokens[r], room_.x.as<float>() + int64_t(r) * n);
     });
     for (int i = 0; i < pass_.layers; ++i) layer(worker, i);
@@ -140,7 +140,7 @@ void Pass::layer(Worker &worker, int number) {
 void Pass::prepare(Worker &worker, const Matrix &m, const float *from, int width,
                    const std::vector<float> *norm, int rows, char *to) {
   float *normed = room_.normed.as<float>();
-  worker.items(rows, [&](int r) {
+  worker.rows(rows, [&](int r) {
     const float *row = from + int64_t(r) * width;
     if (norm) {
       float *out = normed + int64_t(r) * width;
@@ -203,7 +203,7 @@ void Pass::tap(Worker &worker, int layer) {
   const bool inside = layer < model_.shape.layers;
   for (int t = 0; t < pass_.taps; ++t) {
     if (pass_.tap_layers[t] != layer) continue;
-    worker.items(pass_.tapped, [&](int r) {
+    worker.rows(pass_.tapped, [&](int r) {
       const float *from = room_.x.as<float>() + int64_t(pass_.tapped_rows[r]) * n;
       float *to = pass_.hidden + (int64_t(t) * pass_.tapped + r) * n;
       if (inside) {
@@ -218,7 +218,7 @@ void Pass::tap(Worker &worker, int layer) {
 // The last norm, for the rows that are asked for.
 void Pass::last(Worker &worker) {
   const int n = model_.shape.hidden;
-  worker.items(pass_.wanted, [&](int r) {
+  worker.rows(pass_.wanted, [&](int r) {
     const float *from = room_.x.as<float>() + int64_t(pass_.wanted_rows[r]) * n;
     k_.norm(from, model_.norm_last.data(), model_.shape.eps, n,
             room_.normed.as<float>() + int64_t(r) * n);

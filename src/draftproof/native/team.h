@@ -56,21 +56,13 @@ struct alignas(64) Phase {
 void finish(const Phase &phase, int items);
 
 // Does items of the phase until none is left, `grain` at a time, then waits for those of others.
-// Calls work(begin, end).
+// Calls work(item).
 template <class Do>
-void share_runs(Phase &phase, int items, int grain, Do work) {
+void share(Phase &phase, int items, int grain, Do work) {
   for (int begin; (begin = phase.taken.fetch_add(grain, std::memory_order_relaxed)) < items;) {
     const int end = begin + grain < items ? begin + grain : items;
-    work(begin, end);
+    for (int item = begin; item < end; ++item) work(item);
     phase.done.fetch_add(end - begin, std::memory_order_release);
   }
   finish(phase, items);
-}
-
-// The same, calling work(item).
-template <class Do>
-void share(Phase &phase, int items, int grain, Do work) {
-  share_runs(phase, items, grain, [&](int begin, int end) {
-    for (int item = begin; item < end; ++item) work(item);
-  });
 }

@@ -15,6 +15,13 @@ struct Worker {
   void items(int count, Do work) {
     share(*phase++, count, 1, work);
   }
+
+  // A phase of rows, each of which takes less than a microsecond: of many several at once, or the
+  // threads would wait for the counter that they share.
+  template <class Do>
+  void rows(int count, Do work) {
+    share(*phase++, count, std::clamp(count / 32, 1, 16), work);
+  }
 };
 
 // Calls done(panel, first row, rows, tile (rows, 32)) for every tile of a product with `input`, rows
@@ -23,15 +30,17 @@ struct Worker {
 // Panels go to whoever is free: another process on the machine slows one thread, not the pass.
 // Which thread takes a panel, and how its rows are cut into tiles, changes no bit. Of a few rows as
 // many bytes are taken at once as make long streams; many rows keep a panel for long, so fewer panels
-// are taken, lest one thread wait for the other's last ones. A tile of rows goes over all of them
-// while it lies in the nearest cache.
+// are taken, and only some of the rows, lest one thread wait for the other's last ones. A tile of
+// rows goes over all of them while it lies in the nearest cache.
 template <class Done>
 void multiply(const Kernels &k, int threads, Worker &worker, const Matrix &m, const char *input,
               int rows, Done done) {
   constexpr int64_t kGrain = 128 << 10;
-  const int panels = int(m.panels.size()), runs = (rows > 2 * kMostTileRows ? 16 : 4) * threads;
+  constexpr int kManyRows = 2 * kMostTileRows;
+  const int panels = int(m.panels.size()), runs = (rows > kManyRows ? 16 : 4) * threads;
   const int grain = std::clamp(int(kGrain * m.panels.size() / std::max<int64_t>(m.bytes, 1)), 1,
                                std::max(1, panels / runs));
+  const int parts = (rows + 2 * kManyRows - 1) / (2 * kManyRows);  // of the rows
   alignas(64) float tile[kMostTileRows * kPanel];
   const auto multiplied = [&](int number, int first, int count) {
     const Panel &panel = m.panels[number];
@@ -45,12 +54,14 @@ void multiply(const Kernels &k, int threads, Worker &worker, const Matrix &m, co
     }
     done(number, first, count, tile);
   };
-  share_runs(*worker.phase++, rows ? panels : 0, grain, [&](int begin, int end) {
-    for (int same = begin; begin < end; begin = same) {  // of one format: tiles of as many rows
+  share(*worker.phase++, (panels + grain - 1) / grain * parts, 1, [&](int item) {
+    const int part = item % parts, first_panel = item / parts * grain;
+    const int end = std::min(first_panel + grain, panels);
+    for (int begin = first_panel, same = begin; begin < end; begin = same) {
       const int format = m.panels[begin].format, most = k.tiles[format].rows;
-      while (same < end && m.panels[same].format == format) ++same;
+      while (same < end && m.panels[same].format == format) ++same;  // tiles of as many rows
       const int tiles = (rows + most - 1) / most;
-      for (int t = 0; t < tiles; ++t) {
+      for (int t = tiles * part / parts; t < tiles * (part + 1) / parts; ++t) {
         const int first = int(int64_t(rows) * t / tiles);
         const int count = int(int64_t(rows) * (t + 1) / tiles) - first;
         for (int number = begin; number < same; ++number) multiplied(number, first, count);

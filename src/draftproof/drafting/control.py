@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary
 
 from draftproof.drafting import dear
 from draftproof.drafting.account import Books
@@ -47,7 +46,7 @@ class Control:
         self.sources, self.costs = sources, costs
         self.objective, self.clock = objective, clock
         self.fixed, self.asking = Fixed(sources), Asking(sources, vocabulary)
-        self._texts: WeakKeyDictionary[Writing, Text] = WeakKeyDictionary()
+        self._texts: dict[Writing, Text] = {}  # until they are released
         self.books = Books()
         self.price: Price | None = None  # of the last step in which somebody was asked
         self.rests = Rests(Glances(sources, vocabulary, clock))
@@ -92,7 +91,7 @@ class Control:
         for text in free:
             if text.request.key not in trees:
                 text.request.planned = (), text.step.why
-                trees[text.request.key] = TokenTree.chain(text.request.tokens[-1:])
+                trees[text.request.key] = TokenTree.root(text.request.tokens[-1])
         self.books.plan(took, price.unit)
         if not bound and all([len(trees[text.request.key].tokens) == 1 for text in texts]):
             self.rests.begin([request.key for request in requests], texts, price)

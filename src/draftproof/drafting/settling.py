@@ -89,7 +89,7 @@ def planned(text: Text, sources: Sequence[Source]) -> TokenTree:
         decisions.share(sources[number].name).offered += len(tree.tokens) - 1
     if offer is None or len(step.kept) == 1:
         text.request.planned = (), step.why
-        return TokenTree.chain(text.request.tokens[-1:])
+        return TokenTree.root(text.request.tokens[-1])
     names = [sources[offer.owners[node]].name for node in step.kept[1:]]
     for name in names:
         decisions.share(name).used += 1

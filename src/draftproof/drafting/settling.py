@@ -16,7 +16,8 @@ LEAST = 4  # nodes of a draft of which nothing was right of late
 def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     """Learn from the tokens written since the last step, or since several plain ones.
 
-    Those in which no source was looked at, because the request wanted none, are among them.
+    Those in which no source was looked at, because the request wanted none, are among them. What
+    native code drafted was learnt from before (`LookUps.learn`).
 
     Returns what it brought forward beyond a plain one, in passes over one row, glances paid.
     """
@@ -69,11 +70,16 @@ def learn_guesses(text: Text, sources: Sequence[Source]) -> None:
 
 
 def _learn(text: Text, sources: Sequence[Source], written: Sequence[int]) -> None:
-    for number, tree in text.step.offered:
-        if len(tree.tokens) == 1:
+    step, looks = text.step, text.step.looks
+    learnt = list(zip(looks.numbers, step.right, strict=True)) if looks is not None else []
+    for number, tree in step.offered:
+        if len(tree.tokens) > 1:
+            source, recent = sources[number], text.recent[number]
+            right, text.recent[number] = source.learn(text.request, tree, written, recent)
+            learnt.append((number, right))
+    for number, right in learnt:
+        if right < 0:
             continue
-        recent = text.recent[number]
-        right, text.recent[number] = sources[number].learn(text.request, tree, written, recent)
         text.deep = max(LEAST, 2 * right + 4, text.deep * 3 // 4)
         text.vain[number] = 0.0 if right else text.vain[number] + sources[number].cost
         if right and text.due[number] > text.steps:  # it was only looked at

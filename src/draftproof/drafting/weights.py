@@ -78,6 +78,6 @@ def reason(text: Text) -> str:
     """Why a text is written plainly in this step."""
     if text.request.speculate is False:
         return "off"
-    if not text.step.offered:
+    if not text.step.offered and text.step.looks is None:
         return "nothing offered"
     return "price" if text.account.left > 0 else "debt"

@@ -207,3 +207,22 @@ def test_without_memory_texts_are_asked_for_one_by_one(
     (out,) = llm.generate("def push(self, item):", params)
     assert out.token_ids == plain.token_ids and not out.warnings
     assert sum(each.used for each in out.stats.decisions.sources.values()) > 0
+
+
+@pytest.mark.parametrize("how", ["natively", "one by one"])
+def test_what_was_glanced_at_and_drafted_is_learnt_from_once(how: str) -> None:
+    side, request = one_text()
+    looking, calibration = side.lookups.looking, side.sources[0].calibration(request)
+    together = looking.together(side.texts, PRICE, each=0.25)
+    looks = side.lookups.of(side.texts)
+    assert together is not None and looks is not None
+    together.surplus([True])
+    if how == "natively":
+        side.lookups.draft(side.texts, looks, 1, 0.01, 0.01)
+    else:
+        side.asking.free(side.texts, [Offer.to(request, 1.0)], PRICE, 0.01)
+    side.texts[0].asked(0.0, 0.0)
+    side.write([[3]])
+    once = calibration.weights[:]
+    together.surplus([True])
+    assert calibration.weights[:] == once != [1.1, -0.9, 0.4, 3.0]

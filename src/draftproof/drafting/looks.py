@@ -68,6 +68,11 @@ class Looks:
         self.at = {n: self.address + at * sizeof(Look) for at, n in enumerate(numbers)}
         self.merged = Merged(1 + sum([look.nodes - 1 for look in looks]))
 
+    def forget(self) -> None:
+        """What was guessed is not learnt from: a whole draft is."""
+        for look in self.all:
+            look.guess = -1
+
     @property
     def found(self) -> bool:
         """Whether any would draft something."""

@@ -32,6 +32,7 @@ int32_t draft(dp_look &look, const int32_t *tokens, int32_t size, int32_t fresh,
   const int32_t held = held_by(look, size, fresh), more = size - held;
   if (held < 0) return held;
   tokens += fresh - more;
+  look.guess = -1;  // a whole draft tells the same: it would be learnt from twice
   const int32_t longest = std::min(look.longest, useful);
   if (look.ngrams) {
     const int32_t most = std::max(0, std::min({longest, room - 1, size}));

@@ -200,13 +200,13 @@ class Failing:
 def test_without_memory_texts_are_asked_for_one_by_one(
     where: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    llm = dp.LLM("bundled", speculate=dp.Auto("ngram", "suffix"))
+    llm = dp.LLM("bundled", speculate=dp.Auto("ngram", "suffix", clock=lambda: 0.0))
     params = dp.SamplingParams(max_tokens=60)
     (plain,) = dp.LLM(llm, speculate=None).generate("def push(self, item):", params)
     monkeypatch.setattr(f"draftproof.drafting.{where}.natively", lambda: Failing(name))
     (out,) = llm.generate("def push(self, item):", params)
     assert out.token_ids == plain.token_ids and not out.warnings
-    assert sum(each.used for each in out.stats.decisions.sources.values()) > 0
+    assert sum(each.offered for each in out.stats.decisions.sources.values()) > 0
 
 
 @pytest.mark.parametrize("how", ["natively", "one by one"])

@@ -201,7 +201,7 @@ void glances_of(int seed) {
     double surplus;
     if (!size) continue;
     must(dp_glance(texts, 1, &both, text.data() + size - fresh, &size, &fresh, &worth, &row, 0.1,
-                   &surplus) == DP_OK, "a glance");
+                   &surplus, &counts) == DP_OK && counts <= 2, "a glance");
     must(looks[1].place == size && surplus == surplus, "a number");
     write(round % 3);
     const int32_t more = round % 3, grown = size + more, room = round;

@@ -76,10 +76,10 @@ class Control:
         price = self.price = now(texts, self.costs, self.books.left)
         own = by_row(price.known, price.soon)
         counted = weights(texts, self.objective, price.soon, own)
+        count, unit, token = len(texts), price.unit, price.token
         for text, each in zip(texts, counted, strict=True):
             step = text.step
-            step.unit, step.texts = price.unit, len(texts)
-            step.weight, step.worth = each, each * price.token
+            step.unit, step.texts, step.weight, step.worth = unit, count, each, each * token
         for source in self.sources:
             source.drafter.useful = sys.maxsize
         bound = [text for text in texts if alone(text.request)]

@@ -53,6 +53,9 @@ class Glances:
         else:
             for number in self.numbers:
                 self.sources[number].drafter.useful = 1
+            for text in texts:
+                if text.looks is not None:  # of an earlier glance
+                    text.looks.found = False
             surplus = [self._surplus(text, price, each) for text in texts]
         return self._told(texts, surplus, price, once, began, seen)
 

@@ -61,6 +61,7 @@ class Looks:
             look.weights, look.variances, look.reach, look.recent = addresses
             look.guess = look.place = look.found = -1
             look.tokens, look.parents, look.scores = [addressof(each) for each in room.arrays]
+        self.found = False  # that any would draft something
         self.own = [look.own for look in looks]
         self._kept = looks, rooms
         self.all = (Look * len(looks))(*looks)
@@ -72,11 +73,6 @@ class Looks:
         """What was guessed is not learnt from: a whole draft is."""
         for look in self.all:
             look.guess = -1
-
-    @property
-    def found(self) -> bool:
-        """Whether any would draft something."""
-        return any([look.guess >= 0 for look in self.all])
 
 
 class Together:
@@ -95,7 +91,8 @@ class Together:
     ) -> None:
         count, self.texts, self.asking = len(texts), texts, asking
         self._worth, self._rows = (c_double * count)(*worth), (c_double * count)(*rows)
-        self._surplus, self._counted = (c_double * count)(), [*worth]
+        self._surplus, self._guesses = (c_double * count)(), (c_int32 * count)()
+        self._counted = [*worth]
         self._addresses = (c_void_p * count)(*[looks.address for _, looks in texts])
         self._looks = (c_int32 * count)(*[len(looks.own) for _, looks in texts])
 
@@ -112,11 +109,13 @@ class Together:
         done = natively().dp_glance(
             *(self._addresses, len(sizes), self._looks),
             *[each.buffer_info()[0] for each in (given, sizes, fresh)],
-            *(self._worth, self._rows, self.asking, self._surplus),
+            *(self._worth, self._rows, self.asking, self._surplus, self._guesses),
         )
-        for (_, looks), size in zip(self.texts, sizes, strict=True):
+        self.texts[0][1].own[0].grown(done, sizes[0])  # raises, if anything does
+        for (_, looks), size, guesses in zip(self.texts, sizes, self._guesses, strict=True):
+            looks.found = guesses > 0
             for own in looks.own:
-                own.grown(done, size)
+                own.size = size
         return self._surplus[:]
 
 

@@ -196,7 +196,7 @@ FUNCTIONS = {
         c_int32,
         (c_void_p, c_int32, c_void_p, *[c_int32] * 4, c_void_p, c_void_p, c_void_p),
     ),
-    "dp_glance": (c_int32, (c_void_p, c_int32, *[c_void_p] * 6, c_double, c_void_p)),
+    "dp_glance": (c_int32, (c_void_p, c_int32, *[c_void_p] * 6, c_double, c_void_p, c_void_p)),
     "dp_draft": (
         c_int32,
         (

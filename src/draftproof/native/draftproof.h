@@ -271,10 +271,11 @@ typedef struct {
 // tokens are given, those of all texts one behind the other. Learns what became of the tokens
 // guessed before, as calibration.py says, and guesses anew. surplus: what a draft is expected to
 // bring beyond `asking`, in tokens, where a token counts `worth` and the cheapest row must bring
-// `row`. After DP_NO_MEMORY the look-ups can only be freed.
+// `row`. guesses: look-ups that would draft something. After DP_NO_MEMORY they can only be freed.
 DP_API int32_t dp_glance(dp_look *const *texts, int32_t count, const int32_t *looks,
                          const int32_t *tokens, const int32_t *sizes, const int32_t *fresh,
-                         const double *worth, const double *row, double asking, double *surplus);
+                         const double *worth, const double *row, double asking, double *surplus,
+                         int32_t *guesses);
 
 // What all look-ups offer a text in a step, merged (offers.py says how). room: nodes that the arrays
 // have room for, as many as all look-ups of the text can draft. depth: levels that it may have.

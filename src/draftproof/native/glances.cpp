@@ -120,17 +120,21 @@ double surplus_of(const dp_look *looks, int32_t count, double worth, double row,
 
 DP_API int32_t dp_glance(dp_look *const *texts, int32_t count, const int32_t *looks,
                          const int32_t *tokens, const int32_t *sizes, const int32_t *fresh,
-                         const double *worth, const double *row, double asking, double *surplus) {
-  if (!texts || count < 0 || !looks || !sizes || !fresh || !worth || !row || !surplus)
+                         const double *worth, const double *row, double asking, double *surplus,
+                         int32_t *guesses) {
+  if (!texts || count < 0 || !looks || !sizes || !fresh || !worth || !row || !surplus ||
+      !guesses)
     return DP_BAD_ARGUMENT;
   for (int32_t text = 0; text < count; tokens += fresh[text++]) {
     if (looks[text] < 1 || fresh[text] < 0 || sizes[text] < 1) return DP_BAD_ARGUMENT;
     if (fresh[text] && !tokens) return DP_BAD_ARGUMENT;
+    guesses[text] = 0;
     for (int32_t at = 0; at < looks[text]; ++at) {
       dp_look &look = texts[text][at];
       if (!look.weights || !look.variances || !look.reach || !look.recent) return DP_BAD_ARGUMENT;
       const int32_t done = follow(look, tokens, sizes[text], fresh[text]);
       if (done != DP_OK) return done;
+      guesses[text] += look.guess >= 0;
     }
     surplus[text] = surplus_of(texts[text], looks[text], worth[text], row[text], asking);
   }

@@ -62,6 +62,7 @@ class Looks:
             look.guess = look.place = look.found = -1
             look.tokens, look.parents, look.scores = [addressof(each) for each in room.arrays]
         self.found = False  # that any would draft something
+        self.length = 0  # tokens of the text when it was last seen that native code may look at it
         self.own = [look.own for look in looks]
         self._kept = looks, rooms
         self.all = (Look * len(looks))(*looks)

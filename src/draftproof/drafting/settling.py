@@ -22,7 +22,8 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     Returns what it brought forward beyond a plain one, in passes over one row, glances paid.
     """
     request, step, glanced = text.request, text.step, text.glanced
-    learn_guesses(text, sources)
+    if text.guesses:
+        learn_guesses(text, sources)
     written = request.tokens[text.length :]
     text.length, text.spent = text.length + len(written), 0.0
     if not written:  # its step is made again
@@ -33,15 +34,15 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     unasked, text.unasked = decisions.unasked - text.unasked, decisions.unasked
     text.steps += steps
     ran = len(step.kept) > 1 and steps > unasked  # else its pass was to no avail, and made again
-    if step.only < 0:
+    asked = step.only >= 0 or step.offer is not None or step.looks is not None
+    if step.offer is not None or step.looks is not None:
         _learn(text, sources, written)
     names: list[str] = []
     for owner in step.owners(written, request.feedback) if ran else ():
         names.append(sources[owner].name)
         decisions.sources[names[-1]].accepted += 1
         sources[owner].brought(step.worth)
-    decisions.by_token += names
-    decisions.by_token += [""] * (len(written) - len(names))
+    decisions.by_token += names + [""] * (len(written) - len(names))
     if plain := steps - unasked - ran:
         decisions.plainly(step.why, plain)
     extra, text.glanced = step.extra + glanced, 0.0
@@ -54,14 +55,14 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     text.saved += (won - extra) / step.unit
     decisions.plain_seconds += len(written) * step.unit * one
     decisions.seconds += (steps * step.unit + extra) * one
-    text.ran, text.step = ran, Step(why=step.why)
+    text.ran, step.extra = ran, 0.0
+    if asked:  # else it is as new but for what every step is told
+        text.step = Step(why=step.why)
     return won - glanced
 
 
 def learn_guesses(text: Text, sources: Sequence[Source]) -> None:
     """From the token that was written where the last glance was."""
-    if not text.guesses:
-        return
     written = text.request.tokens[text.guessed : text.guessed + 1]
     for number, tree in text.guesses if written else ():
         recent = text.recent[number]

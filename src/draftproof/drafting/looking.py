@@ -41,15 +41,12 @@ class Looking:
         return [self._looks(text, age) for text in texts]
 
     def _looks(self, text: Text, age: int) -> Looks | None:
-        request, known, length = text.request, text.looks, len(text.request.tokens)
-        if request.speculate is not True:
+        request, known = text.request, text.looks
+        if request.speculate is not True or request.history.guide is not None:
             return None
-        fits = known is not None and known.age == age and known.failed == len(text.failed)
-        if known is not None and fits and known.length == length:
-            return known  # a glance of this step has looked already
-        if request.history.guide is not None or request.rewinds or request.room < 2:
+        if request.rewinds or request.room < 2:
             return None
-        if known is None or not fits:
+        if known is None or known.age != age or known.failed != len(text.failed):
             numbers = [number for number in self.numbers if number not in text.failed]
             looks = [self.native[n].look(request) for n in numbers if n in self.native]
             found = [look for look in looks if look is not None]
@@ -57,7 +54,6 @@ class Looking:
                 return None
             where = [self._known(number, text) for number in numbers]
             known = text.looks = Looks(found, where, numbers, age, len(text.failed))
-        known.length = length
         return known
 
     def _known(self, number: int, text: Text) -> tuple[int, ...]:

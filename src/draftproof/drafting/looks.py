@@ -62,7 +62,6 @@ class Looks:
             look.guess = look.place = look.found = -1
             look.tokens, look.parents, look.scores = [addressof(each) for each in room.arrays]
         self.found = False  # that any would draft something
-        self.length = 0  # tokens of the text when it was last seen that native code may look at it
         self.own = [look.own for look in looks]
         self._kept = looks, rooms
         self.all = (Look * len(looks))(*looks)
@@ -125,11 +124,15 @@ def missing(texts: Sequence[tuple[Writing, Looks]]) -> tuple[array[int], array[i
     given, sizes, fresh = array("i"), array("i"), array("i")
     for request, looks in texts:
         written, read = request.tokens, request.before
-        size = len(read) + len(written)
-        more = size - min([own.size for own in looks.own])
-        if more > len(written):
-            given.extend(read[size - more :])
-        given.extend(written[max(0, len(written) - more) :])
+        count, own = len(written), looks.own
+        size, seen = len(read) + count, own[0].size
+        for each in own:
+            seen = min(seen, each.size)
+        more = size - seen
+        if more > count:
+            given.extend(read[seen:])
+        if more:
+            given.extend(written[max(0, count - more) :])
         sizes.append(size)
         fresh.append(more)
     return given, sizes, fresh

@@ -127,9 +127,10 @@ class Rests:
         least, cost = self.bother.least(price, len(self._texts)), self.glances.cost
         # Half of what may be lost is for glances, at most.
         pause = math.ceil(2 * cost * len(texts) / (SHARE * price.unit))
+        pause = min(max(pause, 1), PROBE)
         for text in texts:
-            text.passed_over(cost, step, min(max(pause, 1), PROBE))
-            text.able = text.steps + text.wait(least + cost + text.glanced)
+            text.passed_over(cost, step, pause)
+            text.able = text.steps + wait(least + cost + text.glanced - text.left, text.step.unit)
             text.ask = max(text.ask, text.able)
 
 

@@ -34,8 +34,8 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     unasked, text.unasked = decisions.unasked - text.unasked, decisions.unasked
     text.steps += steps
     ran = len(step.kept) > 1 and steps > unasked  # else its pass was to no avail, and made again
-    asked = step.only >= 0 or step.offer is not None or step.looks is not None
-    if step.offer is not None or step.looks is not None:
+    asked = step.only >= 0 or step.looks is not None or step.offer is not None or step.offered
+    if asked and step.only < 0:
         _learn(text, sources, written)
     names: list[str] = []
     for owner in step.owners(written, request.feedback) if ran else ():

@@ -65,8 +65,9 @@ drafting.own            <- writing
 drafting.place          <-  | numpy
 drafting.following      <- drafting.automaton
 drafting.handle         <- native
-drafting.looks          <- native writing drafting.base drafting.handle
-drafting.compiled       <- native drafting.following drafting.handle drafting.looks drafting.ngrams
+drafting.structures     <- drafting.handle
+drafting.looks          <- native writing drafting.base drafting.handle drafting.structures
+drafting.compiled <- native drafting.following drafting.handle drafting.ngrams drafting.structures
 drafting.base           <- tree writing runners.base foreign_names kinds | torch
 drafting.stage          <- tree sampling writing verify rules | torch
 drafting drafting.*     <- tree sampling writing rules {RUN} drafting.* shapes | torch

@@ -36,8 +36,6 @@ from draftproof.runners.costs import PassCosts
 from draftproof.runners.curves import ROWS, shipped
 from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Scheduler
-from draftproof.tree import TokenTree
-from draftproof.writing import Writing
 
 VOCABULARY = 32_000
 KNEE = 9.0  # rows at which arithmetic takes as long as reading the weights, on the machine told of
@@ -142,17 +140,17 @@ class Ticking:
 
 
 class Timed:
-    """A drafter whose drafting is counted apart."""
+    """What drafts, of which the drafting is counted apart."""
 
-    def __init__(self, drafter: Drafter) -> None:
-        self.seconds, self._propose = 0.0, drafter.propose
-        drafter.propose = self.propose  # type: ignore[method-assign]
+    def __init__(self, drafter: Any, name: str) -> None:
+        self.seconds, self._call = 0.0, getattr(drafter, name)
+        setattr(drafter, name, self)
 
-    def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
+    def __call__(self, *given: Any) -> Any:
         began = time.process_time()
-        trees = self._propose(requests)
+        found = self._call(*given)
         self.seconds += time.process_time() - began
-        return trees
+        return found
 
 
 @dataclass
@@ -170,12 +168,13 @@ def steps(texts: Sequence[Text], auto: bool, one: float, *, off: bool = False) -
     table = Priced(one)
     runner: Any = Known(known, table)
     drafters: list[Drafter] = [NGram(), SuffixAutomaton()] if auto else []
-    timed = [Timed(drafter) for drafter in drafters]
+    timed = [Timed(drafter, "propose") for drafter in drafters]
     proposer = Auto(*drafters, clock=Ticking()) if auto else None
     scheduler = Scheduler(len(texts), costs=table)
     engine = Engine(runner, proposer, scheduler=scheduler, vocabulary=VOCABULARY)
     if proposer is not None:
         proposer.bind(runner, None)  # type: ignore[arg-type]
+        timed.append(Timed(proposer.control.lookups, "draft"))  # of all look-ups, natively
     params = SamplingParams(max_tokens=length, speculate=not off)
     requests = [Request(key, text[:PROMPT], params, seed=key) for key, text in known.items()]
     for request in requests:

@@ -244,4 +244,4 @@ def _attended(turns: Sequence[Turn], rows: Sequence[int]) -> int:
 
 def _root(turn: Turn) -> TokenTree:
     """The tree without drafts."""
-    return TokenTree.chain([turn.request.tokens[-1]])
+    return TokenTree.root(turn.request.tokens[-1])

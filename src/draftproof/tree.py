@@ -61,6 +61,13 @@ class TokenTree:
         """Tokens (N,) one after another, the last committed one first; laws (N, V)."""
         return cls(tokens, list(range(-1, len(tokens) - 1)), laws, scores)
 
+    @classmethod
+    def root(cls, token: int) -> TokenTree:
+        """Of node 0 alone, made for every text that a step writes plainly: nothing is checked."""
+        tree = object.__new__(cls)
+        vars(tree).update(tokens=[token], parents=[-1], laws=None, scores=None)
+        return tree
+
     def __len__(self) -> int:
         return len(self.tokens)
 

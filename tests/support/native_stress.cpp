@@ -178,11 +178,17 @@ void glances_of(int seed) {
   write(200);
   must(dp_automaton_append(newer, text.data(), 200) == DP_OK, "an earlier text");
   text.clear();
-  double known[2][26] = {};
+  double known[2][26] = {}, scores[2][17], chances[2][32], curve[] = {0, 1, 1.1, 1.2, 1.3};
+  int32_t nodes[2][2][17], merged[4][32], kept[32], counts, right[2];
   dp_look looks[2] = {};
+  dp_offer offer = {32, 0, 0, merged[0], merged[1], merged[2], merged[3], chances[0], chances[1]};
+  dp_offer *offers[] = {&offer};
+  const dp_price price = {1.0, 0.0, 9.0, curve, curve, 4, 1, -1};
   for (int i = 0; i < 2; ++i) {
     dp_look &look = looks[i];
-    look.matching = 2, look.context = 64, look.guess = look.place = -1;
+    look.matching = 2, look.context = 64, look.guess = look.place = look.found = -1;
+    look.longest = i ? 16 : 8, look.branches = i ? 1 : 2;
+    look.tokens = nodes[i][0], look.parents = nodes[i][1], look.scores = scores[i];
     look.weights = known[i], look.variances = known[i] + 4, look.reach = known[i] + 9;
     look.recent = known[i] + 25;
   }
@@ -195,8 +201,20 @@ void glances_of(int seed) {
     double surplus;
     if (!size) continue;
     must(dp_glance(texts, 1, &both, text.data() + size - fresh, &size, &fresh, &worth, &row, 0.1,
-                   &surplus) == DP_OK, "a glance");
+                   &surplus, &counts) == DP_OK && counts <= 2, "a glance");
     must(looks[1].place == size && surplus == surplus, "a number");
+    write(round % 3);
+    const int32_t more = round % 3, grown = size + more, room = round;
+    const int32_t *last = text.data() + size;
+    for (int32_t i = 0; i < 2; ++i) {
+      dp_look *one[] = {looks + i};
+      must(dp_draft(one, offers, 1, i, !i, last, &grown, &more, &room, round % 9, 0.01, 3, &counts) ==
+               DP_OK && counts != 0, "a draft");
+    }
+    must(dp_learn(texts, 1, &both, text.data(), &round, right) == DP_OK, "what became of it");
+    const double length = size, left = 2;
+    must(dp_allot(offers, 1, &price, &worth, &length, &left, &both, kept, &counts, &surplus) == DP_OK &&
+             counts <= 3 && surplus == surplus, "what runs");
   }
   dp_automaton_free(own);
   dp_automaton_free(newer);

@@ -29,21 +29,24 @@ class Asking:
     def __init__(self, sources: Sequence[Source], vocabulary: int) -> None:
         self.sources, self.vocabulary = sources, vocabulary
 
-    def ask(
-        self,
-        texts: Sequence[Text],
-        offers: Sequence[Offer],
-        price: Price,
-        one: float,
+    def free(
+        self, texts: Sequence[Text], offers: Sequence[Offer], price: Price, one: float
     ) -> float:
         """Fill `offers` and what each step is offered; what drafting took, in passes of `one`."""
-        took, left = 0.0, price.left
+        took = 0.0
         for number, source in enumerate(self.sources):
             if source.free:
                 asked = [text for text in texts if text.may_ask(number, source.name)]
                 if asked:
                     took += self.propose(number, asked, one)
                     self._offer(number, texts, offers, price.least)
+        return took
+
+    def dear(
+        self, texts: Sequence[Text], offers: Sequence[Offer], price: Price, one: float, took: float
+    ) -> tuple[float, bool]:
+        """As `free`, behind those, which took so much; whether an offer has more than before."""
+        left, more = price.left, False
         for number, source in enumerate(self.sources):
             if not source.free:
                 price = replace(price, left=left - took)
@@ -55,8 +58,9 @@ class Asking:
                 deepening = partial(Deepening, number, source, found, price, levels)
                 took += self.propose(number, asked, one, deepening)
                 if not shadow:
+                    more = True
                     self._offer(number, texts, offers, price.least)
-        return took
+        return took, more
 
     def read_along(self, texts: Sequence[Text]) -> None:
         """A source with a context of its own reads prompts along, where that will pay."""

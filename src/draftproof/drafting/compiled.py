@@ -9,8 +9,8 @@ from typing import Any
 
 from draftproof.drafting.following import Continuations, Following
 from draftproof.drafting.handle import Compiled
-from draftproof.drafting.looks import Look
 from draftproof.drafting.ngrams import Branches, NGrams
+from draftproof.drafting.structures import Look
 from draftproof.native import found
 
 
@@ -79,12 +79,18 @@ class CompiledAutomaton(Compiled):
         return room.taken(made)
 
     def look(
-        self, earlier: Sequence[CompiledAutomaton], context: int, least: int, share: float
+        self,
+        earlier: Sequence[CompiledAutomaton],
+        context: int,
+        least: int,
+        nodes: int,
+        share: float,
     ) -> Look:
-        """At what `draft` would draft first."""
+        """At what `draft` drafts."""
         newer, older = [other._handle for other in earlier] or (None, None)
         look = Look(automaton=self._handle, newer=newer, older=older)
         look.matching, look.context, look.least = least, context, share
+        look.longest, look.branches = nodes, 1
         look.own, look.others = self, earlier
         return look
 
@@ -114,9 +120,9 @@ class CompiledNGrams(Compiled):
         self.size = kept + len(given)
         return room.taken(made)
 
-    def look(self, enough: int) -> Look:
-        """At what `draft` would draft first."""
-        look = Look(ngrams=self._handle, matching=enough)
+    def look(self, longest: int, enough: int, branches: int) -> Look:
+        """At what `draft` drafts."""
+        look = Look(ngrams=self._handle, matching=enough, longest=longest, branches=branches)
         look.own, look.others = self, ()
         return look
 

@@ -77,20 +77,28 @@ def reading_pays(number: int, source: Source, text: Text) -> bool:
 
 def first_look(sources: Sequence[Source], text: Text) -> int:
     """The step at which all sources are asked for a text for the first time."""
-    asked = [
-        0 if source.free else due
-        for source, due in zip(sources, text.due, strict=True)
-        if not (source.free and source.drafter.glanced)
-    ]
+    asked = [0 if source.free else text.due[number] for number, source in unglanced(sources)]
     return min(asked, default=FULL)
 
 
-def next_look(sources: Sequence[Source], text: Text, price: Price, bother: float) -> int:
-    """The step at which all sources are asked for a text, whatever a glance tells."""
+def unglanced(sources: Sequence[Source]) -> list[tuple[int, Source]]:
+    """Those that no glance tells of, with their numbers."""
+    return [
+        (number, source)
+        for number, source in enumerate(sources)
+        if not (source.free and source.drafter.glanced)
+    ]
+
+
+def next_look(asked: Sequence[tuple[int, Source]], text: Text, price: Price, bother: float) -> int:
+    """The step at which all sources are asked for a text, whatever a glance tells.
+
+    asked: of all sources the `unglanced` ones.
+    """
     steps = text.steps + FULL
     soon = text.steps + (1 if text.brings > bother else PROBE)
-    for number, source in enumerate(sources):
-        if (source.free and source.drafter.glanced) or not text.may_ask(number, source.name):
+    for number, source in asked:
+        if not text.may_ask(number, source.name):
             continue
         if source.free:
             steps = min(steps, soon)
@@ -104,7 +112,7 @@ def next_look(sources: Sequence[Source], text: Text, price: Price, bother: float
         pays = _worth(number, source, text, offer, price) > price.rate * cost
         pays = pays and not pausing.rests(number, text)
         due = soon if pays else text.due[number]
-        if any([asked == number for asked, _ in text.step.offered]):
+        if text.step.asked(number):
             due = min(due, text.steps + SOON)  # it is not learnt from before that
         steps = min(steps, max(due, lacking, soon if pays else text.steps + 1))
     return steps

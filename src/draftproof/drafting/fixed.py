@@ -76,7 +76,7 @@ class Fixed:
         step.why = reason(text)
         step.extra, text.spent = text.spent, 0.0
         if number < 0 or not step.offered:
-            return TokenTree.chain(request.tokens[-1:])
+            return TokenTree.root(request.tokens[-1])
         share, whole = request.decisions.share(self.sources[number].name), step.offered[-1][1]
         tree = whole.truncate(min(depth, request.room - 1))
         most = request.params.max_draft_nodes

@@ -53,6 +53,9 @@ class Glances:
         else:
             for number in self.numbers:
                 self.sources[number].drafter.useful = 1
+            for text in texts:
+                if text.looks is not None:  # of an earlier glance
+                    text.looks.found = False
             surplus = [self._surplus(text, price, each) for text in texts]
         return self._told(texts, surplus, price, once, began, seen)
 
@@ -74,19 +77,21 @@ class Glances:
         began: float,
         seen: bool,
     ) -> bool:
-        pays = sum([more for more in surplus if more > 0]) > price.rate * once
+        gains = [more for more in surplus if more > 0]
+        pays = bool(gains) and sum(gains) > price.rate * once
         for text, more in zip(texts, surplus, strict=True):
             text.promising = pays and more > 0
-            text.guessed = len(text.request.tokens)
-            if text.looks is not None and not text.guesses:
-                text.step.why = "price" if text.looks.found else "nothing offered"
+            text.guessed, looks = len(text.request.tokens), text.looks
+            if looks is not None and not text.guesses:
+                text.step.why = "price" if looks.found else "nothing offered"
         spent = (self.clock() - began) / price.one
         self.spent, took = self.spent + spent, spent / len(texts)
         if seen:  # the first one of a text reads its prompt, which is no glance
             self.cost += (min(took, 4 * self.cost + 1e-3) - self.cost) * LATELY
+        took = min(took, 4 * self.cost)
         for text in texts:
-            text.glanced += min(took, 4 * self.cost)
-        return any([text.promising for text in texts])
+            text.glanced += took
+        return pays
 
     def _surplus_together(self, together: Together, able: Sequence[bool]) -> list[float]:
         try:

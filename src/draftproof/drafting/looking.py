@@ -25,8 +25,7 @@ class Looking:
         """The texts, where native code can look at all of them."""
         if not self.native or not all([self.sources[number].free for number in self.native]):
             return None
-        age = sum([drafter.age for drafter in self.native.values()])
-        looks = [self._looks(text, age) for text in texts]
+        looks = self.all(texts)
         worth = [text.step.weight for text in texts]
         row = SAFELY * price.rate * price.attention
         rows = [price.row + row * text.length for text in texts]
@@ -35,6 +34,11 @@ class Looking:
         if len(found) < len(texts):
             return None
         return Together(found, worth, rows, price.rate * each)
+
+    def all(self, texts: Sequence[Text]) -> list[Looks | None]:
+        """Of each text; None where it is not looked at natively."""
+        age = sum([drafter.age for drafter in self.native.values()])
+        return [self._looks(text, age) for text in texts]
 
     def _looks(self, text: Text, age: int) -> Looks | None:
         request, known = text.request, text.looks
@@ -49,7 +53,7 @@ class Looking:
             if len(found) < len(numbers) or not found:
                 return None
             where = [self._known(number, text) for number in numbers]
-            known = text.looks = Looks(found, where, age, len(text.failed))
+            known = text.looks = Looks(found, where, numbers, age, len(text.failed))
         return known
 
     def _known(self, number: int, text: Text) -> tuple[int, ...]:

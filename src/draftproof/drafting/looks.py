@@ -8,37 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from ctypes import Structure, addressof, c_double, c_int32, c_void_p
+from ctypes import CDLL, addressof, c_double, c_int32, c_void_p, sizeof
 
 from draftproof.drafting.base import Drafter
-from draftproof.drafting.handle import Compiled
+from draftproof.drafting.handle import Room
+from draftproof.drafting.structures import Look, Merged
 from draftproof.native import found
 from draftproof.writing import Writing
-
-
-class Look(Structure):
-    """dp_look: one look-up of one text, by the token that it would draft first."""
-
-    _fields_ = (
-        ("ngrams", c_void_p),
-        ("automaton", c_void_p),
-        ("newer", c_void_p),
-        ("older", c_void_p),
-        ("matching", c_int32),
-        ("context", c_int32),
-        ("least", c_double),
-        ("weights", c_void_p),
-        ("variances", c_void_p),
-        ("reach", c_void_p),
-        ("recent", c_void_p),
-        ("score", c_double),
-        ("guess", c_int32),
-        ("place", c_int32),
-        ("states", c_int32 * 2),
-        ("lengths", c_int32 * 2),
-    )
-    own: Compiled  # what is looked up, which is kept alive, as are those of other texts
-    others: Sequence[Compiled]
 
 
 class LookUp(Drafter):
@@ -57,28 +33,46 @@ def looks_natively() -> bool:
     return found() is not None
 
 
+def natively() -> CDLL:
+    """The native code, which is there."""
+    library = found()
+    assert library is not None
+    return library
+
+
 class Looks:
     """Those of one text. known: where each finds what is known of it, see `dp_look`.
 
-    age, failed: of the look-ups when they were made, and sources that do not draft for the text.
+    numbers: of the sources that they are of. age, failed: of the look-ups when they were made, and
+    sources that do not draft for the text.
     """
 
     def __init__(
-        self, looks: Sequence[Look], known: Sequence[Sequence[int]], age: int, failed: int
+        self,
+        looks: Sequence[Look],
+        known: Sequence[Sequence[int]],
+        numbers: Sequence[int],
+        age: int,
+        failed: int,
     ) -> None:
-        self.age, self.failed = age, failed
-        for look, addresses in zip(looks, known, strict=True):
+        self.numbers, self.age, self.failed = numbers, age, failed
+        rooms = [Room(look.nodes) for look in looks]
+        for look, addresses, room in zip(looks, known, rooms, strict=True):
             look.weights, look.variances, look.reach, look.recent = addresses
-            look.guess = look.place = -1
+            look.guess = look.place = look.found = -1
+            look.tokens, look.parents, look.scores = [addressof(each) for each in room.arrays]
+        self.found = False  # that any would draft something
         self.own = [look.own for look in looks]
-        self._kept = looks
+        self._kept = looks, rooms
         self.all = (Look * len(looks))(*looks)
         self.address = addressof(self.all)
+        self.at = {n: self.address + at * sizeof(Look) for at, n in enumerate(numbers)}
+        self.merged = Merged(1 + sum([look.nodes - 1 for look in looks]))
 
-    @property
-    def found(self) -> bool:
-        """Whether any would draft something."""
-        return any([look.guess >= 0 for look in self.all])
+    def forget(self) -> None:
+        """What was guessed is not learnt from: a whole draft is."""
+        for look in self.all:
+            look.guess = -1
 
 
 class Together:
@@ -97,7 +91,8 @@ class Together:
     ) -> None:
         count, self.texts, self.asking = len(texts), texts, asking
         self._worth, self._rows = (c_double * count)(*worth), (c_double * count)(*rows)
-        self._surplus, self._counted = (c_double * count)(), [*worth]
+        self._surplus, self._guesses = (c_double * count)(), (c_int32 * count)()
+        self._counted = [*worth]
         self._addresses = (c_void_p * count)(*[looks.address for _, looks in texts])
         self._looks = (c_int32 * count)(*[len(looks.own) for _, looks in texts])
 
@@ -110,24 +105,34 @@ class Together:
         self._worth[:] = [
             worth if pays else 0.0 for worth, pays in zip(self._counted, able, strict=True)
         ]
-        given, sizes, fresh = array("i"), array("i"), array("i")
-        for request, looks in self.texts:
-            written, read = request.tokens, request.before
-            size = len(read) + len(written)
-            missing = size - min([own.size for own in looks.own])
-            if missing > len(written):
-                given.extend(read[size - missing :])
-            given.extend(written[max(0, len(written) - missing) :])
-            sizes.append(size)
-            fresh.append(missing)
-        library = found()
-        assert library is not None
-        done = library.dp_glance(
+        given, sizes, fresh = missing(self.texts)
+        done = natively().dp_glance(
             *(self._addresses, len(sizes), self._looks),
             *[each.buffer_info()[0] for each in (given, sizes, fresh)],
-            *(self._worth, self._rows, self.asking, self._surplus),
+            *(self._worth, self._rows, self.asking, self._surplus, self._guesses),
         )
-        for (_, looks), size in zip(self.texts, sizes, strict=True):
+        self.texts[0][1].own[0].grown(done, sizes[0])  # raises, if anything does
+        for (_, looks), size, guesses in zip(self.texts, sizes, self._guesses, strict=True):
+            looks.found = guesses > 0
             for own in looks.own:
-                own.grown(done, size)
+                own.size = size
         return self._surplus[:]
+
+
+def missing(texts: Sequence[tuple[Writing, Looks]]) -> tuple[array[int], array[int], array[int]]:
+    """Tokens that look-ups have not seen, of all texts; lengths of the texts; how many are new."""
+    given, sizes, fresh = array("i"), array("i"), array("i")
+    for request, looks in texts:
+        written, read = request.tokens, request.before
+        count, own = len(written), looks.own
+        size, seen = len(read) + count, own[0].size
+        for each in own:
+            seen = min(seen, each.size)
+        more = size - seen
+        if more > count:
+            given.extend(read[seen:])
+        if more:
+            given.extend(written[max(0, count - more) :])
+        sizes.append(size)
+        fresh.append(more)
+    return given, sizes, fresh

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from draftproof.drafting.looks import Looks
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
@@ -35,16 +36,25 @@ class Offer:
         self.tokens = [self.root]
 
     @classmethod
-    def to(cls, request: Writing, weight: float) -> Offer:
-        """With as much room as a request has, and as it allows."""
+    def to(cls, request: Writing, weight: float, looks: Looks | None = None) -> Offer:
+        """With as much room as a request has, and as it allows; what native code offers it."""
         most = request.params.max_draft_nodes
         room, limit = request.room - 1, sys.maxsize if most is None else most
-        return cls(request.tokens[-1], room, limit, weight)
+        offer = cls(request.tokens[-1], room, limit, weight)
+        if looks is not None:
+            found = looks.merged.taken()
+            offer.tokens, offer.parents, offer.owners, offer.depths, offer.chances = found
+            offer.tokens[0] = offer.root
+        return offer
 
     def add(self, source: int, tree: TokenTree, chances: Sequence[float]) -> None:
         """A source's tree; chances: of its nodes, given their parents."""
         self._reached = None
         depths, tokens, where, nodes = self.depths, self.tokens, self._where, [0]
+        if len(where) < len(tokens) - 1:  # merged elsewhere
+            where.update(
+                zip(zip(self.parents, tokens, strict=True), range(len(tokens)), strict=True)
+            )
         each = zip(tree.parents, tree.tokens, chances, strict=False)
         next(each)  # node 0
         for before, token, chance in each:

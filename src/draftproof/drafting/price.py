@@ -19,7 +19,7 @@ SAFELY = 1.25  # times what rows cost that nodes must bring: those that are take
 HOPELESS = 0.02  # chance below which nothing behind a node is looked at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which is dear to make: one is made in every step
 class Price:
     """What time is worth, and what a step costs, in passes over one row.
 
@@ -46,8 +46,7 @@ class Price:
     row: float = field(init=False)
 
     def __post_init__(self) -> None:
-        row = SAFELY * self.rate * min(self.extra(1), self.extra(8) / 8)
-        object.__setattr__(self, "row", row)
+        self.row = SAFELY * self.rate * min(self.extra(1), self.extra(8) / 8)
 
     @property
     def least(self) -> float:

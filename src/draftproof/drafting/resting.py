@@ -89,15 +89,17 @@ class Rests:
         if lacks > 0:
             lacks += len(texts) * self.glances.cost
         patience = max(wait(lacks, price.unit), new)
+        glance, share = self.glances.cost, self.bother.share(len(texts))
         asked: list[Text] = []
         open_to: list[Text] = []
         for text in texts:
             due, text.promising = text.full <= text.steps, text.promising and _fresh(text)
+            own, unit = text.left, text.step.unit
             # A glance that promised something is not paid for twice.
-            paid = self.glances.cost if text.promising else 0.0
-            steps = max(patience, text.wait(self.bother.share(len(texts)) if due else least - paid))
+            cost = share if due else least - glance if text.promising else least
+            steps = max(patience, wait(cost - own, unit))
             if steps:  # until a glance can be paid for too, or it would never be enough
-                steps = max(steps, text.wait(least + self.glances.cost))
+                steps = max(steps, wait(least + glance - own, unit))
             if not price.pays(text.step.weight):
                 steps = max(steps, HARDLY)
             if price.rows > len(texts):  # beside a prompt, which gives a row another price
@@ -125,9 +127,10 @@ class Rests:
         least, cost = self.bother.least(price, len(self._texts)), self.glances.cost
         # Half of what may be lost is for glances, at most.
         pause = math.ceil(2 * cost * len(texts) / (SHARE * price.unit))
+        pause = min(max(pause, 1), PROBE)
         for text in texts:
-            text.passed_over(cost, step, min(max(pause, 1), PROBE))
-            text.able = text.steps + text.wait(least + cost + text.glanced)
+            text.passed_over(cost, step, pause)
+            text.able = text.steps + wait(least + cost + text.glanced - text.left, text.step.unit)
             text.ask = max(text.ask, text.able)
 
 

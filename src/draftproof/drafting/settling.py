@@ -16,12 +16,14 @@ LEAST = 4  # nodes of a draft of which nothing was right of late
 def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     """Learn from the tokens written since the last step, or since several plain ones.
 
-    Those in which no source was looked at, because the request wanted none, are among them.
+    Those in which no source was looked at, because the request wanted none, are among them. What
+    native code drafted was learnt from before (`LookUps.learn`).
 
     Returns what it brought forward beyond a plain one, in passes over one row, glances paid.
     """
     request, step, glanced = text.request, text.step, text.glanced
-    learn_guesses(text, sources)
+    if text.guesses:
+        learn_guesses(text, sources)
     written = request.tokens[text.length :]
     text.length, text.spent = text.length + len(written), 0.0
     if not written:  # its step is made again
@@ -32,15 +34,15 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     unasked, text.unasked = decisions.unasked - text.unasked, decisions.unasked
     text.steps += steps
     ran = len(step.kept) > 1 and steps > unasked  # else its pass was to no avail, and made again
-    if step.only < 0:
+    asked = step.only >= 0 or step.looks is not None or step.offer is not None or step.offered
+    if asked and step.only < 0:
         _learn(text, sources, written)
     names: list[str] = []
     for owner in step.owners(written, request.feedback) if ran else ():
         names.append(sources[owner].name)
         decisions.sources[names[-1]].accepted += 1
         sources[owner].brought(step.worth)
-    decisions.by_token += names
-    decisions.by_token += [""] * (len(written) - len(names))
+    decisions.by_token += names + [""] * (len(written) - len(names))
     if plain := steps - unasked - ran:
         decisions.plainly(step.why, plain)
     extra, text.glanced = step.extra + glanced, 0.0
@@ -53,14 +55,14 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     text.saved += (won - extra) / step.unit
     decisions.plain_seconds += len(written) * step.unit * one
     decisions.seconds += (steps * step.unit + extra) * one
-    text.ran, text.step = ran, Step(why=step.why)
+    text.ran, step.extra = ran, 0.0
+    if asked:  # else it is as new but for what every step is told
+        text.step = Step(why=step.why)
     return won - glanced
 
 
 def learn_guesses(text: Text, sources: Sequence[Source]) -> None:
     """From the token that was written where the last glance was."""
-    if not text.guesses:
-        return
     written = text.request.tokens[text.guessed : text.guessed + 1]
     for number, tree in text.guesses if written else ():
         recent = text.recent[number]
@@ -69,11 +71,16 @@ def learn_guesses(text: Text, sources: Sequence[Source]) -> None:
 
 
 def _learn(text: Text, sources: Sequence[Source], written: Sequence[int]) -> None:
-    for number, tree in text.step.offered:
-        if len(tree.tokens) == 1:
+    step, looks = text.step, text.step.looks
+    learnt = list(zip(looks.numbers, step.right, strict=True)) if looks is not None else []
+    for number, tree in step.offered:
+        if len(tree.tokens) > 1:
+            source, recent = sources[number], text.recent[number]
+            right, text.recent[number] = source.learn(text.request, tree, written, recent)
+            learnt.append((number, right))
+    for number, right in learnt:
+        if right < 0:
             continue
-        recent = text.recent[number]
-        right, text.recent[number] = sources[number].learn(text.request, tree, written, recent)
         text.deep = max(LEAST, 2 * right + 4, text.deep * 3 // 4)
         text.vain[number] = 0.0 if right else text.vain[number] + sources[number].cost
         if right and text.due[number] > text.steps:  # it was only looked at
@@ -89,7 +96,7 @@ def planned(text: Text, sources: Sequence[Source]) -> TokenTree:
         decisions.share(sources[number].name).offered += len(tree.tokens) - 1
     if offer is None or len(step.kept) == 1:
         text.request.planned = (), step.why
-        return TokenTree.chain(text.request.tokens[-1:])
+        return TokenTree.root(text.request.tokens[-1])
     names = [sources[offer.owners[node]].name for node in step.kept[1:]]
     for name in names:
         decisions.share(name).used += 1

@@ -66,16 +66,21 @@ class Source:
             trees = self.drafter.propose_within(requests, goes_on)
         else:
             trees = self.drafter.propose(requests)
-        took = max(0.0, self.clock() - began) / one
-        calls = float(len(requests))
+        seconds, calls = self.clock() - began, len(requests)
         if self.drafter.stepwise:
-            calls = float(max((max(tree.depths) for tree in trees), default=0) or 1)
-        calls += sum([written for _, written in missed]) / READ
+            calls = max((max(tree.depths) for tree in trees), default=0) or 1
+        return trees, self.took(seconds, calls, one, missed)
+
+    def took(
+        self, seconds: float, drafts: int, one: float, missed: Sequence[tuple[int, int]]
+    ) -> float:
+        """What such drafts take, of which so many took these seconds; the rest as of `propose`."""
+        calls = drafts + sum([written for _, written in missed]) / READ
         prompts = sum([prompt for prompt, _ in missed]) / READ
-        each = took / (calls + prompts)
+        each = max(0.0, seconds) / one / (calls + prompts)
         self.cost += (min(each, 4 * self.cost + 1e-3) - self.cost) * COSTS
         self.balance -= self.cost * prompts
-        return trees, self.cost * calls
+        return self.cost * calls
 
     def brought(self, worth: float) -> None:
         """Tokens of it were accepted, which brought forward so much."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from draftproof.drafting.looks import Looks
 from draftproof.drafting.offers import Offer
 from draftproof.tree import TokenTree
 from draftproof.writing import Feedback
@@ -15,6 +16,8 @@ class Step:
     """Costs are in passes over one row."""
 
     offered: list[tuple[int, TokenTree]] = field(default_factory=list)
+    looks: Looks | None = None  # what native code offered, which is not among them,
+    right: Sequence[int] = ()  # and of each look the tokens that were right; -1: it offered none
     offer: Offer | None = None
     kept: list[int] = field(default_factory=lambda: [0])
     only: int = -1  # the source whose own tree ran, where that was settled beforehand
@@ -24,6 +27,12 @@ class Step:
     texts: int = 1  # in it
     worth: float = 1.0  # of a token more than one, in passes over one row
     why: str = "nothing offered"  # where nothing ran
+
+    def asked(self, number: int) -> bool:
+        """Whether this source offered something, be it nothing but node 0."""
+        if self.looks is not None and number in self.looks.numbers:
+            return True
+        return any([asked == number for asked, _ in self.offered])
 
     def owners(self, written: Sequence[int], feedback: Feedback | None) -> list[int]:
         """The source of each token that was drafted and accepted."""

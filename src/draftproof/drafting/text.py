@@ -93,6 +93,8 @@ class Text:
     def asked(self, brings: float, glance: float) -> None:
         """What asking is expected to bring in this step; a glance takes so much."""
         self.guesses.clear()  # a whole draft tells the same
+        if self.looks is not None and self.step.looks is None:  # else native code did that
+            self.looks.forget()
         self.brings = self.hopes = max(brings, self.brings * FADING)
         self.ask = self.steps + (1 if self.hopes > glance else PROBE)
 

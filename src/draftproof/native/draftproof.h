@@ -258,17 +258,62 @@ typedef struct {
   double score;    // of the token that it would draft now
   int32_t guess;   // that token, or -1
   int32_t place;   // tokens of the text before it
-  int32_t states[2], lengths[2];  // where its end was found in `newer` and `older`
+  int32_t states[2], lengths[2];  // where its end was found in `newer` and `older`,
+  int32_t found;                  // at a text of so many tokens; -1: nowhere yet
+  // What it drafted last: `drafted` nodes, with room for 1 + `longest` * `branches` of them, as of
+  // dp_ngrams_draft; an automaton drafts `longest` nodes, of one branch. Node 0 is the last token.
+  int32_t longest, branches, drafted;
+  int32_t *tokens, *parents;
+  double *scores;
 } dp_look;
 
 // Looks at `count` texts, each by its number of `looks`: the last `fresh` of each text's `sizes`
 // tokens are given, those of all texts one behind the other. Learns what became of the tokens
 // guessed before, as calibration.py says, and guesses anew. surplus: what a draft is expected to
 // bring beyond `asking`, in tokens, where a token counts `worth` and the cheapest row must bring
-// `row`. After DP_NO_MEMORY the look-ups can only be freed.
+// `row`. guesses: look-ups that would draft something. After DP_NO_MEMORY they can only be freed.
 DP_API int32_t dp_glance(dp_look *const *texts, int32_t count, const int32_t *looks,
                          const int32_t *tokens, const int32_t *sizes, const int32_t *fresh,
-                         const double *worth, const double *row, double asking, double *surplus);
+                         const double *worth, const double *row, double asking, double *surplus,
+                         int32_t *guesses);
+
+// What all look-ups offer a text in a step, merged (offers.py says how). room: nodes that the arrays
+// have room for, as many as all look-ups of the text can draft. depth: levels that it may have.
+typedef struct {
+  int32_t room, depth, count;
+  int32_t *tokens, *parents, *owners, *depths;
+  double *chances, *survivals;
+} dp_offer;
+
+// Each of `count` look-ups of one kind, one of each text, drafts for its text, with tokens as of
+// dp_glance: at most `useful` nodes of a branch, where `rooms` tokens may still be written. NULL: none
+// of that text. What it drafts joins the text's offer as that of `owner`, without what is reached with
+// a chance below `least`; `begin`: the offers are begun. drafted: nodes of each, or -1, behind which
+// nothing of this call is of use: a token is not below `vocabulary`.
+DP_API int32_t dp_draft(dp_look *const *looks, dp_offer *const *offers, int32_t count, int32_t owner,
+                        int32_t begin, const int32_t *tokens, const int32_t *sizes,
+                        const int32_t *fresh, const int32_t *rooms, int32_t useful, double least,
+                        int32_t vocabulary, int32_t *drafted);
+
+// What became of the last drafts of all `looks` of each text, `written` tokens of which came behind
+// them; as sources.py says. right: of each look-up, tokens that it had in a row; -1: no draft.
+DP_API int32_t dp_learn(dp_look *const *texts, int32_t count, const int32_t *looks,
+                        const int32_t *tokens, const int32_t *written, int32_t *right);
+
+// What a step's time is worth, as price.py says. curve, known: costs of a pass of 0 to `most` rows.
+// room: nodes that the step may run; -1: any number.
+typedef struct {
+  double rate, attention, left;
+  const double *curve, *known;
+  int32_t most, rows, room;
+} dp_price;
+
+// Which nodes of `count` offers a step runs, as price.py says: of each text the weight of a token, the
+// tokens that a row attends to, what it may lose, and nodes that it may run. kept: those of all texts
+// one behind the other, ascending, node 0 first, with room for all; counts of them; what they bring.
+DP_API int32_t dp_allot(dp_offer *const *offers, int32_t count, const dp_price *price,
+                        const double *weights, const double *lengths, const double *lefts,
+                        const int32_t *limits, int32_t *kept, int32_t *counts, double *brings);
 
 // Attention of a few rows of several texts, each over keys and values of its own, in float32 or
 // float64 (`wide`). Pointers are 64-bit numbers, steps between heads, rows and slots are counted in

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftproof.drafting.compiled import CompiledNGrams, ngrams
-from draftproof.drafting.looks import Look, LookUp
+from draftproof.drafting.looks import LookUp
 from draftproof.drafting.own import Own
+from draftproof.drafting.structures import Look
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -54,7 +55,9 @@ class NGram(LookUp):
 
     def look(self, request: Writing) -> Look | None:
         own, _, _ = self._own.of(request)
-        return own.look(self.max_ngram) if isinstance(own, CompiledNGrams) else None
+        if not isinstance(own, CompiledNGrams):
+            return None
+        return own.look(self.num_draft_tokens, self.max_ngram, self.branches)
 
     def _propose(self, request: Writing) -> TokenTree:
         own, kept, more = self._own.of(request)

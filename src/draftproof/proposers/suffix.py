@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from draftproof.drafting.base import alone
 from draftproof.drafting.compiled import CompiledAutomaton, automaton
 from draftproof.drafting.following import Following
-from draftproof.drafting.looks import Look, LookUp
+from draftproof.drafting.looks import LookUp
 from draftproof.drafting.own import Own
+from draftproof.drafting.structures import Look
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -103,7 +104,7 @@ class SuffixAutomaton(LookUp):
         others = [each for each in earlier if isinstance(each, CompiledAutomaton)]
         if not isinstance(own, CompiledAutomaton) or len(others) < len(earlier):
             return None
-        return own.look(others, LONGEST, self.min_match, self.min_share)
+        return own.look(others, LONGEST, self.min_match, self.num_draft_tokens, self.min_share)
 
     def _propose(self, request: Writing) -> TokenTree:
         own, kept, more = self._own.of(request)

@@ -1,0 +1,93 @@
+"""A step is planned: what is offered, which of the offered nodes run, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftproof.drafting import dear
+from draftproof.drafting.allotting import Allotting
+from draftproof.drafting.asking import Asking
+from draftproof.drafting.looks import Looks
+from draftproof.drafting.lookups import LookUps
+from draftproof.drafting.offers import Offer
+from draftproof.drafting.price import Price, allot
+from draftproof.drafting.resting import Rests
+from draftproof.drafting.settling import planned
+from draftproof.drafting.telling import tell
+from draftproof.drafting.text import Text
+from draftproof.drafting.weights import reason
+from draftproof.tree import TokenTree
+
+
+class Planning:
+    """Plans for texts that no tree can change; natively where all that is offered is."""
+
+    def __init__(self, asking: Asking, lookups: LookUps, rests: Rests) -> None:
+        self.sources, self.asking, self.lookups, self.rests = asking.sources, asking, lookups, rests
+        self.allotting = Allotting()
+
+    def plan(
+        self,
+        texts: Sequence[Text],
+        price: Price,
+        trees: dict[int, TokenTree],
+        one: float,
+    ) -> tuple[float, float]:
+        """A tree for each text into `trees`; what drafting and running them cost."""
+        bother = self.rests.bother.share(len(texts))
+        for text in texts:
+            text.spent = bother
+        looks, took = self._offered(texts, price, one)
+        # It was asked because a node can be paid for: that drafting took longer changes nothing.
+        rows = [price.likely(1) + price.attention * text.length for text in texts]
+        kept_back = [row * text.promising for row, text in zip(rows, texts, strict=True)]
+        lefts = [max(text.left, row) for row, text in zip(kept_back, texts, strict=True)]
+        left = max(price.left - took, *kept_back, 0)
+        found = self.allotting.allot(texts, looks, lefts, price, left) if looks else None
+        if found is None:
+            offers = [offered(text) for text in texts]
+            found = allot(offers, [text.length for text in texts], lefts, price, left)
+        kept, brings = found
+        nodes = sum([len(each) - 1 for each in kept])
+        row = price.likely(nodes) / nodes if nodes else 0.0
+        unglanced = dear.unglanced(self.sources)
+        for text, own, brought in zip(texts, kept, brings, strict=True):
+            step = text.step
+            step.kept = own
+            text.asked(brought - text.spent + bother, self.rests.glances.cost)
+            text.full = dear.next_look(unglanced, text, price, bother)
+            step.extra = text.spent + (len(own) - 1) * (row + price.attention * text.length)
+            if len(own) == 1:
+                step.why = reason(text)
+            else:
+                offered(text)
+            trees[text.request.key] = planned(text, self.sources)
+            tell(text, self.sources, one)
+        return took, row * nodes + bother * len(texts)
+
+    def _offered(
+        self, texts: Sequence[Text], price: Price, one: float
+    ) -> tuple[Sequence[Looks] | None, float]:
+        """Looks natively at all that is offered, or None; what drafting took."""
+        useful = min(price.useful, max([text.deep for text in texts]))
+        for source in self.sources:
+            source.drafter.useful = useful
+        looks, took = self.lookups.of(texts), None
+        if looks is not None:
+            took = self.lookups.draft(texts, looks, useful, price.least, one)
+        if took is None:
+            looks, offers = None, [offered(text) for text in texts]
+            took = self.asking.free(texts, offers, price, one)
+        if not all([source.free for source in self.sources]):
+            offers = [offered(text) for text in texts]
+            took, more = self.asking.dear(texts, offers, price, one, took)
+            looks = None if more else looks
+        return looks, took
+
+
+def offered(text: Text) -> Offer:
+    """What a text is offered in this step, as Python's: made where it is looked at."""
+    step = text.step
+    if step.offer is None:
+        step.offer = Offer.to(text.request, step.weight, step.looks)
+    return step.offer

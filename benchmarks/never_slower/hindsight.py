@@ -116,7 +116,7 @@ def measured(cell: Cell, turns: int, rounds: int, max_tokens: int, until: float)
     texts = job.texts(prompts, given, cell.temperature, until)
     machine = timing.of_machine(llm, texts, given, job.load, cell.batch)
     choices = [Choice(), *dict.fromkeys(settings(given))]
-    steps = replay(Tape(texts, given), choices, sources.named(given), machine, cell.batch)
+    steps = replay(Tape(texts, given), choices, machine, cell.batch)
     replayed = dict(zip(choices, map(float, steps.seconds.sum(1)), strict=True))
     best = sorted(choices[1:], key=lambda choice: replayed[choice])[:BEST]
     auto = Choice(tuple(Part(each.method, (), each.part.model) for each in given), decides=True)

@@ -160,3 +160,4 @@ def test_what_cannot_read_with_the_target_is_refused() -> None:
     for quantize in ("int8",):
         with pytest.raises(ValueError, match="cannot be quantised"):
             dp.LLM(hearing.model("Whisper"), speculate=dp.DraftModel(draft, quantize=quantize))
+    dp.LLM(hearing.model("Whisper"), speculate=dp.DraftModel(draft, quantize="none")).close()

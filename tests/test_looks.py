@@ -75,13 +75,7 @@ def test_a_native_glance_is_the_slow_one(
     earlier: list[int], prompt: list[int], steps: list[list[int]], data: st.DataObject
 ) -> None:
     """Whatever was asked in between, which takes the look-ups along and is learnt from itself."""
-    drafters = dp.NGram(), dp.SuffixAutomaton()
-    for drafter in drafters:
-        drafter.bind(None, None)  # type: ignore[arg-type]
-    before = fakes.request(7, [0])
-    drafters[1].propose([before])
-    before.tokens += earlier
-    drafters[1].release(before)
+    drafters = fakes.look_ups(earlier)
     sources = [Source(drafter, drafter.name) for drafter in drafters]
     slow = [Slow(sources[0], ngram), Slow(sources[1], lambda text: suffix(earlier, text))]
     request = fakes.request(0, prompt, max_tokens=500)

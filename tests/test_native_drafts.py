@@ -36,13 +36,7 @@ class Side:
     """A batch and its sources. earlier: what a text before them wrote."""
 
     def __init__(self, earlier: list[int], prompts: Sequence[list[int]], **options: Any) -> None:
-        drafters = dp.NGram(**options), dp.SuffixAutomaton(**options)
-        for drafter in drafters:
-            drafter.bind(None, None)  # type: ignore[arg-type]
-        before = fakes.request(99, [0])
-        drafters[1].propose([before])
-        before.tokens += earlier
-        drafters[1].release(before)
+        drafters = fakes.look_ups(earlier, **options)
         self.sources = [Source(each, each.name, lambda: 0.0) for each in drafters]
         self.asking, looking = Asking(self.sources, 4), Looking(self.sources, [0, 1])
         self.lookups = LookUps(self.sources, looking, 4)

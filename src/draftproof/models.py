@@ -88,7 +88,7 @@ def beside(target: Target, model: Any, quantize: str | None = None) -> Target:
         encoders.check_kind(model, target.encodes, trust_remote_code=trust)
     elif not listens or not target.encodes:
         return choice.beside(target, model, quantize)
-    if quantize is not None:
+    if quantize not in (None, "none"):
         raise ValueError("a draft with an encoder cannot be quantised: drop quantize")
     assert isinstance(target, EncoderDecoder)
     loaded, shared = _reading(target, model, reads, trust)

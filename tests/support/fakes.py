@@ -154,3 +154,15 @@ def run(engine: Engine, requests: Sequence[Request], limit: int = 2000) -> None:
         books_are_right(engine.runner, requests)
         engine.check()
     raise AssertionError("it never ends")
+
+
+def look_ups(earlier: Sequence[int], **options: Any) -> tuple[dp.NGram, dp.SuffixAutomaton]:
+    """Both, behind a text of another request, which wrote these tokens."""
+    drafters = dp.NGram(**options), dp.SuffixAutomaton(**options)
+    for drafter in drafters:
+        drafter.bind(None, None)  # type: ignore[arg-type]
+    before = request(99, [0])
+    drafters[1].propose([before])
+    before.tokens += earlier
+    drafters[1].release(before)
+    return drafters

@@ -130,7 +130,7 @@ class Rests:
         pause = min(max(pause, 1), PROBE)
         for text in texts:
             text.passed_over(cost, step, pause)
-            text.able = text.steps + wait(least + cost + text.glanced - text.left, text.step.unit)
+            text.able = text.steps + text.wait(least + cost + text.glanced)
             text.ask = max(text.ask, text.able)
 
 

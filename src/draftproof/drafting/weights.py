@@ -35,8 +35,10 @@ def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.
     running: requests that have a place. own: see `by_row`.
     """
     found = [1.0] * len(texts)
+    if objective == "latency":
+        return found
     several: dict[int, list[int]] = {}
-    for number, text in enumerate(texts if objective != "latency" else ()):
+    for number, text in enumerate(texts):
         if together := text.request.together:
             several.setdefault(id(together), []).append(number)
     for members in several.values():
@@ -45,13 +47,15 @@ def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.
         if len(unread) + len(texts) > running:
             continue
         some = [texts[at] for at in members]
-        told = [(text.length - text.begin, text.steps, text.request.room) for text in some]
-        usual = max(1.0, sum([n for n, _, _ in told]) / max(1, sum([m for _, m, _ in told])))
+        steps = [text.steps for text in some]
+        written = [text.length - text.begin for text in some]
+        usual = max(1.0, sum(written) / max(1, sum(steps)))
         # Tokens per step, thought to be usual until there are many of them.
-        left = [room / ((n + SURE * usual) / (m + SURE)) for n, m, room in told]
+        paces = [(n + SURE * usual) / (m + SURE) for n, m in zip(written, steps, strict=True)]
+        left = [text.request.room / pace for text, pace in zip(some, paces, strict=True)]
         left += [room / usual for room in unread]
         latest_end = max(left)
-        spread = _spread(latest_end, usual, any(_may_end(text.request) for text in some))
+        spread = _spread(latest_end, usual, any([_may_end(text.request) for text in some]))
         late = [math.exp((each - latest_end) / spread) for each in left]
         total = sum(late)
         for at, each in zip(members, late, strict=False):

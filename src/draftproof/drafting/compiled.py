@@ -111,7 +111,7 @@ class CompiledNGrams(Compiled):
     ) -> Branches:
         """See `NGrams.draft`."""
         given = array("i", more)  # kept until the call returns
-        longest = min(longest, kept + len(given))
+        longest, branches = min(longest, kept + len(given)), min(branches, REMEMBERED)
         room = self._room = self._room.of(1 + longest * branches)
         made = self._done(
             self._library.dp_ngrams_draft(

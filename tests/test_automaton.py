@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import subprocess
+import sys
 from random import Random
 from typing import Any
 
@@ -157,3 +159,42 @@ def test_it_is_freed_with_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     del made
     gc.collect()
     assert len(freed) == 1
+
+
+SHARED = """
+import random, sys, threading
+import draftproof as dp
+from draftproof.request import Request
+
+drafter = dp.SuffixAutomaton(corpus=400_000)
+drafter.bind(None, None)
+ended = threading.Event()
+
+
+def request(key, tokens, seed):
+    rng = random.Random(seed)
+    made = Request(key, [1, 2, 3], dp.SamplingParams(max_tokens=100_000), seed=0)
+    drafter.propose([made])
+    made.tokens += [rng.randrange(50) for _ in range(tokens)]
+    return made
+
+
+def write():
+    for key in range(12):
+        drafter.release(request(key, 20_000, key))
+    ended.set()
+
+
+threading.Thread(target=write).start()
+key = 100
+while not ended.is_set():
+    drafter.propose([request(key, 64, key)])
+    key += 1
+"""
+
+
+@compiled
+def test_two_threads_may_look_up_what_either_wrote() -> None:
+    """As those of two LLMs with one drafter: one adds to the text that the other one reads."""
+    done = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-500:]

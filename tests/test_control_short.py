@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
+import draftproof as dp
 import fakes
 from draftproof.drafting.account import SHARE
 from draftproof.drafting.glancing import Glances
@@ -116,3 +120,27 @@ def test_a_batch_waits_until_it_can_pay_for_glances_too() -> None:
         waits.append((writing[0].able - writing[0].steps) * SHARE * price.unit)
     assert waits[0] == pytest.approx(0.1, abs=0.02)
     assert waits[1] == pytest.approx(0.1 + 8 * 0.1, abs=0.02)
+
+
+def test_what_has_ended_is_held_by_nobody() -> None:
+    """Nor are those that rested with it."""
+    llm = dp.LLM("bundled", speculate=dp.Auto("ngram", clock=Clock()))
+    params = dp.SamplingParams(max_tokens=8, temperature=1.0, seed=1)
+    ended = [weakref.ref(request) for key in "ab" for request in llm.submit(f"{key} = 1", params)]
+    while any([llm.engine.scheduler.running, llm.engine.scheduler.waiting]):
+        llm.engine.step()
+    gc.collect()
+    assert [each() for each in ended] == [None, None]
+
+
+def test_a_batch_that_is_passed_over_reckons_with_its_own_texts() -> None:
+    """Not with how many rested last."""
+    waits = []
+    for rested in (1, 8):
+        rests, writing, price = resting(8)
+        rests.begin([*range(rested)], writing[:rested], price)
+        for text in writing:
+            text.ran, text.full, text.ask, text.account.debt = False, 9, 0, 0.1
+        assert not rests.asked(writing, price, 100.0, new=False)
+        waits.append([text.able for text in writing])
+    assert waits[0] == waits[1]

@@ -84,8 +84,9 @@ class Knowing(Drafter):
         return [TokenTree.chain(ids, scores=[0.9**at for at in range(len(ids))]) for ids in found]
 
 
+@pytest.mark.parametrize("how", ["nan", "no memory"])
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
-def test_drafts_of_a_pass_that_is_made_again_are_not_accepted(rule: str) -> None:
+def test_drafts_of_a_pass_that_is_made_again_are_not_accepted(rule: str, how: str) -> None:
     greedy = facade.params(max_tokens=40, temperature=0.0)
     with facade.llm() as llm:
         wanted = llm.generate("def f(x):", greedy)[0].token_ids
@@ -98,6 +99,8 @@ def test_drafts_of_a_pass_that_is_made_again_are_not_accepted(rule: str) -> None
             outputs = forward(work, *given, **options)
             if len(passes) % 5 or work[0].tree is None or len(work[0].tree) == 1:
                 return outputs
+            if how == "no memory":
+                raise MemoryError
             nothing = torch.full_like(outputs[0].logits, float("nan"))
             bad = None if outputs[0].argmaxes is None else [-1] * len(outputs[0].argmaxes)
             return [replace(outputs[0], logits=nothing, argmaxes=bad)]

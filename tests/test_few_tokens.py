@@ -108,6 +108,14 @@ def test_a_head_that_lacks_rows_is_not_the_embeddings() -> None:
     native.library().dp_team_free(threads)
 
 
+def test_who_wrote_in_inference_mode_reads_outside_of_it_too() -> None:
+    """As whoever measures passes of a draft that has drafted before."""
+    made = reduced.Reduced(torch.tensor([1, 3]), 4, rest=-1.0)
+    with torch.inference_mode():
+        made.widened(torch.ones(2, 2))
+    assert made.widened(torch.ones(1, 2)).tolist() == [[-1.0, 1.0, -1.0, 1.0]]
+
+
 def test_the_most_frequent_tokens_of_what_is_learnt() -> None:
     texts = [Document([5, 5, 5, 7, 7, 2]), Document([9, 9, 9, 9, 1], [False] * 4 + [True])]
     assert most_frequent(texts, 2, 20).tolist() == [5, 7]

@@ -167,6 +167,17 @@ def test_a_token_outside_of_the_vocabulary_is_left_to_who_tells_of_it() -> None:
     assert side.texts[0].step.looks is None and not side.texts[0].spent
 
 
+@pytest.mark.parametrize(
+    "drafter", [dp.NGram(1 << 40), dp.NGram(branches=1 << 40), dp.SuffixAutomaton(1 << 40)]
+)
+def test_room_is_taken_for_what_can_be_of_use(drafter: Any) -> None:
+    drafter.bind(None, None)
+    request = fakes.request(0, [1, 2, 3, 1, 2, 3, 1, 2])
+    text = Text(request, len(request.tokens), [4], 0.2)
+    (looks,) = Looking([Source(drafter, "one")], [0]).all([text])
+    assert looks is not None and 1 < looks.merged.nodes < 10_000
+
+
 def test_a_draft_larger_than_is_looked_at_is_told_of() -> None:
     side, request = one_text(num_draft_tokens=300)
     request.tokens += [*range(4, 400), 1, 2, 3, *range(4, 10)]

@@ -87,3 +87,14 @@ def test_bad_arguments_touch_nothing() -> None:
     assert library.dp_ngrams_draft(*good) > 1  # "0 0 0"
     library.dp_ngrams_free(made)
     library.dp_ngrams_free(None)
+
+
+def test_ngrams_longer_than_matches_that_are_told_apart_are_found() -> None:
+    text = [*range(50)] * 2
+    slow, fast = [each.draft(0, text, 8, 40, 2) for each in (NGrams(40), ngrams(40))]
+    assert slow == fast and slow[0][1:] == [*range(8)]
+
+
+def test_any_number_of_branches_may_be_asked_for() -> None:
+    text = [1, 2, 3, 1, 2, 4, 1, 2]
+    assert ngrams(2).draft(0, text, 8, 2, 1 << 40) == NGrams(2).draft(0, text, 8, 2, 1 << 40)

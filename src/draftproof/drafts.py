@@ -124,6 +124,11 @@ class Drafts:
                 f"prediction is drafted from by 'auto' alone, but here drafts {there}: drop it"
             )
 
+    def undrafted(self, request: Request, tree: TokenTree) -> TokenTree:
+        """What runs where a pass over the tree failed: who decides must not take it for drafted."""
+        request.decisions.plainly(AGAIN)
+        return tree.truncate(0)
+
     def passed(self, turns: Sequence[Turn], rows: Sequence[int], seconds: float) -> None:
         """A pass over so many rows for each turn took so long."""
         count, attended = sum(rows), _attended(turns, rows)

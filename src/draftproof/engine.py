@@ -187,7 +187,7 @@ class Engine:
                 for turn, tree in zip(turns, trees, strict=True):
                     self._run([turn], [tree], moved)
             elif trees[0] is not None and len(trees[0]) > 1:  # its drafts may be what does not fit
-                self._run(turns, [trees[0].truncate(0)], moved)
+                self._run(turns, [self.drafts.undrafted(turns[0].request, trees[0])], moved)
             else:
                 turns[0].request.fail(error)
                 self._end(turns[0].request)

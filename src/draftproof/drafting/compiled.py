@@ -9,9 +9,11 @@ from typing import Any
 
 from draftproof.drafting.following import Continuations, Following
 from draftproof.drafting.handle import Compiled
-from draftproof.drafting.ngrams import Branches, NGrams
+from draftproof.drafting.ngrams import REMEMBERED, Branches, NGrams
 from draftproof.drafting.structures import Look
 from draftproof.native import found
+
+MOST = 257  # nodes of a look's draft, or tokens of a branch: one more than `sources.LARGEST`
 
 
 class CompiledAutomaton(Compiled):
@@ -90,7 +92,7 @@ class CompiledAutomaton(Compiled):
         newer, older = [other._handle for other in earlier] or (None, None)
         look = Look(automaton=self._handle, newer=newer, older=older)
         look.matching, look.context, look.least = least, context, share
-        look.longest, look.branches = nodes, 1
+        look.longest, look.branches = min(nodes, MOST), 1
         look.own, look.others = self, earlier
         return look
 
@@ -109,7 +111,7 @@ class CompiledNGrams(Compiled):
     ) -> Branches:
         """See `NGrams.draft`."""
         given = array("i", more)  # kept until the call returns
-        longest = min(longest, kept + len(given))
+        longest, branches = min(longest, kept + len(given)), min(branches, REMEMBERED)
         room = self._room = self._room.of(1 + longest * branches)
         made = self._done(
             self._library.dp_ngrams_draft(
@@ -122,7 +124,8 @@ class CompiledNGrams(Compiled):
 
     def look(self, longest: int, enough: int, branches: int) -> Look:
         """At what `draft` drafts."""
-        look = Look(ngrams=self._handle, matching=enough, longest=longest, branches=branches)
+        look = Look(ngrams=self._handle, matching=enough)
+        look.longest, look.branches = min(longest, MOST), min(branches, REMEMBERED)
         look.own, look.others = self, ()
         return look
 

@@ -65,6 +65,7 @@ class Control:
             self.lookups.learn([text])
             self.books.late += settle(text, self.sources, self.costs.one)
             self.books.end(text.saved)
+        self.rests.release(request.key)
         self.fixed.release(request)
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:

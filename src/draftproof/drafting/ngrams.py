@@ -7,7 +7,7 @@ from collections.abc import Sequence
 Branches = tuple[list[int], list[int], list[float]]  # tokens, parents, scores; the last token first
 
 REMEMBERED = 16  # latest places of an n-gram that are looked at
-LONGEST = 32  # matches longer than this are not told apart
+LONGEST = 32  # longer matches, and longer than an n-gram, are not told apart
 # Tokens that must match before a draft is as likely right as wrong: ranks its nodes among those of
 # other methods.
 DOUBT = 1.0
@@ -85,7 +85,7 @@ class NGrams:
 
     def _match(self, place: int) -> int:
         """How many tokens before `place` are the last ones."""
-        text, size = self.text, 0
-        while size < min(place, LONGEST) and text[place - 1 - size] == text[-1 - size]:
+        text, size, most = self.text, 0, min(place, max(LONGEST, self.count))
+        while size < most and text[place - 1 - size] == text[-1 - size]:
             size += 1
         return size

@@ -47,7 +47,7 @@ class Rests:
             texts = self._glanced(self._price, step)
             if not texts:
                 return False
-            self._pass_over(texts, self._price, step)
+            self._pass_over(texts, self._price, len(self._texts), step)
             self._next = min([text.ask - text.steps for text in self._texts])
         self.done = step
         return True
@@ -68,6 +68,11 @@ class Rests:
         """Steps since somebody was asked, that one included."""
         steps, self.done, self._until, self.glances.spent = 1 + self.done, 0, 0, 0.0
         return steps
+
+    def release(self, key: int) -> None:
+        """A text has ended: nothing is kept of it, nor of those that rested with it."""
+        if key in self._keys:
+            self._keys, self._texts, self._looked = [], (), None
 
     def begin(self, keys: list[int], texts: Sequence[Text], price: Price) -> None:
         """The step of these texts is plain; so are those that follow until one is to be asked."""
@@ -116,15 +121,17 @@ class Rests:
         unseen = [text for text in open_to if not _fresh(text)]
         self.glances.promise(unseen, price, self.bother.each, 0.0 if asked else self.bother.once)
         asked += [text for text in open_to if text.promising]
-        self._pass_over([text for text in open_to if not text.promising], price)
+        self._pass_over([text for text in open_to if not text.promising], price, len(texts))
         return self.bother.affordable(asked, price, left)
 
-    def _pass_over(self, texts: Sequence[Text], price: Price, step: int = 0) -> None:
+    def _pass_over(self, texts: Sequence[Text], price: Price, count: int, step: int = 0) -> None:
         """A glance showed nothing, so many steps behind the last that was settled.
+
+        count: texts of the batch, which are asked for together.
 
         The next is worth nothing before what it may find can be asked for.
         """
-        least, cost = self.bother.least(price, len(self._texts)), self.glances.cost
+        least, cost = self.bother.least(price, count), self.glances.cost
         # Half of what may be lost is for glances, at most.
         pause = math.ceil(2 * cost * len(texts) / (SHARE * price.unit))
         pause = min(max(pause, 1), PROBE)

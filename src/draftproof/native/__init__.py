@@ -126,6 +126,8 @@ class Pass(ctypes.Structure):
     )
 
 
+# Called with Python's lock held: what earlier texts hold may be looked up by several threads.
+HELD = "dp_automaton", "dp_ngrams", "dp_glance", "dp_draft", "dp_learn", "dp_allot"
 # Name -> (result, arguments).
 FUNCTIONS = {
     "dp_version": (c_int32, ()),
@@ -235,9 +237,11 @@ def load(path: str) -> ctypes.CDLL:
         found = ctypes.CDLL(path)
         if found.dp_version() != VERSION:
             raise Missing("the native kernels are of another version: install draftproof again")
+        held = ctypes.PyDLL(path)
         for name, (result, arguments) in FUNCTIONS.items():
-            function = getattr(found, name)
+            function = getattr(held if name.startswith(HELD) else found, name)
             function.restype, function.argtypes = result, arguments
+            setattr(found, name, function)
     except (OSError, AttributeError) as error:
         raise Missing(f"the native kernels cannot be loaded: {error}") from error
     return found

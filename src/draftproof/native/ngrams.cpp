@@ -13,7 +13,7 @@
 namespace {
 
 constexpr int kRemembered = 16;  // latest places of an n-gram that are looked at
-constexpr int32_t kLongest = 32;  // matches longer than this are not told apart
+constexpr int32_t kLongest = 32;  // longer matches, and longer than an n-gram, are not told apart
 constexpr double kDoubt = 1.0;    // tokens that must match before it is as likely right as wrong
 
 }  // namespace
@@ -59,7 +59,7 @@ struct dp_ngrams {
 
   // How many tokens before `place` are the last ones.
   int32_t match(int32_t place) const {
-    const int32_t most = std::min(place, kLongest), end = int32_t(text.size());
+    const int32_t most = std::min(place, std::max(kLongest, size)), end = int32_t(text.size());
     int32_t found = 0;
     while (found < most && text[place - 1 - found] == text[end - 1 - found]) ++found;
     return found;

@@ -44,7 +44,8 @@ class Reduced:
         """(N, V) of (N, R): a view of one buffer that lives until the next call."""
         count = len(logits)
         if len(self._wide) < count or self._wide.dtype != logits.dtype:
-            self._wide = floats(count, self.vocabulary).to(logits.dtype).fill_(self.rest)
+            with torch.inference_mode(False):  # or it could be written to in that mode alone
+                self._wide = floats(count, self.vocabulary).to(logits.dtype).fill_(self.rest)
         wide = self._wide[:count]
         # Row by row: an operation over all of them would wake torch's own threads, which then spin
         # on the cores that the next pass needs.

@@ -74,6 +74,8 @@ def test_what_is_no_model(run: Any, things: Path, name: str, says: str) -> None:
         ("qwen2.5", "looks like a name of Ollama's"),
         ("Qwen/Qwen3-8B-GGUF", "has GGUF files: say which, as in Qwen/Qwen3-8B-GGUF:Q4_K_M"),
         ("~/models/x", "there is no file or folder"),
+        ("", "the name of the model is empty: a model is a hub id"),
+        (" ", "the name of the model is empty: a model is a hub id"),
         ("Qwen3-8B-Q4_K_M.gguf", "there is no file or folder"),
     ],
 )

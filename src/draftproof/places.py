@@ -30,6 +30,8 @@ def check(model: Any, revision: str | None = None) -> None:
     """
     if not isinstance(model, str | Path):
         return
+    if not str(model).strip():
+        raise ValueError(f"the name of the model is empty: {GIVE}")
     path = Path(model)
     if revision is not None and (str(model) in BUNDLED or path.exists()):
         raise ValueError(

@@ -92,6 +92,12 @@ def test_what_is_no_tokenizer(name: str, things: Path) -> None:
         dp.LLM("bundled", tokenizer=given, speculate=None)
 
 
+@pytest.mark.parametrize("given", [5, ["a"], {"a": 1}])
+def test_what_is_no_tokenizer_at_all(given: Any) -> None:
+    with pytest.raises(ValueError, match=f"tokenizer .* no {type(given).__name__}$"):
+        dp.LLM("bundled", tokenizer=given, speculate=None)
+
+
 @pytest.mark.parametrize("draft", ["nothing.gguf", "llama3.2"])
 def test_a_draft_is_refused_by_its_name(draft: str) -> None:
     with pytest.raises(ValueError, match="a model is a hub id"):

@@ -73,6 +73,13 @@ def test_a_number_of_an_llm_is_one() -> None:
             dp.LLM("bundled", **{name: 2.5})
 
 
+def test_a_switch_of_an_llm_is_one() -> None:
+    for name in ("trust_remote_code", "prefix_cache", "cache_weights"):
+        for wrong in ("no", 1, None):
+            with pytest.raises(ValueError, match=f"{name} is {wrong!r}, but must be True or False"):
+                dp.LLM("bundled", **{name: wrong})
+
+
 def test_what_was_given_without_a_name() -> None:
     with pytest.raises(TypeError, match="LLM takes 1 without a name; by name: tokenizer="):
         dp.LLM("bundled", tokenizer(), speculate=None)

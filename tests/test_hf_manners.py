@@ -115,3 +115,8 @@ def test_a_call_of_the_owner_in_the_middle_of_a_pass_says_how_to_wait() -> None:
         with pytest.raises(RuntimeError, match=r"llm\.runner\.takeover\.alone\(lambda: model"):
             llm.runner.takeover.run("draftproof", lambda: model()(ids))
         assert llm.runner.takeover.alone(lambda: model()(ids)).logits.shape[1] == 3
+
+
+def test_what_makes_a_loop_is_not_the_loop() -> None:
+    with pytest.raises(TypeError, match=r"fast = dp\.custom_generate\(\), then custom_generate=fa"):
+        written(model(), custom_generate=dp.custom_generate)

@@ -48,6 +48,13 @@ def test_options_of_other_programs(run: Any, name: str) -> None:
     assert set(re.findall(r"--[a-z-]+", commands.OPTIONS[name])) <= known("generate")
 
 
+@pytest.mark.parametrize(
+    ("name", "way"), [("--load-in-4bit", "--dtype int4"), ("--n", "--completions N")]
+)
+def test_a_hint_is_of_the_same_thing(run: Any, name: str, way: str) -> None:
+    assert f"write {way}" in run("generate", "bundled", "x", name).err
+
+
 @pytest.mark.parametrize(("name", "own"), [("-fx", "-f"), ("-tz", "-t")])
 def test_a_short_option_is_not_taken_for_one_that_begins_alike(
     run: Any, name: str, own: str

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import draftproof as dp
 import tiny
 from draftproof.runners import choice, kv
 from draftproof.runners.base import Work
@@ -140,6 +141,15 @@ def test_growing_copies_a_text_twice_at_most(monkeypatch: pytest.MonkeyPatch) ->
         for arrival in range(1, 32):
             held.write(0, held.reserve(arrival, 1), 0, key, key)
     assert copied[0] == 0
+
+
+def test_rows_that_nobody_had_cost_nothing() -> None:
+    held = KVCache(100_000, 1 << 20)
+    assert len(held._free()) == 1  # not a list of them all, which may be more than fits in memory
+    for given in (model(), "bundled"):  # on torch, and natively
+        with dp.LLM(given, max_batch=10**12, speculate=None) as llm:
+            outs = llm.generate([[5, 6], [7]], dp.SamplingParams(max_tokens=2))
+        assert [len(out.token_ids) for out in outs] == [2, 2]
 
 
 def test_the_nodes_of_a_tree_lie_beyond_the_longest_text() -> None:

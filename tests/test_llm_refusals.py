@@ -38,6 +38,12 @@ def test_prompts_of_the_wrong_kind(plain_llm: dp.LLM, prompt: Any) -> None:
     refused(lambda: plain_llm.generate(prompt, params()))
 
 
+@pytest.mark.parametrize("given", [{"temperature": 0}, 5, "x", [], [params(), params()]])
+def test_params_of_the_wrong_kind(plain_llm: dp.LLM, given: Any) -> None:
+    for call in (plain_llm.generate, plain_llm.stream, plain_llm.submit):
+        refused(lambda call=call: call(TEXT, given), "ampling")
+
+
 @pytest.mark.parametrize("prompt", ["a\ud800", ["a", "\udc00"]])
 def test_half_a_character(plain_llm: dp.LLM, prompt: Any) -> None:
     refused(lambda: plain_llm.generate(prompt, params()), "half a character")

@@ -145,3 +145,9 @@ def test_a_shared_head_must_be_given_to_others(export: Any, tmp_path: Path) -> N
         export(tmp_path, random_heads(own=False))
     with pytest.raises(ValueError, match=r"lm_head is \(9, 48\)"):
         export(tmp_path, random_heads(own=False), random(9, D))
+
+
+@pytest.mark.parametrize("heads", [4, None, [random(2, 2)]])
+def test_what_is_no_place_of_heads(heads: Any) -> None:
+    with pytest.raises(ValueError, match=f"no {type(heads).__name__}$"):
+        Medusa(heads)

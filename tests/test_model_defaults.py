@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import GenerationConfig
 
 import draftproof as dp
@@ -21,7 +23,7 @@ class Configured:
 def test_an_empty_config_changes_nothing() -> None:
     assert dp.SamplingParams.from_model(Configured()) == dp.SamplingParams()
     assert dp.SamplingParams.ignored_of_model(Configured()) == {}
-    assert dp.SamplingParams.from_model(object()) == dp.SamplingParams()
+    assert dp.SamplingParams.from_model(torch.nn.Module()) == dp.SamplingParams()  # wrapped
 
 
 def test_a_config_that_samples() -> None:
@@ -57,6 +59,19 @@ def test_what_has_no_equal_here_is_named() -> None:
     config = Configured(do_sample=True, typical_p=0.9, no_repeat_ngram_size=3, num_beams=1)
     ignored = dp.SamplingParams.ignored_of_model(config)
     assert ignored == {"typical_p": 0.9, "no_repeat_ngram_size": 3}
+
+
+@pytest.mark.parametrize("given", ["bundled", Path("folder"), None, 5, {"do_sample": True}])
+def test_what_is_no_model_is_refused(given: Any) -> None:
+    for call in (dp.SamplingParams.from_model, dp.SamplingParams.ignored_of_model):
+        with pytest.raises(ValueError, match=f"no {type(given).__name__}: load it first"):
+            call(given)
+
+
+def test_of_a_config_itself() -> None:
+    config = Configured(do_sample=True, top_p=0.9, typical_p=0.9).generation_config
+    assert dp.SamplingParams.from_model(config) == dp.SamplingParams(temperature=1.0, top_p=0.9)
+    assert dp.SamplingParams.ignored_of_model(config) == {"typical_p": 0.9}
 
 
 def test_of_an_llm() -> None:

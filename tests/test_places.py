@@ -74,6 +74,8 @@ def test_what_is_no_model(run: Any, things: Path, name: str, says: str) -> None:
         ("qwen2.5", "looks like a name of Ollama's"),
         ("Qwen/Qwen3-8B-GGUF", "has GGUF files: say which, as in Qwen/Qwen3-8B-GGUF:Q4_K_M"),
         ("~/models/x", "there is no file or folder"),
+        ("", "the name of the model is empty: a model is a hub id"),
+        (" ", "the name of the model is empty: a model is a hub id"),
         ("Qwen3-8B-Q4_K_M.gguf", "there is no file or folder"),
     ],
 )
@@ -87,6 +89,12 @@ def test_names_of_other_programs(name: str, says: str) -> None:
 def test_what_is_no_tokenizer(name: str, things: Path) -> None:
     given = things / name if name == "README.md" else name
     with pytest.raises(ValueError, match="tokenizer"):
+        dp.LLM("bundled", tokenizer=given, speculate=None)
+
+
+@pytest.mark.parametrize("given", [5, ["a"], {"a": 1}])
+def test_what_is_no_tokenizer_at_all(given: Any) -> None:
+    with pytest.raises(ValueError, match=f"tokenizer .* no {type(given).__name__}$"):
         dp.LLM("bundled", tokenizer=given, speculate=None)
 
 

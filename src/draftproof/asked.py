@@ -50,7 +50,7 @@ def conversations_of(messages: Any) -> list[Any]:
         return [messages]
     refuse_bytes(messages)
     if not isinstance(messages, Sequence):
-        raise ValueError(f"chat takes text or a list of messages, not {type(messages)}")
+        raise ValueError(f"chat takes text or a list of messages, not {type(messages).__name__}")
     several = bool(messages) and not any(isinstance(message, dict) for message in messages)
     return list(messages) if several else [messages]
 

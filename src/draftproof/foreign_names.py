@@ -257,7 +257,7 @@ def explains(
 
         @functools.wraps(call)
         def checked(*args: P.args, **options: P.kwargs) -> R:
-            for name in options.keys() - own.keys():
+            for name in sorted(options.keys() - own.keys(), key=lambda n: (n not in known, n)):
                 near = difflib.get_close_matches(name, own.keys() - {"self"}, 1, NEAR)
                 every = ", ".join(f"{n}=" for n in own if n != "self")
                 way = known.get(name) or (f"did you mean {near[0]}?" if near else f"it has {every}")

@@ -31,7 +31,7 @@ from draftproof.counts import Stats
 from draftproof.foreign_names import DRAFTERS, explains, no_copy
 from draftproof.hf_bound import Bound
 from draftproof.hf_inputs import of_rows
-from draftproof.hf_options import of_generate, refuse, signature_with_tokenizer
+from draftproof.hf_options import OF_GENERATE, of_generate, refuse, signature_with_tokenizer
 from draftproof.hf_rows import Row, padded, stacked
 from draftproof.llm import LLM
 from draftproof.profiles import is_profile, resolve
@@ -41,7 +41,7 @@ Written = GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput
 PAUSE = 0.02  # seconds between two looks whether another model's engine is free
 
 
-@explains("custom_generate", DRAFTERS)
+@explains("custom_generate", DRAFTERS | OF_GENERATE)
 def custom_generate(
     speculate: Any = "auto",
     *,

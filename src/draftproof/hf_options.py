@@ -26,6 +26,11 @@ OTHER_LOOPS = (
     "prefill_chunk_size compile_config is_assistant low_memory output_attentions "
     "output_hidden_states"
 )
+# What `generate` hands to a decoding loop, and not to what makes one.
+OF_GENERATE = dict.fromkeys(
+    ("logits_processor", "stopping_criteria", "generation_config"),
+    "generate hands it to what this makes: fast = dp.custom_generate(), then custom_generate=fast",
+)
 INSTEAD = {
     "assistant_model": "use speculate=dp.DraftModel(...)",
     "prompt_lookup_num_tokens": "use speculate=dp.NGram()",

@@ -1,4 +1,4 @@
-"""Arguments of which the annotation says that they are numbers, and that are none."""
+"""Arguments of which the annotation says that they are numbers or switches, and that are none."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ R = TypeVar("R")
 KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "int": ("an integer", operator.index),
     "float": ("a number", float),
+    "bool": ("True or False", bool),
 }
 
 
 def numbers_checked(call: Callable[P, R]) -> Callable[P, R]:
-    """The callable, with a `ValueError` that names what is no number where one is meant.
+    """The callable, with a `ValueError` that names what is no number or switch where one is meant.
 
-    Reads annotations as they are written: `int`, `float`, and these with `| None`.
+    Reads annotations as they are written: `int`, `float`, `bool`, and these with `| None`.
     """
     signature = inspect.signature(call)
     kinds = {
@@ -44,6 +45,8 @@ def numbers_checked(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def _is(value: Any, read: Callable[[Any], Any]) -> bool:
+    if read is bool:
+        return isinstance(value, bool)  # text is true, "no" too
     try:
         read(value)
     except (TypeError, ValueError, OverflowError):

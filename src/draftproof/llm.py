@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from draftproof import hub, models, places, profiles
-from draftproof.asked import Message, Prompt, conversations_of
+from draftproof.asked import Message, Prompt, conversations_of, params_of
 from draftproof.audio_intake import intake_of
 from draftproof.bundled import located
 from draftproof.chunks import Chunk, chunks
@@ -232,11 +232,12 @@ class LLM(metaclass=Explained):
 
         prompt: text, token ids, or the messages of a conversation, as `chat` takes them.
         """
-        if params is not None and params.n != 1:
-            raise ValueError(f"stream writes one completion, not n={params.n}: use generate")
-        if params is not None and params.prompt_logprobs is not None:
+        (asked,) = params_of(params, 1)
+        if asked.n != 1:
+            raise ValueError(f"stream writes one completion, not n={asked.n}: use generate")
+        if asked.prompt_logprobs is not None:
             raise ValueError("a stream's chunks have no prompt_logprobs: use generate")
-        (request,) = self.prepare(prompt, params or SamplingParams(), decoder_prompt=decoder_prompt)
+        (request,) = self.prepare(prompt, asked, decoder_prompt=decoder_prompt)
         return chunks(self.engine, request)
 
     @explains("LLM.submit")
@@ -244,7 +245,8 @@ class LLM(metaclass=Explained):
         self, prompt: Prompt, params: SamplingParams | None = None, *, decoder_prompt: Any = None
     ) -> list[Request]:
         """Requests that run whenever `engine.step()` is called; for servers and tests."""
-        requests = self.prepare(prompt, params or SamplingParams(), decoder_prompt=decoder_prompt)
+        (asked,) = params_of(params, 1)
+        requests = self.prepare(prompt, asked, decoder_prompt=decoder_prompt)
         for request in requests:
             self.engine.add(request)
         return requests

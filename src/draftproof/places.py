@@ -30,6 +30,8 @@ def check(model: Any, revision: str | None = None) -> None:
     """
     if not isinstance(model, str | Path):
         return
+    if not str(model).strip():
+        raise ValueError(f"the name of the model is empty: {GIVE}")
     path = Path(model)
     if revision is not None and (str(model) in BUNDLED or path.exists()):
         raise ValueError(
@@ -50,7 +52,15 @@ def in_a_file(model: str | Path) -> bool:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Refuse a path at which nothing lies, and the names of files; `ValueError`, as `check`."""
+    """Refuse a path at which nothing lies, names of files, and what is no tokenizer at all.
+
+    `ValueError`, as `check`.
+    """
+    if tokenizer is not None and not isinstance(tokenizer, str | Path) and not callable(tokenizer):
+        raise ValueError(
+            f"tokenizer is a folder, a name or a tokenizer of transformers, and no "
+            f"{type(tokenizer).__name__}"
+        )
     if isinstance(tokenizer, str | Path) and not Path(tokenizer).is_dir():
         if Path(tokenizer).is_file():
             raise ValueError(f"the tokenizer {str(tokenizer)!r} is a file: give its folder")

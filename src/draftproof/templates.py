@@ -28,8 +28,8 @@ def chat_ids(
     """
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
         raise ValueError(
-            "this model has no chat template: give a plain prompt (to generate in a shell, to "
-            "/v1/completions of a server)"
+            "this model has no chat template: give a plain prompt (to llm.generate, to generate in "
+            "a shell, to /v1/completions of a server)"
         )
     check_names(messages, tokenizer)
     try:

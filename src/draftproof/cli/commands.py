@@ -78,8 +78,7 @@ ONE_DEVICE = "a model runs on one device: drop it"
 OTHER_LAWS = "write --top-p P, --min-p P or --repetition-penalty X"
 OPTIONS = {  # of other programs, and what to write here
     **dict.fromkeys((*OF_MODELS, "-p", "--prompt"), f"{FIRST}draftproof generate MODEL PROMPT"),
-    "-f": "write --prompt-file FILE",
-    "--file": "write --prompt-file FILE",
+    **dict.fromkeys(("-f", "--file"), "write --prompt-file FILE"),
     "-n": "write --max-tokens N, or --completions N for several answers",
     **dict.fromkeys(
         ("--n-predict", "--predict", "--num-predict", "--max-new-tokens", "--max_new_tokens"),
@@ -87,13 +86,14 @@ OPTIONS = {  # of other programs, and what to write here
     ),
     "--temp": "write --temperature T",
     "--do-sample": "a temperature above 0 samples: write --temperature T",
-    "--num-return-sequences": "write --completions N",
+    **dict.fromkeys(("--n", "--num-return-sequences"), "write --completions N"),
     "--num-beams": "beam search is not supported: write --completions N for several answers",
     "--eos-token-id": "the model's own end tokens end an answer: write --stop TEXT for others",
     "--generation-config": "write --model-defaults for what the model's own says",
     "--stream": "an answer is shown as it is written: drop it",
     "--attn-implementation": "attention is draftproof's own: drop it",
-    **dict.fromkeys(("--load-in-8bit", "--load-in-4bit", "--quantization"), "write --dtype int8"),
+    **dict.fromkeys(("--load-in-8bit", "--quantization"), "write --dtype int8"),
+    "--load-in-4bit": "write --dtype int4",
     "--torch-dtype": "write --dtype NAME",
     "--repeat-penalty": "write --repetition-penalty X",
     **dict.fromkeys(("-t", "--n-threads"), THREADS),

@@ -130,6 +130,9 @@ def load(path: str | Path) -> Heads:
     path: "bundled" are those of the bundled model.
     Raises `ValueError`, naming the place, the cause and the way out.
     """
+    if not isinstance(path, str | Path):
+        kind = type(path).__name__
+        raise ValueError(f"heads are a folder or a file of them, or a Heads, and no {kind}")
     path = Path(located(path, "heads"))
     try:
         for file in (path, *(path / name for name in ORIGINAL_FILES)):

@@ -69,8 +69,12 @@ class Rows:
         return self.rows[key]
 
     def _free(self) -> list[int]:
-        taken = {*self.rows.values(), *self._parked}
-        return [row for row in range(self.max_rows) if row not in taken]
+        """Free rows that have room, and the first of those that have none, which are all alike."""
+        taken, sizes, bare = {*self.rows.values(), *self._parked}, self.sizes(), 0
+        while bare in taken or sizes.get(bare):
+            bare += 1
+        free = [row for row in sizes if row not in taken and sizes[row]]
+        return sorted(free + [bare] * (bare < self.max_rows))
 
     def _empty_row(self, slots: int) -> int:
         """A free row, the smallest with so much room; where none has, the smallest of all.

@@ -86,8 +86,9 @@ class SamplingParams:
     def from_model(cls, llm: Any, **changes: Any) -> Self:
         """What the model's own generation config asks for, with `changes`.
 
-        llm: an `LLM`, or a transformers model. Greedy unless the config says `do_sample`. Its
-        end-of-text tokens end every output anyway. `ignored_of_model` has what is not followed.
+        llm: an `LLM`, a transformers model, or its `GenerationConfig`. Greedy unless the config
+        says `do_sample`. Its end-of-text tokens end every output anyway. `ignored_of_model` has
+        what is not followed. Raises `ValueError`.
         """
         return cls(**{**options_of(_generation_config(llm)), **changes})
 
@@ -124,8 +125,16 @@ class SamplingParams:
 
 
 def _generation_config(llm: Any) -> Any:
+    if hasattr(llm, "do_sample"):
+        return llm
     model = llm.runner.model if hasattr(llm, "runner") else llm
-    return getattr(model, "generation_config", None)  # a wrapped model may have none
+    # A wrapped model may have none; a name or a dict is no model.
+    if model is llm and not (hasattr(llm, "generation_config") or callable(llm)):
+        raise ValueError(
+            f"from_model reads a dp.LLM or a loaded transformers model, and no "
+            f"{type(llm).__name__}: load it first"
+        )
+    return getattr(model, "generation_config", None)
 
 
 _TINY = 5e-324  # the least float above 0

@@ -119,9 +119,10 @@ def allot(
     listed: list[tuple[float, int, int, float]] = []
     for number, (offer, length) in enumerate(zip(offers, lengths, strict=True)):
         row, weight = price.rate * price.attention * length, offer.weight
+        survivals = offer.survivals()
         listed += [
             ((row - weight * chance) * trust(chance), number, node, weight * chance - row)
-            for node, chance in enumerate(offer.survivals())
+            for node, chance in enumerate(survivals)
             if node and weight * chance > row
         ]
     kept, brings = [[0] for _ in offers], [0.0] * len(offers)
@@ -142,8 +143,9 @@ def allot(
         return kept, brings
     each = price.likely(count) / count
     for _, number, node, worth in listed[:count]:
+        own = kept[number]
         cost = each + price.attention * lengths[number]
-        if len(kept[number]) <= min(offers[number].limit, lefts[number] / max(cost, 1e-9)):
-            kept[number].append(node)
+        if len(own) <= min(offers[number].limit, lefts[number] / max(cost, 1e-9)):
+            own.append(node)
             brings[number] += worth / price.rate - each
     return [sorted(own) for own in kept], brings

@@ -16,7 +16,7 @@ from draftproof.drafting.glancing import AHEAD
 from draftproof.drafting.looking import Looking
 from draftproof.drafting.ngrams import NGrams
 from draftproof.drafting.offers import agreed
-from draftproof.drafting.price import Price, trust
+from draftproof.drafting.price import Price
 from draftproof.drafting.sources import REACH, RECENT, Source
 from draftproof.drafting.text import Text
 from draftproof.native import found
@@ -98,7 +98,7 @@ def test_a_native_glance_is_the_slow_one(
             each.write(written, fresh, told and len(fresh) <= 8)
             if each.guess is not None:
                 first = agreed(first, each.calibration.chance(each.guess[1], 1, each.recent))
-        gain = first * trust(first) - PRICE.row
+        gain = first - PRICE.row
         if gain > 0:
             gain *= 1 + max(each.more() for each in slow if each.guess is not None)
         assert surplus == pytest.approx(gain - PRICE.rate * 0.25)

@@ -15,7 +15,7 @@ from draftproof.drafting.lawful import lawful
 from draftproof.drafting.looking import Looking
 from draftproof.drafting.looks import Together
 from draftproof.drafting.offers import agreed
-from draftproof.drafting.price import Price, trust
+from draftproof.drafting.price import SAFELY, Price
 from draftproof.drafting.settling import learn_guesses
 from draftproof.drafting.sources import Clock, Source
 from draftproof.drafting.text import Text
@@ -126,8 +126,8 @@ class Glances:
             behind.append((source, recent))
         # A child is never likelier than its parent: where the first token does not pay for the
         # cheapest row nothing does. What a draft brings has to pay for asking too.
-        row = price.row + price.rate * price.attention * text.length
-        gain = text.step.weight * first * trust(first) - row
+        row = price.row + SAFELY * price.rate * price.attention * text.length
+        gain = text.step.weight * first - row
         if gain > 0:
             gain *= 1 + max([_run(source, recent) for source, recent in behind], default=0.0)
         return gain - price.rate * each

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ctypes import addressof, c_double, sizeof
 
 from draftproof.drafting.looks import Looks, LookUp, Together, looks_natively
-from draftproof.drafting.price import Price
+from draftproof.drafting.price import SAFELY, Price
 from draftproof.drafting.sources import Source
 from draftproof.drafting.text import Text
 
@@ -27,7 +27,7 @@ class Looking:
             return None
         looks = self.all(texts)
         worth = [text.step.weight for text in texts]
-        row = price.rate * price.attention
+        row = SAFELY * price.rate * price.attention
         rows = [price.row + row * text.length for text in texts]
         requests = [text.request for text in texts]
         found = [(request, each) for request, each in zip(requests, looks, strict=True) if each]

@@ -15,8 +15,7 @@ from draftproof.drafting.text import Text
 from draftproof.runners.costs import PassCosts
 
 SURE = 0.87  # that a token of a draft is right, where many are in a row
-DOUBT = 0.25  # of a small chance: the nodes that are taken are those that seemed the best
-SIZES = (1, 8, 32, 64)  # nodes of a step; the more there are, the less each has of a rise in costs
+SAFELY = 1.25  # times what rows cost that nodes must bring: those that are taken seemed the best
 HOPELESS = 0.02  # chance below which nothing behind a node is looked at
 
 
@@ -47,7 +46,7 @@ class Price:
     row: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.row = self.rate * min([self.extra(nodes) / nodes for nodes in SIZES])
+        self.row = SAFELY * self.rate * min(self.extra(1), self.extra(8) / 8)
 
     @property
     def least(self) -> float:
@@ -89,11 +88,6 @@ def now(texts: Sequence[Text], costs: PassCosts, left: float) -> Price:
     return Price(rate, rows, hopeful, curve, unit, token, soon, attention, left, costs.one, room)
 
 
-def trust(chance: float) -> float:
-    """What is left of the worth of a node that was taken because its chance looked high."""
-    return 1 - DOUBT * (1 - chance)
-
-
 def extra(curve: Sequence[float], rows: int, nodes: int) -> float:
     """What a pass over `rows` rows costs more with so many nodes besides."""
     most = len(curve) - 1
@@ -116,12 +110,12 @@ def allot(
     lengths: tokens that a row of each attends to. lefts: what each may cost more than a plain step.
     left: what all of them may together.
     """
-    listed: list[tuple[float, int, int, float]] = []
+    listed: list[tuple[float, int, int]] = []
     for number, (offer, length) in enumerate(zip(offers, lengths, strict=True)):
         row, weight = price.rate * price.attention * length, offer.weight
         survivals = offer.survivals()
         listed += [
-            ((row - weight * chance) * trust(chance), number, node, weight * chance - row)
+            (row - weight * chance, number, node)
             for node, chance in enumerate(survivals)
             if node and weight * chance > row
         ]
@@ -134,18 +128,18 @@ def allot(
     # More rows than the texts can pay for together would make each too dear for all of them.
     affordable = min(left, sum([left for left in lefts if left > 0]))
     costs = price.curve[price.rows + 1 :][: price.room]  # with 1, 2, ... nodes more
-    for at, ((less, _, _, _), cost) in enumerate(zip(listed, costs, strict=False), 1):
+    for at, ((less, _, _), cost) in enumerate(zip(listed, costs, strict=False), 1):
         worth -= less
-        gain = worth - price.rate * (cost - own_cost)
+        gain = worth - SAFELY * price.rate * (cost - own_cost)
         if gain > best and price.likely(at) <= affordable:
             best, count = gain, at
     if not count:
         return kept, brings
     each = price.likely(count) / count
-    for _, number, node, worth in listed[:count]:
+    for less, number, node in listed[:count]:
         own = kept[number]
         cost = each + price.attention * lengths[number]
         if len(own) <= min(offers[number].limit, lefts[number] / max(cost, 1e-9)):
             own.append(node)
-            brings[number] += worth / price.rate - each
+            brings[number] -= less / price.rate + each
     return [sorted(own) for own in kept], brings

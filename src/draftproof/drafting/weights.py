@@ -10,21 +10,18 @@ from draftproof.writing import Writing
 
 EARLY = 1 / 16  # of what a text has left, by which its end is not known where it may end at a token
 RUN = 2.0  # tokens that a draft brings at a time, where it brings any
-# Of what drafts save: by that much a text that is behind catches up, as it is given more of them.
-STEERED = 0.15
 GUMBEL = math.sqrt(6) / math.pi  # deviations in the scale of the law that a softmax is exact for
 SURE = 32  # steps after which the pace of a text counts as much as that of all
 
 
 def by_row(curve: Sequence[float], texts: int) -> float:
-    """Part of what a plain token takes that its row alone makes dearer, as half of the texts end.
+    """Part of what a plain token takes that its row alone makes dearer.
 
     0 on a flat curve of costs, where only the last text to end saves passes, and 1 where every row
     takes as long.
     """
     rows = min(texts, len(curve) - 1)
-    half = rows // 2
-    return (1 - curve[half] / curve[rows]) * rows / (rows - half) if half else 0.0
+    return (1 - curve[1] / curve[rows]) * rows / (rows - 1) if rows > 1 else 0.0
 
 
 def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.0) -> list[float]:
@@ -73,8 +70,7 @@ def _spread(steps: float, usual: float, open_end: bool) -> float:
     hardly ever the last. open_end: a text may end before its room does.
     """
     won = math.sqrt(RUN * steps * (usual - 1)) / usual
-    steered = STEERED * steps * (1 - 1 / usual)
-    return max(1.0, GUMBEL * won, steered, EARLY * steps if open_end else 0.0)
+    return max(1.0, GUMBEL * won, EARLY * steps if open_end else 0.0)
 
 
 def _may_end(request: Writing) -> bool:

@@ -5,7 +5,6 @@
 #include <cmath>
 
 constexpr double kAgreeing = 0.5;                        // see offers.py
-constexpr double kDoubt = 0.25;                          // see price.py
 constexpr double kRecent = 1.0 / 12, kReach = 1.0 / 24;  // see sources.py
 constexpr double kLeast = 1e-3, kWidest = 4.0;           // see calibration.py
 constexpr double kDrifts[] = {2e-4, 1e-3, 1e-4, 1e-3};
@@ -26,8 +25,6 @@ inline double agreed(double one, double other) {
   const double low = std::min(one, other), high = std::max(one, other);
   return high + kAgreeing * low * (1 - high);
 }
-
-inline double trust(double chance) { return 1 - kDoubt * (1 - chance); }
 
 // Calibration.learn: returns the chance that the token was given.
 inline double learn_token(double *w, double *v, double score, int depth, double recent, bool right) {

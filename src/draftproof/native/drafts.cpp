@@ -13,6 +13,7 @@
 namespace {
 
 constexpr int kDeep = 16, kSiblings = 3, kLargest = 256;  // see sources.py
+constexpr double kSafely = 1.25;                          // see price.py
 
 bool complete(const dp_look *look) {
   return look && look->weights && look->variances && look->reach && look->recent && look->tokens &&
@@ -122,7 +123,6 @@ double extra(const double *curve, const dp_price &price, int32_t nodes) {
 struct Listed {
   double less;
   int32_t text, node;
-  double worth;
   bool operator<(const Listed &other) const {
     if (less != other.less) return less < other.less;
     return text != other.text ? text < other.text : node < other.node;
@@ -194,7 +194,7 @@ DP_API int32_t dp_allot(dp_offer *const *offers, int32_t count, const dp_price *
     const double row = price->rate * price->attention * lengths[text];
     for (int32_t node = 1; node < offers[text]->count; ++node)
       if (const double worth = weights[text] * offers[text]->survivals[node]; worth > row)
-        listed.push_back({(row - worth) * trust(offers[text]->survivals[node]), text, node, worth - row});
+        listed.push_back({row - worth, text, node});
   }
   std::sort(listed.begin(), listed.end());
   affordable = std::min(price->left, affordable);
@@ -205,7 +205,7 @@ DP_API int32_t dp_allot(dp_offer *const *offers, int32_t count, const dp_price *
   int32_t chosen = 0;
   for (int32_t at = 1; at <= most; ++at) {
     worth -= listed[at - 1].less;
-    const double gain = worth - price->rate * (price->curve[price->rows + at] - own);
+    const double gain = worth - kSafely * price->rate * (price->curve[price->rows + at] - own);
     if (gain > best && extra(price->known, *price, at) <= affordable) best = gain, chosen = at;
   }
   const double each = chosen ? extra(price->known, *price, chosen) / chosen : 0.0;
@@ -216,7 +216,7 @@ DP_API int32_t dp_allot(dp_offer *const *offers, int32_t count, const dp_price *
     if (counts[next.text] > std::min(double(limits[next.text]), lefts[next.text] / cost)) continue;
     nodes[next.text].push_back(next.node);
     ++counts[next.text];
-    brings[next.text] += next.worth / price->rate - each;
+    brings[next.text] -= next.less / price->rate + each;
   }
   for (int32_t text = 0; text < count; ++text) {
     *kept++ = 0;

@@ -112,7 +112,7 @@ double surplus_of(const dp_look *looks, int32_t count, double worth, double row,
     more = std::max(more, run_of(*look));
   }
   // A child is never likelier than its parent: behind a first token that does not pay nothing does.
-  const double gain = worth * first * trust(first) - row;
+  const double gain = worth * first - row;
   return gain > 0 ? gain * (1 + more) - asking : gain - asking;
 }
 

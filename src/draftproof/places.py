@@ -56,7 +56,7 @@ def check_tokenizer(tokenizer: Any) -> None:
 
     `ValueError`, as `check`.
     """
-    if tokenizer is not None and not isinstance(tokenizer, str | Path) and not callable(tokenizer):
+    if not isinstance(tokenizer, str | Path | None) and not hasattr(tokenizer, "decode"):
         raise ValueError(
             f"tokenizer is a folder, a name or a tokenizer of transformers, and no "
             f"{type(tokenizer).__name__}"

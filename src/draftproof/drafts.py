@@ -20,6 +20,7 @@ from draftproof.request import Request
 from draftproof.rules import argmax_of
 from draftproof.runners.base import Output
 from draftproof.runners.costs import PassCosts
+from draftproof.runners.curves import attended
 from draftproof.sampling import PREDICTION, SamplingParams
 from draftproof.scheduler import Turn
 from draftproof.tree import TokenTree
@@ -131,10 +132,10 @@ class Drafts:
 
     def passed(self, turns: Sequence[Turn], rows: Sequence[int], seconds: float) -> None:
         """A pass over so many rows for each turn took so long."""
-        count, attended = sum(rows), _attended(turns, rows)
+        count, reading = sum(rows), _attended(turns, rows)
         self.cost = seconds, count
-        self.foretold = self.costs.seconds(count, attended) if self.costs.passes else seconds
-        self.costs.observe(count, attended, seconds)
+        self.foretold = self.costs.seconds(count, reading) if self.costs.passes else seconds
+        self.costs.observe(count, reading, seconds)
 
     def observe(
         self, request: Request, end: int, hidden: Mapping[int, Tensor], path: Sequence[int] = ()
@@ -242,9 +243,9 @@ def _bounded(request: Request, tree: TokenTree) -> TokenTree:
     return tree if most is None else tree.bounded(most, alone(request))
 
 
-def _attended(turns: Sequence[Turn], rows: Sequence[int]) -> int:
-    """Tokens that the rows of a pass attend to, in all."""
-    return sum([n * turn.at + n * (n + 1) // 2 for n, turn in zip(rows, turns, strict=True)])
+def _attended(turns: Sequence[Turn], rows: Sequence[int]) -> float:
+    """What the rows of a pass attend to, in all."""
+    return float(sum([attended(n, turn.at) for n, turn in zip(rows, turns, strict=True)]))
 
 
 def _root(turn: Turn) -> TokenTree:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.text import Text
 from draftproof.runners.costs import PassCosts
+from draftproof.runners.curves import FURTHER
 
 SURE = 0.87  # that a token of a draft is right, where many are in a row
 SAFELY = 1.25  # times what rows cost that nodes must bring: those that are taken seemed the best
@@ -26,9 +27,9 @@ class Price:
     rate: tokens in the time of such a pass. rows: of the pass without drafts. curve: cost of a pass
     by its rows, at best where little is known, which decides; known: the likely cost, which is
     accounted for. unit: of a plain step. token: what one takes plainly, when all `soon` texts are
-    written. attention: of a row, for each token that it attends to. left: what the step may cost
-    more than a plain one. one: seconds of such a pass. room: nodes that the step may run; None: any
-    number.
+    written. attention: of a row more of a text, for each token that it attends to. left: what the
+    step may cost more than a plain one. one: seconds of such a pass. room: nodes that the step may
+    run; None: any number.
     row: tokens that the cheapest row must bring.
     """
 
@@ -80,11 +81,12 @@ def now(texts: Sequence[Text], costs: PassCosts, left: float) -> Price:
     curve, writing = costs.curve(), len(texts)
     most = len(curve) - 1
     plain, taken = sum([text.plain for text in texts]), sum([text.taken for text in texts])
-    unit = curve[min(writing, most)]
+    reading = costs.attention * sum([text.length for text in texts]) / writing  # of each text
     rows, soon = max(costs.rows, writing), max(costs.texts, writing)
-    token = min(unit / writing, curve[min(soon, most)] / soon)
+    unit = curve[min(writing, most)] + reading * writing
+    token = min(unit / writing, curve[min(soon, most)] / soon + reading)
     rate = max(1.0, plain / taken) / token
-    hopeful, attention, room = costs.hopeful(rows), costs.attention, costs.slices.room
+    hopeful, attention, room = costs.hopeful(rows), FURTHER * costs.attention, costs.slices.room
     return Price(rate, rows, hopeful, curve, unit, token, soon, attention, left, costs.one, room)
 
 

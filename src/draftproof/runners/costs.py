@@ -28,7 +28,7 @@ from draftproof.tree import TokenTree
 
 SMALL, GAIN = 0.03, 1.15  # seconds of a pass, and what more threads must bring to be worth it
 CURVE = (1, 2, 4, 6, 8, 12, 16)  # tokens in a pass
-ATTENTION = 0.04  # passes over one row that a row takes which attends to 1,000 tokens
+ATTENTION = 0.1  # passes over one row that the first row of a text takes to attend to 1,000 tokens
 NOISE = 0.06  # of one pass, a share of its seconds
 # How far apart this machine and the shipped curve may be, of all costs alike and from an octave of
 # rows to the next, and how much all costs may change from a pass to the next. Squares of shares.
@@ -65,19 +65,19 @@ class PassCosts:
         self._spread = self._unknown.copy()
         self._spread[:size, :size] += LEVEL
         self.passes, self.keep = 0, False  # keep: for other processes, however few there are
-        self.rows, self.attended, self.texts = 0, 0, 0  # see `plan`
+        self.rows, self.attended, self.texts = 0, 0.0, 0  # see `plan`
         self.slices = Slices(self)
         self._held: list[tuple[int, float, float]] = []
         self._table: list[float] | None = None
         self._hopeful: dict[int, list[float]] = {}
         self._unsure: tuple[Any, Any] | None = None  # at each number of rows, of this table
 
-    def plan(self, rows: int, attended: int, texts: int = 0) -> None:
-        """Rows that the next pass runs whatever is drafted, tokens they attend to, requests."""
+    def plan(self, rows: int, attended: float, texts: int = 0) -> None:
+        """Rows that the next pass runs whatever is drafted, what they attend to, requests."""
         self.rows, self.attended, self.texts = rows, attended, texts
         self.slices.plan()
 
-    def observe(self, rows: int, attended: int, seconds: float) -> None:
+    def observe(self, rows: int, attended: float, seconds: float) -> None:
         """A pass took so long. Seconds that no clock that goes can tell are left out."""
         if rows < 1 or not 1e-7 < seconds < 1e4:
             return
@@ -108,7 +108,7 @@ class PassCosts:
         self.passes, self._table = 1, None
 
     def seconds(self, rows: int, attended: float = 0) -> float:
-        """Of a pass over `rows` rows, which attend to so many tokens in all."""
+        """Of a pass over `rows` rows; attended: `curves.attended` of all its texts, added up."""
         return (self._share(rows) + self.attention * attended) * self.one
 
     def hopeful(self, rows: int) -> list[float]:
@@ -154,7 +154,7 @@ class PassCosts:
 
     @property
     def attention(self) -> float:
-        """Of a row and a token that it attends to, in passes over one row."""
+        """Of the first row of a text and a token that it attends to, in passes over one row."""
         self.curve()
         return self._attention
 

@@ -15,6 +15,17 @@ MOST = 96  # rows that drafts can make of a pass: beyond it only prompts are rea
 # Rows at which arithmetic takes as long as reading the weights, by what computes. Measured on the
 # first two; the others by the rates that their makers state.
 KNEES = {"int8": 11.0, "avx512": 9.0, "amx": 24.0, "torch": 6.0, "cuda": 96.0}
+# Of what the first row of a text takes to attend, what each further one takes: the keys and values
+# of a text are read once for all of its rows. Measured: 0.1 to 0.25, of drafts and of prompts.
+FURTHER = 1 / 6
+
+
+def attended(rows: Any, behind: Any) -> Any:
+    """Tokens that rows of one text attend to, counted as often as they take one row's time.
+
+    behind: tokens before the first of them. Numbers, or arrays of them.
+    """
+    return (rows > 0) * (1 + FURTHER * (rows - 1)) * (behind + (rows + 1) / 2)
 
 
 def shipped(knee: float) -> list[float]:

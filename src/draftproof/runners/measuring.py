@@ -8,7 +8,7 @@ from collections.abc import Callable
 from draftproof import clock
 from draftproof.runners.base import KEY, Target
 from draftproof.runners.costs import PassCosts, of, pass_seconds, passes
-from draftproof.runners.curves import MOST, ROWS
+from draftproof.runners.curves import MOST, ROWS, attended
 
 LONGEST = 3.0  # seconds of measuring
 ROUNDS = 8  # of measuring what will be learnt from all passes to come
@@ -43,7 +43,7 @@ def measure(
                     return done
                 started = now()
                 over(rows)()
-                costs.observe(rows, rows * (behind + (rows + 1) // 2), now() - started)
+                costs.observe(rows, attended(rows, behind), now() - started)
                 done += 1
         return done
     finally:

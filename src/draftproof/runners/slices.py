@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from draftproof.runners.curves import attended
+
 GAP, LEAST = 4.0, 8  # plain passes that one with a slice takes; tokens of a slice
 APART = 2.0  # mean deviations that a pass may turn out dearer and still keep the limit
 LATEST = 0.1  # weight of the last such pass in what is known of how they turn out
@@ -19,7 +21,7 @@ class Costs(Protocol):
     """What passes cost, as `runners.costs` learns it; rows, attended: of the planned pass."""
 
     rows: int
-    attended: int
+    attended: float
 
     def seconds(self, rows: int, attended: float = 0) -> float: ...
 
@@ -54,7 +56,7 @@ class Slices:
         low, high = min(LEAST, most), most + self._drafted
         while low < high:
             rows = (low + high + 1) // 2
-            if self._takes(writers + rows, rows * (behind + rows / 2)) > limit:
+            if self._takes(writers + rows, attended(rows, behind)) > limit:
                 high = rows - 1
             else:
                 low = rows
@@ -75,13 +77,13 @@ class Slices:
         """
         if self._limit is None:
             return None
-        rows, attended = self._costs.rows, self._costs.attended
+        rows, reading = self._costs.rows, self._costs.attended
         nodes, most = self._free, self._drafted + self._free
-        while nodes < most and self._takes(rows + nodes + 1, attended) <= self._limit:
+        while nodes < most and self._takes(rows + nodes + 1, reading) <= self._limit:
             nodes += 1
         return nodes
 
-    def end(self, rows: int, attended: int, seconds: float) -> None:
+    def end(self, rows: int, attended: float, seconds: float) -> None:
         """The planned pass ran so many rows, and took so long; its costs are not learnt yet."""
         if self._limit is None:
             return

@@ -24,6 +24,7 @@ from draftproof.proposers.auto import Auto
 from draftproof.request import Request
 from draftproof.runners.base import Load, Output, Target, Work
 from draftproof.runners.costs import PassCosts
+from draftproof.runners.curves import attended
 from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
@@ -78,7 +79,7 @@ class Settled(PassCosts):
         vars(self).update(copy.deepcopy(vars(costs), copies))
         self.passes = max(1, self.passes)
 
-    def observe(self, rows: int, attended: int, seconds: float) -> None:
+    def observe(self, rows: int, attended: float, seconds: float) -> None:
         return
 
 
@@ -97,8 +98,8 @@ class Known:
 
     def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
         rows = np.array([sum(each.rows() for each in work)])
-        behind = sum(each.rows() * (self._cached[each.key] + len(each.new)) for each in work)
-        seconds = float(self.machine.seconds(rows, np.array([behind]))[0])
+        reading = sum(attended(each.rows(), self._cached[each.key]) for each in work)
+        seconds = float(self.machine.seconds(rows, np.array([reading]))[0])
         drafted = sum(each.tree is not None and len(each.tree) > 1 for each in work)
         self.clock.passed += seconds + float(self.machine.beside(len(work), drafted))
         self.passes += any(each.tree is not None for each in work)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from draftproof.profiles import Choice, Part
 from draftproof.runners.costs import PassCosts
-from draftproof.runners.curves import MOST
+from draftproof.runners.curves import FURTHER, MOST, attended
 from draftproof.shapes import choices_to_parents, parents_to_choices
 from draftproof.tuning.records import ACCEPTED, DEEP, DOUBTS, DRAFTED, LEVELS, NONE, WIDE, Text
 from draftproof.tuning.sources import Source, owners_of
@@ -64,10 +64,10 @@ class Machine:
         more = np.where(np.greater(drafted, 0), self.trees[0] + self.trees[1] * drafted, 0.0)
         return more + self.own[0] + self.own[1] * texts
 
-    def seconds(self, rows: Array, attended: Array) -> Array:
-        """Of passes over so many rows, which attend to so many tokens."""
+    def seconds(self, rows: Array, reading: Array) -> Array:
+        """Of passes over so many rows; reading: `attended` of all their texts, added up."""
         shares = self._shares[np.minimum(rows, len(self._shares) - 1)]
-        took: Array = (shares + self.passes.attention * attended) * self.passes.one
+        took: Array = (shares + self.passes.attention * reading) * self.passes.one
         return took
 
     @cached_property
@@ -81,7 +81,7 @@ class Machine:
         behind = sum(length**2 for length in lengths) / max(1, total) / 2
         while total > 0:
             rows = np.array([min(total, BUDGET)])
-            took += float(self.seconds(rows, rows * behind)[0])
+            took += float(self.seconds(rows, FURTHER * rows * behind)[0])
             total -= BUDGET
         return took
 
@@ -275,7 +275,7 @@ def _walk(
         active = width > 0
         seconds += np.where(
             active,
-            machine.seconds(rows.sum(1), (rows * tape.behind[here]).sum(1))
+            machine.seconds(rows.sum(1), attended(rows, tape.behind[here] - 1).sum(1))
             + machine.beside(width, (more > 0).sum(1)),
             0.0,
         )

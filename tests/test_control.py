@@ -277,4 +277,6 @@ def test_what_a_row_alone_makes_dearer() -> None:
     assert by_row([0, 1, 1, 1, 1], 4) == 0.0
     assert by_row([0, 1, 2, 3, 4], 4) == by_row([0, 1, 2, 3, 4], 9) == pytest.approx(1.0)
     assert by_row([0, 1, 1.5, 2.0, 2.5], 4) == pytest.approx(0.8)
+    assert by_row([0, 1, 1.5, 2.0, 2.0], 4) == pytest.approx(0.5)  # of the half that is left
+    assert by_row([0, 1, 1, 1, 1], 4, reading=0.25) == pytest.approx(0.5)
     assert by_row([0, 1, 2], 1) == 0.0

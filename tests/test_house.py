@@ -46,7 +46,7 @@ runners.gguf_checkpoint <- configurations native gguf.* runners.* | torch transf
 runners.four_bits       <- native runners.weights | torch
 runners.quantised_checkpoint <- hub runners.* | torch transformers
 runners.choice          <- native gguf.* runners runners.* | torch
-runners.slices          <-
+runners.slices          <- runners.curves
 runners.curves          <-  | numpy
 runners.costs           <- tree clock runners.base runners.* | torch numpy
 runners.kept            <- clock | torch platformdirs

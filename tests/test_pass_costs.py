@@ -13,7 +13,7 @@ import pytest
 
 from draftproof.drafts import Drafts
 from draftproof.runners.costs import PassCosts, knee_of
-from draftproof.runners.curves import KNEES, MOST, ROWS, rising, shipped
+from draftproof.runners.curves import KNEES, MOST, ROWS, attended, rising, shipped
 from simulated import FLAT, ONE, SIZES, STAIRS, STEEP, cost, taught
 
 
@@ -110,12 +110,20 @@ def test_what_a_pass_was_expected_to_take_is_told_by_what_was_known_before_it() 
     drafts.passed(turns, [4], 0.25)
     assert drafts.foretold == 0.25  # nothing was known
     taught(costs, FLAT, 128)
-    before = costs.seconds(4, 10)
+    before = costs.seconds(4, attended(4, 0))
     for _ in range(16):
-        known = costs.seconds(4, 10)
+        known = costs.seconds(4, attended(4, 0))
         drafts.passed(turns, [4], 1.5 * before)
         assert drafts.foretold == known
-    assert costs.seconds(4, 10) > 1.03 * before
+    assert costs.seconds(4, attended(4, 0)) > 1.03 * before
+
+
+def test_a_texts_keys_are_read_once_for_all_of_its_rows() -> None:
+    """Eight rows of one text, eight of eight texts: tokens that are attended to."""
+    together, apart = attended(8, 1000), 8 * attended(1, 1000)
+    assert attended(0, 1000) == 0
+    assert attended(1, 1000) == 1001
+    assert 1.5 < together / 1000 < 3 < 8 <= apart / 1000
 
 
 def test_a_pass_that_few_saw_says_nothing_of_those_that_many_saw() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import draftproof as dp
 from draftproof.engine import Engine
 from draftproof.request import Request
+from draftproof.runners.curves import attended
 from draftproof.scheduler import Scheduler
 from fakes import Table, V, Wild, request, run
 
@@ -105,11 +106,14 @@ def test_completions_of_a_prompt_whose_first_is_aborted_or_fails() -> None:
 def test_the_passes_of_a_prompt_attend_to_what_stands_before(
     budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However it is sliced: token n to n tokens, itself included."""
+    """Each slice reads what is behind it once more."""
     engine = Engine(Table(), scheduler=Scheduler(1, prompt_budget=budget))
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[int, float]] = []
     costs = engine.drafts.costs
-    monkeypatch.setattr(costs, "observe", lambda rows, attended, _: seen.append((rows, attended)))
+    monkeypatch.setattr(costs, "observe", lambda rows, reading, _: seen.append((rows, reading)))
     run(engine, [request(0, [number % V for number in range(200)], max_tokens=1)])
     assert sum(rows for rows, _ in seen) == 200
-    assert sum(attended for _, attended in seen) == 200 * 201 // 2
+    at = 0
+    for rows, reading in seen:
+        assert reading == attended(rows, at)
+        at += rows

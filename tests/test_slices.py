@@ -9,7 +9,7 @@ import pytest
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price, allot
 from draftproof.runners.costs import PassCosts
-from draftproof.runners.curves import ROWS
+from draftproof.runners.curves import ROWS, attended
 from draftproof.runners.slices import LEAST
 from draftproof.tree import TokenTree
 
@@ -17,9 +17,9 @@ ONE = 0.02
 WRITERS, LIMIT = 4, 4.0  # passes of the writers
 
 
-def true(rows: int, attended: float, dearer: float = 1.0) -> float:
+def true(rows: int, reading: float, dearer: float = 1.0) -> float:
     """Seconds on a machine where 16 rows compute as long as the weights are read."""
-    return ONE * dearer * (max(1.0, rows / 16) + 1e-5 * attended)
+    return ONE * dearer * (max(1.0, rows / 16) + 6e-5 * reading)
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def read(costs: PassCosts, drafted: int, *, dearer: float = 1.0, steps: int = 40
     took, behind, rng = [], 0, random.Random(3)
     for _ in range(steps):
         tokens = costs.slices.tokens(WRITERS, 1, behind, 512)
-        rows, attended = WRITERS + tokens, tokens * (behind + tokens / 2)
-        costs.plan(rows, int(attended), WRITERS)
+        rows, reading = WRITERS + tokens, attended(tokens, behind)
+        costs.plan(rows, reading, WRITERS)
         assert costs.slices.room is not None
         rows += min(drafted, costs.slices.room)
-        seconds = true(rows, attended, dearer) * rng.uniform(0.95, 1.05)
-        costs.observe(rows, int(attended), seconds)
+        seconds = true(rows, reading, dearer) * rng.uniform(0.95, 1.05)
+        costs.observe(rows, reading, seconds)
         took.append(seconds / true(WRITERS, 0))
         behind += tokens
         costs.plan(WRITERS, 0, WRITERS)
@@ -56,9 +56,8 @@ def test_a_slice_is_the_largest_whose_pass_keeps_writers_waiting_no_longer(
     slices = costs.slices
     found = slices.tokens(4, 1, 0, 512)
     limit = 4 * costs.seconds(4)
-    reading = found * found / 2
-    assert costs.seconds(4 + found, reading) <= limit * 1.001
-    assert costs.seconds(4 + found + 1, (found + 1) ** 2 / 2) > limit
+    assert costs.seconds(4 + found, attended(found, 0)) <= limit * 1.001
+    assert costs.seconds(4 + found + 1, attended(found + 1, 0)) > limit
     assert slices.tokens(4, 1, 100_000, 512) < found  # what is read already is attended to
     assert slices.tokens(4, 1, 0, 512, seconds=2 * costs.seconds(4)) < found
     assert slices.tokens(4, 1, 0, 512, seconds=costs.one / 10) == LEAST  # else it would never end
@@ -68,7 +67,7 @@ def test_a_slice_is_the_largest_whose_pass_keeps_writers_waiting_no_longer(
 def test_few_writers_wait_longer_where_many_texts_wait_to_be_read(costs: PassCosts) -> None:
     few, many = (costs.slices.tokens(1, readers, 0, 512) for readers in (1, 32))
     assert costs.slices.tokens(1, 4, 0, 512) >= few
-    assert costs.seconds(1 + many, many * many / 2) <= 4 * costs.seconds(32) * 1.001
+    assert costs.seconds(1 + many, attended(many, 0)) <= 4 * costs.seconds(32) * 1.001
     assert many > 1.5 * few
     assert costs.slices.tokens(32, 1, 0, 512) >= many - 32  # the same limit, with more writers
 

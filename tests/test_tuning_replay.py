@@ -17,6 +17,7 @@ import tiny
 from draftproof.models import beside
 from draftproof.profiles import Choice, Part
 from draftproof.runners.costs import PassCosts
+from draftproof.runners.curves import FURTHER, attended
 from draftproof.tuning import job, reading, recording, sources
 from draftproof.tuning.decided import Settled, decided
 from draftproof.tuning.records import MOST_BYTES, Text, bytes_of
@@ -125,13 +126,13 @@ def test_seconds_are_those_of_every_step() -> None:
     accepted, nodes, levels = tape.fares(draft, part)
     prompt = len(texts[0].prompt)
     curve = PassCosts()
-    seconds = curve.seconds(prompt - 1, (prompt - 1) ** 2 / 2)
-    seconds += curve.seconds(prompt - 1, (prompt - 1) ** 2 / 2)  # the draft reads it too
+    # The draft reads it too.
+    seconds = 2 * curve.seconds(prompt - 1, FURTHER * (prompt - 1) ** 2 / 2)
     at = 0
     while at < 40:
         drafts = 40 - at > 1
         rows = 1 + int(nodes[at]) * drafts
-        seconds += curve.seconds(rows, rows * (prompt + at)) + 1.1e-4
+        seconds += curve.seconds(rows, attended(rows, prompt + at - 1)) + 1.1e-4
         seconds += (1e-4 + 1e-3 * int(levels[at])) * drafts
         at += int(accepted[at]) + 1
     assert found.seconds[0, 0] == pytest.approx(seconds, rel=1e-6)

@@ -50,7 +50,7 @@ def taught(costs: PassCosts, curve: Curve, passes: int, seed: int = 0, slower: f
 
 def chances(kind: str, length: int, rng: random.Random) -> list[float]:
     """Of a source's token at each place, given that those before it are right."""
-    shapes = {"easy": (6, 0.7), "hard": (1, 1.6), "hopeless": (0.3, 8)}
+    shapes = {"sure": (30, 0.5), "easy": (6, 0.7), "hard": (1, 1.6), "hopeless": (0.3, 8)}
     found: list[float] = []
     easy = True
     while len(found) < length:

@@ -75,7 +75,7 @@ class Control:
         won = sum([settle(text, self.sources, one) for text in texts])
         self.books.settle(won, steps_done)
         price = self.price = now(texts, self.costs, self.books.left)
-        own = by_row(price.known, price.soon)
+        own = by_row(price.known, price.soon, price.reading)
         counted = weights(texts, self.objective, price.soon, own)
         count, unit, token = len(texts), price.unit, price.token
         for text, each in zip(texts, counted, strict=True):

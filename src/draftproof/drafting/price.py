@@ -28,8 +28,8 @@ class Price:
     by its rows, at best where little is known, which decides; known: the likely cost, which is
     accounted for. unit: of a plain step. token: what one takes plainly, when all `soon` texts are
     written. attention: of a row more of a text, for each token that it attends to. left: what the
-    step may cost more than a plain one. one: seconds of such a pass. room: nodes that the step may
-    run; None: any number.
+    step may cost more than a plain one. one: seconds of such a pass. reading: of the keys and
+    values of a text, for one row. room: nodes that the step may run; None: any number.
     row: tokens that the cheapest row must bring.
     """
 
@@ -43,6 +43,7 @@ class Price:
     attention: float = 0.0
     left: float = math.inf
     one: float = 1.0
+    reading: float = 0.0
     room: int | None = None
     row: float = field(init=False)
 
@@ -87,7 +88,8 @@ def now(texts: Sequence[Text], costs: PassCosts, left: float) -> Price:
     token = min(unit / writing, curve[min(soon, most)] / soon + reading)
     rate = max(1.0, plain / taken) / token
     hopeful, attention, room = costs.hopeful(rows), FURTHER * costs.attention, costs.slices.room
-    return Price(rate, rows, hopeful, curve, unit, token, soon, attention, left, costs.one, room)
+    one = costs.one
+    return Price(rate, rows, hopeful, curve, unit, token, soon, attention, left, one, reading, room)
 
 
 def extra(curve: Sequence[float], rows: int, nodes: int) -> float:

@@ -14,14 +14,16 @@ GUMBEL = math.sqrt(6) / math.pi  # deviations in the scale of the law that a sof
 SURE = 32  # steps after which the pace of a text counts as much as that of all
 
 
-def by_row(curve: Sequence[float], texts: int) -> float:
-    """Part of what a plain token takes that its row alone makes dearer.
+def by_row(curve: Sequence[float], texts: int, reading: float = 0.0) -> float:
+    """Part of what a plain token takes that its row alone makes dearer, while half of them end.
 
     0 on a flat curve of costs, where only the last text to end saves passes, and 1 where every row
-    takes as long.
+    takes as long. reading: of the keys and values of each text, in passes over one row.
     """
     rows = min(texts, len(curve) - 1)
-    return (1 - curve[1] / curve[rows]) * rows / (rows - 1) if rows > 1 else 0.0
+    half = rows // 2
+    less = (curve[half] + reading * half) / (curve[rows] + reading * rows) if half else 1.0
+    return (1 - less) * rows / (rows - half)
 
 
 def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.0) -> list[float]:
@@ -55,7 +57,9 @@ def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.
         left = [text.request.room / pace for text, pace in zip(some, paces, strict=True)]
         left += [room / usual for room in unread]
         latest_end = max(left)
-        spread = _spread(latest_end, usual, any([_may_end(text.request) for text in some]))
+        at = left.index(latest_end)
+        pace = max(1.0, written[at] / max(1, steps[at])) if at < len(some) else usual
+        spread = _spread(latest_end, usual, pace, any([_may_end(text.request) for text in some]))
         late = [math.exp((each - latest_end) / spread) for each in left]
         total = sum(late)
         for at, each in zip(members, late, strict=False):
@@ -63,14 +67,20 @@ def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.
     return found
 
 
-def _spread(steps: float, usual: float, open_end: bool) -> float:
+def _spread(steps: float, usual: float, pace: float, open_end: bool) -> float:
     """By how many of the steps that are left the ends of texts are off, as a softmax has it.
 
     Of tokens that are won at random, in runs. Where hardly any are, a text that is ahead by two is
-    hardly ever the last. open_end: a text may end before its room does.
+    hardly ever the last. And where drafts write much of the text that is behind it gets them first,
+    and catches up: by that share of what they save it.
+
+    usual, pace: tokens per step, of all texts and of the one that is behind. open_end: a text may
+    end before its room does.
     """
     won = math.sqrt(RUN * steps * (usual - 1)) / usual
-    return max(1.0, GUMBEL * won, EARLY * steps if open_end else 0.0)
+    drafted = 1 - 1 / pace
+    steered = steps * drafted**2
+    return max(1.0, GUMBEL * won, steered, EARLY * steps if open_end else 0.0)
 
 
 def _may_end(request: Writing) -> bool:

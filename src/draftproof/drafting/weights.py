@@ -57,8 +57,8 @@ def weights(texts: Sequence[Text], objective: str, running: int, own: float = 0.
         left = [text.request.room / pace for text, pace in zip(some, paces, strict=True)]
         left += [room / usual for room in unread]
         latest_end = max(left)
-        at = left.index(latest_end)
-        pace = max(1.0, written[at] / max(1, steps[at])) if at < len(some) else usual
+        last = left.index(latest_end)
+        pace = max(1.0, written[last] / max(1, steps[last])) if last < len(some) else usual
         spread = _spread(latest_end, usual, pace, any([_may_end(text.request) for text in some]))
         late = [math.exp((each - latest_end) / spread) for each in left]
         total = sum(late)

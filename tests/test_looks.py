@@ -15,7 +15,6 @@ from draftproof.drafting.following import Following
 from draftproof.drafting.glancing import AHEAD
 from draftproof.drafting.looking import Looking
 from draftproof.drafting.ngrams import NGrams
-from draftproof.drafting.offers import agreed
 from draftproof.drafting.price import Price
 from draftproof.drafting.sources import REACH, RECENT, Source
 from draftproof.drafting.text import Text
@@ -97,7 +96,7 @@ def test_a_native_glance_is_the_slow_one(
         for each in slow:
             each.write(written, fresh, told and len(fresh) <= 8)
             if each.guess is not None:
-                first = agreed(first, each.calibration.chance(each.guess[1], 1, each.recent))
+                first = max(first, each.calibration.chance(each.guess[1], 1, each.recent))
         gain = first - PRICE.row
         if gain > 0:
             gain *= 1 + max(each.more() for each in slow if each.guess is not None)

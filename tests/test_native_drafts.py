@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import draftproof as dp
 import fakes
-from draftproof.drafting.allotting import Allotting
+from draftproof.drafting.allotting import Allotting, allot
 from draftproof.drafting.asking import Asking
 from draftproof.drafting.base import Drafter
 from draftproof.drafting.looking import Looking
 from draftproof.drafting.lookups import LookUps
 from draftproof.drafting.offers import Offer
-from draftproof.drafting.price import Price, allot
+from draftproof.drafting.price import Price
 from draftproof.drafting.settling import settle
 from draftproof.drafting.sources import Source
 from draftproof.drafting.text import Text
@@ -100,12 +100,13 @@ def test_native_drafts_are_the_slow_ones(
                 share.offered += len(tree.tokens) - 1
         assert fast.counted() == slow.counted()
         lefts = [data.draw(st.floats(-0.1, 1)) for _ in prompts]
+        bets = [data.draw(st.floats(-0.1, 0.5)) for _ in prompts]
         left = data.draw(st.floats(0, 2))
-        made = Allotting().allot(fast.texts, looks, lefts, PRICE, left)
+        made = Allotting().allot(fast.texts, looks, lefts, bets, PRICE, left)
         assert made is not None
         kept, brings = made
         lengths = [text.length for text in slow.texts]
-        expected, bring = allot(offers, lengths, lefts, PRICE, left)
+        expected, bring = allot(offers, lengths, lefts, bets, PRICE, left)
         assert kept == expected and brings == pytest.approx(bring, rel=ROUGHLY)
         if data.draw(st.booleans()):  # a glance in between changes nothing of it
             for side in (fast, slow):

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from draftproof.drafting.allotting import allot
 from draftproof.drafting.offers import Offer
-from draftproof.drafting.price import Price, allot
+from draftproof.drafting.price import Price
 from draftproof.runners.costs import PassCosts
 from draftproof.runners.curves import ROWS, attended
 from draftproof.runners.slices import LEAST
@@ -106,5 +107,5 @@ def test_only_a_pass_with_a_slice_has_a_limit(costs: PassCosts) -> None:
 def test_no_more_nodes_than_there_is_room_for() -> None:
     offer = Offer(7, depth=20, limit=20)
     offer.add(0, TokenTree.chain([*range(9)]), [1.0, *[0.99] * 8])
-    kept, _ = allot([offer], [0], [9.0], Price(1.0, 1, [0, 1, *[1.01] * 20], room=3), 9.0)
+    kept, _ = allot([offer], [0], [9.0], [9.0], Price(1.0, 1, [0, 1, *[1.01] * 20], room=3), 9.0)
     assert kept == [[0, 1, 2, 3]]

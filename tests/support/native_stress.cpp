@@ -213,7 +213,7 @@ void glances_of(int seed) {
     }
     must(dp_learn(texts, 1, &both, text.data(), &round, right) == DP_OK, "what became of it");
     const double length = size, left = 2;
-    must(dp_allot(offers, 1, &price, &worth, &length, &left, &both, kept, &counts, &surplus) == DP_OK &&
+    must(dp_allot(offers, 1, &price, &worth, &length, &left, &left, &both, kept, &counts, &surplus) == DP_OK &&
              counts <= 3 && surplus == surplus, "what runs");
   }
   dp_automaton_free(own);

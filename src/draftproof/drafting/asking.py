@@ -28,13 +28,14 @@ class Asking:
 
     def __init__(self, sources: Sequence[Source], vocabulary: int) -> None:
         self.sources, self.vocabulary = sources, vocabulary
+        self._order = sorted(enumerate(sources), key=lambda each: each[1].drafter.yields)
 
     def free(
         self, texts: Sequence[Text], offers: Sequence[Offer], price: Price, one: float
     ) -> float:
         """Fill `offers` and what each step is offered; what drafting took, in passes of `one`."""
         took = 0.0
-        for number, source in enumerate(self.sources):
+        for number, source in self._order:
             if source.free:
                 asked = [text for text in texts if text.may_ask(number, source.name)]
                 if asked:
@@ -145,4 +146,4 @@ class Asking:
                 chances = self.sources[number].chances(
                     text.request, tree, text.recent[number], least
                 )
-                offer.add(number, tree, chances)
+                offer.add(number, tree, chances, self.sources[number].drafter.yields)

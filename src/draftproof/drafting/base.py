@@ -55,12 +55,12 @@ class Drafter:
     wants_best = False  # the target's argmax after every node, in `request.feedback`
     observes = False  # the states of all committed tokens, by `observe`
     stepwise = False  # it drafts level by level, and asks before each whether another one pays
-    # What `Auto` reckons with before it has seen anything: passes of the target over one token that
-    # a call takes, or a level if it is stepwise; how often a token is right if those before it are;
-    # slope and intercept of that chance's odds over the odds of the score, and what a doubling of
-    # the depth adds.
+    # What `Auto` reckons with at first: passes of the target over one token that a call takes, or a
+    # level of a stepwise one; how often a token is right if those before it are; of that chance's
+    # odds slope and intercept over those of the score, and what a doubling of the depth adds.
     drafting_cost, promise, trust = 0.0, 0.5, (1.0, 0.0, 0.0)
     needs = ""  # the parameter of sampling that it drafts from, if it does: what a request brings
+    yields = False  # another method's token is likelier than the one that it offers in its place
     glanced = False  # one token (`useful` is 1) takes next to nothing, and it may be asked twice
     useful = sys.maxsize  # nodes of a tree that can pay in this step, said by who asks
 

@@ -14,7 +14,6 @@ from draftproof.drafting.calibration import conditional
 from draftproof.drafting.lawful import lawful
 from draftproof.drafting.looking import Looking
 from draftproof.drafting.looks import Together
-from draftproof.drafting.offers import agreed
 from draftproof.drafting.price import SAFELY, Price
 from draftproof.drafting.settling import learn_guesses
 from draftproof.drafting.sources import Clock, Source
@@ -122,7 +121,7 @@ class Glances:
                 return math.inf
             text.guesses.append((number, tree))
             text.step.why = "price"
-            first = agreed(first, chance)
+            first = max(first, chance)
             behind.append((source, recent))
         # A child is never likelier than its parent: where the first token does not pay for the
         # cheapest row nothing does. What a draft brings has to pay for asking too.

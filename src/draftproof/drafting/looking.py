@@ -17,7 +17,8 @@ class Looking:
     def __init__(self, sources: Sequence[Source], numbers: Sequence[int]) -> None:
         self.sources, self.numbers = sources, numbers
         self.native: dict[int, LookUp] = {}
-        for number in numbers if looks_natively() else ():
+        order = sorted(numbers, key=lambda number: sources[number].drafter.yields)
+        for number in order if looks_natively() else ():
             if isinstance(drafter := sources[number].drafter, LookUp):
                 self.native[number] = drafter
 
@@ -52,6 +53,8 @@ class Looking:
             found = [look for look in looks if look is not None]
             if len(found) < len(numbers) or not found:
                 return None
+            for number, look in zip(numbers, found, strict=True):
+                look.yields = self.native[number].yields
             where = [self._known(number, text) for number in numbers]
             known = text.looks = Looks(found, where, numbers, age, len(text.failed))
         return known

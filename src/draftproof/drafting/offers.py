@@ -10,8 +10,6 @@ from draftproof.drafting.looks import Looks
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 
-AGREEING = 0.5  # of what is missing to certainty, that a second source's word adds
-
 
 @dataclass(slots=True)
 class Offer:
@@ -47,14 +45,21 @@ class Offer:
             offer.tokens[0] = offer.root
         return offer
 
-    def add(self, source: int, tree: TokenTree, chances: Sequence[float]) -> None:
-        """A source's tree; chances: of its nodes, given their parents."""
+    def add(
+        self, source: int, tree: TokenTree, chances: Sequence[float], yields: bool = False
+    ) -> None:
+        """A source's tree; chances: of its nodes, given their parents.
+
+        yields: it adds no token beside that of another source. A token that two offer is as likely
+        as the one says that is surer: they saw the same text.
+        """
         self._reached = None
         depths, tokens, where, nodes = self.depths, self.tokens, self._where, [0]
         if len(where) < len(tokens) - 1:  # merged elsewhere
             where.update(
                 zip(zip(self.parents, tokens, strict=True), range(len(tokens)), strict=True)
             )
+        taken = {*self.parents} if yields else set[int]()
         each = zip(tree.parents, tree.tokens, chances, strict=False)
         next(each)  # node 0
         for before, token, chance in each:
@@ -63,15 +68,19 @@ class Offer:
                 nodes.append(-1)
                 continue
             fresh = len(tokens)
-            node = where.setdefault((parent, token), fresh)
+            node = where.get((parent, token), fresh)
+            if node == fresh and parent in taken:
+                nodes.append(-1)
+                continue
             if node == fresh:
+                where[parent, token] = fresh
                 tokens.append(token)
                 self.parents.append(parent)
                 self.chances.append(chance)
                 self.owners.append(source)
                 depths.append(depths[parent] + 1)
             elif self.owners[node] != source:
-                self.chances[node] = agreed(self.chances[node], chance)
+                self.chances[node] = max(self.chances[node], chance)
             nodes.append(node)
 
     def survivals(self) -> list[float]:
@@ -101,9 +110,3 @@ class Offer:
             [-1, *[new[self.parents[node]] for node in kept[1:]]],
             scores=[survivals[node] for node in kept] if scored else None,
         )
-
-
-def agreed(one: float, other: float) -> float:
-    """The chance of a token that two sources offer, from the chances that each gives it."""
-    low, high = (one, other) if one < other else (other, one)
-    return high + AGREEING * low * (1 - high)

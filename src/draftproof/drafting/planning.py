@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftproof.drafting import dear
-from draftproof.drafting.allotting import Allotting
+from draftproof.drafting.allotting import Allotting, allot
 from draftproof.drafting.asking import Asking
 from draftproof.drafting.looks import Looks
 from draftproof.drafting.lookups import LookUps
 from draftproof.drafting.offers import Offer
-from draftproof.drafting.price import Price, allot
+from draftproof.drafting.price import Price
 from draftproof.drafting.resting import Rests
 from draftproof.drafting.settling import planned
 from draftproof.drafting.telling import tell
 from draftproof.drafting.text import Text
 from draftproof.drafting.weights import reason
 from draftproof.tree import TokenTree
+
+BET = 0.06  # of what a text may lose, what a step may be expected to
 
 
 class Planning:
@@ -42,11 +44,16 @@ class Planning:
         rows = [price.likely(1) + price.attention * text.length for text in texts]
         kept_back = [row * text.promising for row, text in zip(rows, texts, strict=True)]
         lefts = [max(text.left, row) for row, text in zip(kept_back, texts, strict=True)]
+        # As much as drafting took may be lost too: it was worth that.
+        bets = [
+            max(BET * text.left, text.spent, row)
+            for row, text in zip(kept_back, texts, strict=True)
+        ]
         left = max(price.left - took, *kept_back, 0)
-        found = self.allotting.allot(texts, looks, lefts, price, left) if looks else None
+        found = self.allotting.allot(texts, looks, lefts, bets, price, left) if looks else None
         if found is None:
             offers = [offered(text) for text in texts]
-            found = allot(offers, [text.length for text in texts], lefts, price, left)
+            found = allot(offers, [text.length for text in texts], lefts, bets, price, left)
         kept, brings = found
         nodes = sum([len(each) - 1 for each in kept])
         row = price.likely(nodes) / nodes if nodes else 0.0

@@ -1,8 +1,4 @@
-"""What a step's time is worth, and which of the offered nodes it runs.
-
-The nodes of all requests compete in one list, best first, against what each row more costs. A
-child is never likelier than its parent, so the best of them are always whole trees.
-"""
+"""What a step's time is worth, and what more rows cost it."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from draftproof.drafting.offers import Offer
 from draftproof.drafting.text import Text
 from draftproof.runners.costs import PassCosts
 from draftproof.runners.curves import FURTHER
@@ -98,52 +93,3 @@ def extra(curve: Sequence[float], rows: int, nodes: int) -> float:
     last = min(rows + nodes, most)
     beyond = (rows + nodes - last) * curve[most] / most
     return curve[last] - curve[min(rows, most)] + beyond
-
-
-def allot(
-    offers: Sequence[Offer],
-    lengths: Sequence[int],
-    lefts: Sequence[float],
-    price: Price,
-    left: float,
-) -> tuple[list[list[int]], list[float]]:
-    """The nodes of each offer that the step runs, node 0 first; what each is expected to bring.
-
-    That is in passes over one row, its part of the cost taken off.
-
-    lengths: tokens that a row of each attends to. lefts: what each may cost more than a plain step.
-    left: what all of them may together.
-    """
-    listed: list[tuple[float, int, int]] = []
-    for number, (offer, length) in enumerate(zip(offers, lengths, strict=True)):
-        row, weight = price.rate * price.attention * length, offer.weight
-        survivals = offer.survivals()
-        listed += [
-            (row - weight * chance, number, node)
-            for node, chance in enumerate(survivals)
-            if node and weight * chance > row
-        ]
-    kept, brings = [[0] for _ in offers], [0.0] * len(offers)
-    if not listed:
-        return kept, brings
-    listed.sort()
-    worth, best, count = 0.0, 0.0, 0
-    own_cost = price.curve[min(price.rows, len(price.curve) - 1)]
-    # More rows than the texts can pay for together would make each too dear for all of them.
-    affordable = min(left, sum([left for left in lefts if left > 0]))
-    costs = price.curve[price.rows + 1 :][: price.room]  # with 1, 2, ... nodes more
-    for at, ((less, _, _), cost) in enumerate(zip(listed, costs, strict=False), 1):
-        worth -= less
-        gain = worth - SAFELY * price.rate * (cost - own_cost)
-        if gain > best and price.likely(at) <= affordable:
-            best, count = gain, at
-    if not count:
-        return kept, brings
-    each = price.likely(count) / count
-    for less, number, node in listed[:count]:
-        own = kept[number]
-        cost = each + price.attention * lengths[number]
-        if len(own) <= min(offers[number].limit, lefts[number] / max(cost, 1e-9)):
-            own.append(node)
-            brings[number] -= less / price.rate + each
-    return [sorted(own) for own in kept], brings

@@ -132,11 +132,13 @@ class Rests:
         The next is worth nothing before what it may find can be asked for.
         """
         least, cost = self.bother.least(price, count), self.glances.cost
-        # Half of what may be lost is for glances, at most.
+        # Half of what may be lost is for glances, at most, once what was won before is spent.
         pause = math.ceil(2 * cost * len(texts) / (SHARE * price.unit))
         pause = min(max(pause, 1), PROBE)
+        spare = price.left - sum([text.glanced for text in texts]) - self.bother.needs(price, 1)
         for text in texts:
-            text.passed_over(cost, step, pause)
+            won = spare > 0 and text.account.debt + text.glanced < 0
+            text.passed_over(cost, step, 1 if won else pause)
             text.able = text.steps + text.wait(least + cost + text.glanced)
             text.ask = max(text.ask, text.able)
 

@@ -78,7 +78,7 @@ def _learn(text: Text, sources: Sequence[Source], written: Sequence[int]) -> Non
             source, recent = sources[number], text.recent[number]
             right, text.recent[number] = source.learn(text.request, tree, written, recent)
             learnt.append((number, right))
-    for number, right in learnt:
+    for number, right in sorted(learnt):
         if right < 0:
             continue
         text.deep = max(LEAST, 2 * right + 4, text.deep * 3 // 4)

@@ -32,6 +32,7 @@ class Look(Structure):
         ("longest", c_int32),
         ("branches", c_int32),
         ("drafted", c_int32),
+        ("yields", c_int32),
         ("tokens", c_void_p),
         ("parents", c_void_p),
         ("scores", c_void_p),

@@ -207,7 +207,7 @@ FUNCTIONS = {
         ),
     ),
     "dp_learn": (c_int32, (c_void_p, c_int32, *[c_void_p] * 4)),
-    "dp_allot": (c_int32, (c_void_p, c_int32, *[c_void_p] * 8)),
+    "dp_allot": (c_int32, (c_void_p, c_int32, *[c_void_p] * 9)),
 }
 
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-constexpr double kAgreeing = 0.5;                        // see offers.py
 constexpr double kRecent = 1.0 / 12, kReach = 1.0 / 24;  // see sources.py
 constexpr double kLeast = 1e-3, kWidest = 4.0;           // see calibration.py
 constexpr double kDrifts[] = {2e-4, 1e-3, 1e-4, 1e-3};
@@ -20,11 +19,6 @@ inline double odds_of(double score) {
 
 // Of a depth, from 1 on.
 inline double far_of(int depth) { return std::log2(double(std::min(depth, kDeepest))); }
-
-inline double agreed(double one, double other) {
-  const double low = std::min(one, other), high = std::max(one, other);
-  return high + kAgreeing * low * (1 - high);
-}
 
 // Calibration.learn: returns the chance that the token was given.
 inline double learn_token(double *w, double *v, double score, int depth, double recent, bool right) {

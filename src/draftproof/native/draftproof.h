@@ -263,6 +263,7 @@ typedef struct {
   // What it drafted last: `drafted` nodes, with room for 1 + `longest` * `branches` of them, as of
   // dp_ngrams_draft; an automaton drafts `longest` nodes, of one branch. Node 0 is the last token.
   int32_t longest, branches, drafted;
+  int32_t yields;  // whether it offers no token beside another one's
   int32_t *tokens, *parents;
   double *scores;
 } dp_look;
@@ -309,11 +310,13 @@ typedef struct {
 } dp_price;
 
 // Which nodes of `count` offers a step runs, as price.py says: of each text the weight of a token, the
-// tokens that a row attends to, what it may lose, and nodes that it may run. kept: those of all texts
-// one behind the other, ascending, node 0 first, with room for all; counts of them; what they bring.
+// tokens that a row attends to, what it may lose and what of that may be in vain, nodes that it may
+// run. kept: those of all texts one behind the other, ascending, node 0 first, with room for all;
+// counts of them; what they bring.
 DP_API int32_t dp_allot(dp_offer *const *offers, int32_t count, const dp_price *price,
                         const double *weights, const double *lengths, const double *lefts,
-                        const int32_t *limits, int32_t *kept, int32_t *counts, double *brings);
+                        const double *bets, const int32_t *limits, int32_t *kept, int32_t *counts,
+                        double *brings);
 
 // Attention of a few rows of several texts, each over keys and values of its own, in float32 or
 // float64 (`wide`). Pointers are 64-bit numbers, steps between heads, rows and slots are counted in

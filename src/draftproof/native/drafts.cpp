@@ -61,6 +61,7 @@ void merge(dp_offer &offer, const dp_look &look, int32_t owner, double least) {
   const double *w = look.weights, base = w[1] + w[3] * *look.recent;
   double survivals[kLargest + 1] = {1.0};
   int32_t depths[kLargest + 1] = {0}, nodes[kLargest + 1] = {0};
+  const int32_t *const begin = offer.parents, *const others = begin + offer.count;
   for (int32_t node = 1; node < std::min(look.drafted, kLargest + 1); ++node) {
     const int32_t parent = look.parents[node], token = look.tokens[node];
     const double before = survivals[parent];
@@ -75,12 +76,12 @@ void merge(dp_offer &offer, const dp_look &look, int32_t owner, double least) {
     int32_t at = under + 1;
     while (at < offer.count && (offer.parents[at] != under || offer.tokens[at] != token)) ++at;
     if (at == offer.count) {
-      if (at == offer.room) continue;
+      if (at == offer.room || (look.yields && std::find(begin, others, under) != others)) continue;
       offer.tokens[at] = token, offer.parents[at] = under, offer.owners[at] = owner;
       offer.chances[at] = chance, offer.depths[at] = offer.depths[under] + 1;
       ++offer.count;
     } else if (offer.owners[at] != owner) {
-      offer.chances[at] = agreed(offer.chances[at], chance);
+      offer.chances[at] = std::max(offer.chances[at], chance);
     }
     nodes[node] = at;
   }
@@ -181,16 +182,18 @@ DP_API int32_t dp_learn(dp_look *const *texts, int32_t count, const int32_t *loo
 
 DP_API int32_t dp_allot(dp_offer *const *offers, int32_t count, const dp_price *price,
                         const double *weights, const double *lengths, const double *lefts,
-                        const int32_t *limits, int32_t *kept, int32_t *counts, double *brings) try {
-  if (!offers || count < 0 || !price || !weights || !lengths || !lefts || !limits || !kept || !counts ||
-      !brings || !price->curve || !price->known || price->most < 1 || price->rows < 0)
+                        const double *bets, const int32_t *limits, int32_t *kept, int32_t *counts,
+                        double *brings) try {
+  if (!offers || count < 0 || !price || !weights || !lengths || !lefts || !bets || !limits || !kept ||
+      !counts || !brings || !price->curve || !price->known || price->most < 1 || price->rows < 0)
     return DP_BAD_ARGUMENT;
   std::vector<Listed> listed;
-  double affordable = 0;
+  double affordable = 0, risked = 0;
   for (int32_t text = 0; text < count; ++text) {
     if (!complete(offers[text])) return DP_BAD_ARGUMENT;
     counts[text] = 1, brings[text] = 0.0;
     if (lefts[text] > 0) affordable += lefts[text];
+    if (bets[text] > 0) risked += bets[text];
     const double row = price->rate * price->attention * lengths[text];
     for (int32_t node = 1; node < offers[text]->count; ++node)
       if (const double worth = weights[text] * offers[text]->survivals[node]; worth > row)
@@ -201,19 +204,26 @@ DP_API int32_t dp_allot(dp_offer *const *offers, int32_t count, const dp_price *
   const int32_t beyond = std::max(0, price->most - price->rows);
   const int32_t most = std::min(int32_t(listed.size()), price->room < 0 ? beyond : std::min(beyond, price->room));
   const double own = price->curve[std::min(price->rows, price->most)];
-  double worth = 0, best = 0;
+  const auto vain = [&](const Listed &each) { return 1 - offers[each.text]->survivals[each.node]; };
+  double worth = 0, risk = 0, best = 0;
   int32_t chosen = 0;
   for (int32_t at = 1; at <= most; ++at) {
-    worth -= listed[at - 1].less;
+    worth -= listed[at - 1].less, risk += vain(listed[at - 1]);
     const double gain = worth - kSafely * price->rate * (price->curve[price->rows + at] - own);
-    if (gain > best && extra(price->known, *price, at) <= affordable) best = gain, chosen = at;
+    const double likely = extra(price->known, *price, at);
+    if (gain > best && likely <= affordable && likely * risk <= risked * at) best = gain, chosen = at;
   }
   const double each = chosen ? extra(price->known, *price, chosen) / chosen : 0.0;
   std::vector<std::vector<int32_t>> nodes(chosen ? count : 0);
+  std::vector<double> risks(chosen ? count : 0);
   for (int32_t at = 0; at < chosen; ++at) {
     const Listed &next = listed[at];
     const double cost = std::max(each + price->attention * lengths[next.text], 1e-9);
-    if (counts[next.text] > std::min(double(limits[next.text]), lefts[next.text] / cost)) continue;
+    const double risks_now = risks[next.text] + cost * vain(next);
+    if (counts[next.text] > std::min(double(limits[next.text]), lefts[next.text] / cost) ||
+        risks_now > bets[next.text])
+      continue;
+    risks[next.text] = risks_now;
     nodes[next.text].push_back(next.node);
     ++counts[next.text];
     brings[next.text] -= next.less / price->rate + each;

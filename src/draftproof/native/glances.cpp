@@ -108,7 +108,7 @@ double surplus_of(const dp_look *looks, int32_t count, double worth, double row,
   double first = 0, more = 0;
   for (const dp_look *look = looks; look < looks + count; ++look) {
     if (look->guess < 0) continue;
-    first = agreed(first, chance_of(*look));
+    first = std::max(first, chance_of(*look));
     more = std::max(more, run_of(*look));
   }
   // A child is never likelier than its parent: behind a first token that does not pay nothing does.

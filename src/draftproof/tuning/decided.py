@@ -146,6 +146,7 @@ class Replayed(Drafter):
     ) -> None:
         like = adopt(source.part.proposer())
         self.name, self.stepwise, self.glanced = like.name, like.stepwise, like.glanced
+        self.yields = like.yields
         self.drafting_cost, self.promise, self.trust = like.drafting_cost, like.promise, like.trust
         self.source, self.texts, self.clock, self.branch = source.name, texts, clock, branch
         self.drafting = machine.drafting[source.name]

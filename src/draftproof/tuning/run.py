@@ -136,12 +136,13 @@ def tune(
         share = SHARE * (number + 1) / len(temperatures)
         texts = job.texts(named_prompts, given, temperature, began + (until - began) * share)
         written += texts
-        if machine is None:
-            tick("measuring what passes cost", None)
-            machine = of_machine(llm, texts, given, job.load, max(batches))
         tape = Tape(texts, given)
-        told += [_told(tape, source, machine, temperature) for source in given]
         for batch in batches:
+            # Anew for each: a machine may be faster or slower by the time that settings are tried.
+            tick("measuring what passes cost", None)
+            machine = of_machine(llm, texts, given, job.load, batch)
+            if batch == batches[0]:
+                told += [_told(tape, source, machine, temperature) for source in given]
             tick(f"replaying at T={temperature:g}, batch {batch}", None)
             found = ranking.ranked(tape, machine, batch, temperature)
             rows += found

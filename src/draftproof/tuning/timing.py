@@ -8,12 +8,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from draftproof import rules
+from draftproof import clock, rules
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Drafter
 from draftproof.llm import LLM
@@ -22,9 +23,11 @@ from draftproof.profiles import Part
 from draftproof.runners import costs
 from draftproof.runners.base import EncoderInput, Load, Target
 from draftproof.runners.costs import PassCosts
+from draftproof.runners.curves import attended
 from draftproof.runners.measuring import measure
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
+from draftproof.tuning.decided import Settled
 from draftproof.tuning.records import Text
 from draftproof.tuning.replay import Drafting, Machine
 from draftproof.tuning.sources import Source
@@ -32,7 +35,8 @@ from draftproof.writing import Writing
 
 SECONDS = 3.0  # of measuring
 ASKED, LOW, HIGH = 6, 1, 5  # positions at which a draft model is timed, and lengths of its drafts
-STEPS = 16  # that are timed, at most
+STEPS, LEAST = 20, 6  # that are timed, at most; at least, where texts are short
+TOGETHER = 5  # of them, before others have their turn
 NODES = 6  # of each text, where steps with drafts are
 CACHES = 64 << 20  # bytes, more than caches hold
 KEY = -3  # of texts that are timed
@@ -63,11 +67,9 @@ def of_machine(
     """What steps take here, in batches of up to `wide` texts. llm: drafts with nothing."""
     models = [source for source in sources if source.method == "draft"]
     share = SECONDS / (2 + len(models))
-    passes = costs.of(llm.runner)
-    measure(llm.runner, passes, share)
-    own = _own(llm, texts, wide, 0) or (0.0, 0.0)
-    drafted = _own(llm, texts, wide, NODES) or own
-    trees = drafted[0] - own[0], drafted[1] - own[1]
+    measure(llm.runner, costs.of(llm.runner), share)
+    passes = Settled(costs.of(llm.runner))
+    own, trees = _beside(llm, texts, wide, passes)
     drafting = {source.name: _asked(source, texts) for source in sources if source not in models}
     for source in models:
         drafting[source.name] = _grown(llm.runner, source, texts[0], load, share)
@@ -96,37 +98,78 @@ class _Told(Drafter):
         return trees
 
 
-def _own(llm: LLM, texts: Sequence[Text], wide: int, nodes: int) -> tuple[float, float] | None:
-    """Seconds of a step beyond the table's, and of each text in it, with so many nodes of each.
+Beside = tuple[float, float]  # seconds of a step, and of each text in it
 
-    None where texts are too short for such steps.
+
+@torch.inference_mode()
+def _beside(llm: LLM, texts: Sequence[Text], wide: int, known: PassCosts) -> tuple[Beside, Beside]:
+    """What steps take beyond `known` passes: without drafts, and what drafts add to that.
+
+    Steps of one text and of many, with drafts and without, a few at a time in turn: a machine that
+    gets slower meanwhile makes none of them look dearer than the others, and what a step finds in
+    the caches is left there by one like it.
     """
-    count = min(wide, len(texts))
-    one, all_ = _step(llm, texts[:1], nodes), _step(llm, texts[:count], nodes)
-    if one is None or all_ is None:
-        return None
-    many = (all_ - one) / max(1, count - 1)
-    return one - many, many
+    some = _fitting(texts, wide)
+    nodes = min(NODES, max(1, min(map(len, some)) // LEAST - 1))
+    one, many = 1, len(some)
+    kinds = [(count, more) for count in sorted({one, many}) for more in (0, nodes)]
+    with ExitStack() as stack:
+        sides = {kind: _Side(llm, some[: kind[0]], kind[1], stack) for kind in kinds}
+        for turn in range(1 + STEPS // TOGETHER):  # the first one reads the prompts
+            for kind in clock.in_turn(kinds, turn):
+                sides[kind].steps(TOGETHER if turn else 1)
+    beyond = {kind: side.beyond(known) for kind, side in sides.items()}
+    own, drafted = [_shared(beyond[one, n], beyond[many, n], many) for n in (0, nodes)]
+    return own, (drafted[0] - own[0], drafted[1] - own[1])
 
 
-def _step(llm: LLM, texts: Sequence[Text], nodes: int) -> float | None:
-    """Median seconds of a step beyond what the table has for its pass; None: there was none."""
-    longest = min(STEPS * (1 + nodes), *map(len, texts))
-    params = SamplingParams(
-        temperature=texts[0].temperature, max_tokens=longest, ignore_eos=True, seed=texts[0].seed
-    )
-    took: list[float] = []
-    with LLM(llm, speculate=_Told(texts, nodes) if nodes else None, max_batch=len(texts)) as side:
-        requests = [made for text in texts for made in side.prepare(text.asked, params)]
-        for request in requests:
-            side.engine.add(request)
-        while not all(request.finished for request in requests):
+def _fitting(texts: Sequence[Text], wide: int) -> list[Text]:
+    """Up to so many texts: of those long enough to be timed the ones with the shortest prompts."""
+    enough = (1 + STEPS) * (1 + NODES)
+    order = sorted(texts, key=lambda text: (max(0, enough - len(text)), len(text.prompt)))
+    return order[:wide]
+
+
+def _shared(one: float, all_: float, count: int) -> Beside:
+    """What a step takes, and each text in it, by what steps of one and of so many took."""
+    each = (all_ - one) / (count - 1) if count > 1 else 0.0
+    return one - each, each
+
+
+class _Side:
+    """An engine that writes texts of which so many tokens are drafted in each step, all right."""
+
+    def __init__(self, llm: LLM, texts: Sequence[Text], nodes: int, stack: ExitStack) -> None:
+        told = _Told(texts, nodes) if nodes else None
+        side = stack.enter_context(LLM(llm, speculate=told, max_batch=len(texts)))
+        self.engine, self.each, self.rows = side.engine, 1 + nodes, len(texts) * (1 + nodes)
+        self._took: list[tuple[float, float]] = []  # seconds of a step, and what its pass read
+        # All prompts are read in one pass: else the first texts end while others are being read.
+        self.engine.scheduler.prompt_budget = 2 * sum(len(text.prompt) for text in texts)
+        params = SamplingParams(
+            temperature=texts[0].temperature,
+            max_tokens=min(map(len, texts)),
+            ignore_eos=True,
+            seed=texts[0].seed,
+        )
+        self.requests = [made for text in texts for made in side.prepare(text.asked, params)]
+        for request in self.requests:
+            self.engine.add(request)
+
+    def steps(self, count: int) -> None:
+        """The first of several is not counted: it finds what others left in the caches."""
+        for number in range(count):
+            reading = sum(attended(self.each, len(each.tokens) - 1) for each in self.requests)
             began = time.perf_counter()
-            side.engine.step()
-            _, rows = side.engine.drafts.cost
-            if rows == len(texts) * (1 + nodes):
-                took.append(time.perf_counter() - began - side.engine.drafts.foretold)
-    return statistics.median(took) if took else None
+            self.engine.step()
+            took = time.perf_counter() - began
+            if number and self.engine.drafts.cost[1] == self.rows:
+                self._took.append((took, reading))
+
+    def beyond(self, known: PassCosts) -> float:
+        """Median seconds of a step beyond those of its pass; 0: there was no such step."""
+        more = [took - known.seconds(self.rows, reading) for took, reading in self._took]
+        return statistics.median(more) if more else 0.0
 
 
 def _asked(source: Source, texts: Sequence[Text]) -> Drafting:

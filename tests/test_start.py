@@ -132,6 +132,18 @@ def test_an_interrupt_while_modules_load(seconds: float) -> None:
     assert (process.returncode, err) == (130, b"")
 
 
+def test_an_interrupt_while_python_ends() -> None:
+    """As of one who presses Ctrl-C twice: nothing is told of what Python was discarding."""
+    program = """if True:
+        import atexit, os, signal, time
+        from draftproof.__main__ import main
+        atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1)))
+        main()"""
+    done = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+    assert done.stdout.startswith(b"draftproof ")
+
+
 def test_an_interrupt_before_any_module_of_ours_is_there() -> None:
     """What stands before `main` is Python's own, and two files that load nothing slow."""
     program = """if True:

@@ -18,7 +18,7 @@ BAD_INPUT: list[tuple[str, str]] = [
     ("", "Missing argument"),
     ("T p --nonsense", "--nonsense"),
     ("T p --top-k many", "--top-k"),
-    ("T p more", "more"),
+    ("T p more", "a prompt is one argument: write it in quotation marks"),
     ("no-such-model p", "no-such-model"),
     ("EMPTY p", "config.json"),
     ("NO_WEIGHTS p", "no weights"),

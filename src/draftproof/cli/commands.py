@@ -97,17 +97,15 @@ OPTIONS = {  # of other programs, and what to write here
     "--torch-dtype": "write --dtype NAME",
     "--repeat-penalty": "write --repetition-penalty X",
     **dict.fromkeys(("-t", "--n-threads"), THREADS),
-    "-c": CONTEXT,
-    "--ctx-size": CONTEXT,
-    "--max-model-len": CONTEXT,
+    **dict.fromkeys(("-c", "--ctx-size", "--max-model-len", "--context-length"), CONTEXT),
     **dict.fromkeys(
         ("-ngl", "--n-gpu-layers", "--gpu-layers"), "write --device cuda, for the whole model"
     ),
     **dict.fromkeys(("-hf", "--hf-repo"), "it is MODEL: draftproof generate owner/name:Q4_K_M"),
-    **dict.fromkeys(("-st", "-cnv", "--conversation"), "write draftproof chat MODEL"),
-    "-sys": "write --system TEXT",
-    "--system-prompt": "write --system TEXT",
-    "--single-turn": "write draftproof chat MODEL",
+    **dict.fromkeys(
+        ("-st", "-cnv", "--conversation", "--single-turn", "-i"), "write draftproof chat MODEL"
+    ),
+    **dict.fromkeys(("-sys", "--system-prompt"), "write --system TEXT"),
     **dict.fromkeys(("--tensor-parallel-size", "--tp", "-tp"), ONE_DEVICE),
     **dict.fromkeys(("--pipeline-parallel-size", "-pp"), ONE_DEVICE),
     **dict.fromkeys(("--data-parallel-size", "-dp", "--cpu-offload-gb", "--numa"), ONE_DEVICE),
@@ -134,8 +132,6 @@ OPTIONS = {  # of other programs, and what to write here
     **dict.fromkeys(("-j", "--json-schema-file", "-jf"), "write --json-schema FILE"),
     "--format": "write --json-schema FILE",
     "-s": "write --seed N",
-    "-i": "write draftproof chat MODEL",
-    "--context-length": CONTEXT,
     **dict.fromkeys(("--no-mmap", "--mlock", "-fa", "--flash-attn", "--enforce-eager"), NEEDLESS),
     **dict.fromkeys(("--kv-cache-dtype", "--load-format", "--jinja"), NEEDLESS),
     **dict.fromkeys(("-ctk", "-ctv", "--cache-type-k", "--cache-type-v", "--no-warmup"), NEEDLESS),
@@ -146,6 +142,10 @@ OPTIONS = {  # of other programs, and what to write here
 }
 OF_THE_MODEL = "temperature", "top_k", "top_p", "min_p", "repetition_penalty"  # in a chat
 ONCE = "write draftproof generate MODEL PROMPT --chat"
+TOO_MANY = {  # words; as they are typed after `ollama run MODEL`
+    "chat": f"chat takes messages as they are typed; to ask once {ONCE}",
+    "generate": 'a prompt is one argument: write it in quotation marks, "like this"',
+}
 OF_TRAINING = {
     **dict.fromkeys(("--learning-rate", "--lr"), "write --rate X"),
     **dict.fromkeys(("--batch-size", "--per-device-train-batch-size"), "write --rows N"),
@@ -270,8 +270,8 @@ class Command(TyperCommand):
             for name in (*words, short):
                 if name in known and name not in own:
                     ctx.fail(f"there is no option {name}: {known[name]}")
-            if ctx.info_name == "chat" and "extra argument" in str(error):
-                ctx.fail(f"chat takes messages as they are typed; to ask once {ONCE}")
+            if "extra argument" in str(error) and ctx.info_name in TOO_MANY:
+                ctx.fail(TOO_MANY[ctx.info_name])
             raise
         if any(each.name == "model" and each.param_type_name == "argument" for each in self.params):
             _refuse_command(ctx)

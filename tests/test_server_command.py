@@ -50,6 +50,9 @@ def test_from_start_to_signal(pair: Path) -> None:
     [
         (("--chunk", "letter"), "chunk 'letter' is unknown"),
         (("--api-key", ""), "an --api-key is empty, and would let everybody in"),
+        (("--served-name", ""), "a --served-name is empty: give it, or drop it"),
+        (("--cors", "http://localhost:3000/"), "--cors 'http://localhost:3000/' is no origin"),
+        (("--cors", "*", "--cors", "localhost:3000"), "--cors 'localhost:3000' is no origin"),
         (("--temperature", "-1"), "temperature is -1.0"),
         (("--port", "70000"), "65535"),
         (("--host", "no.such.host.invalid"), "--host takes an address of this machine"),

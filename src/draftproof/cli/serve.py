@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from draftproof.server.settings import Settings
 
 logger = logging.getLogger("draftproof.server")
+ORIGIN = re.compile(r"\*|null|[a-zA-Z][\w+.-]*://[^/\s]+")  # as browsers send it, or all of them
 
 
 def run(given: SimpleNamespace) -> int:
@@ -58,6 +60,13 @@ def settings_of(given: SimpleNamespace) -> Settings:
         raise ValueError(f"chunk {given.chunk!r} is unknown: use step or token")
     if not all(key.strip() for key in given.keys or ()):  # as of a variable that is not set
         raise ValueError("an --api-key is empty, and would let everybody in: give it, or drop it")
+    if not all(name.strip() for name in given.served_names or ()):
+        raise ValueError("a --served-name is empty: give it, or drop it")
+    for origin in given.cors or ():
+        if not ORIGIN.fullmatch(origin):  # no browser would ever send it
+            raise ValueError(
+                f"--cors {origin!r} is no origin: write http://localhost:3000, say, without a path"
+            )
     return settings.Settings(
         names=tuple(given.served_names or [given.model]),
         keys=tuple(map(settings.digest, given.keys or ())),

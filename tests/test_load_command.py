@@ -141,6 +141,9 @@ def test_a_server_that_refuses_some(run: Any, prompts: str) -> None:
         (("--reference", "no-such"), "cannot read the reference no-such"),
         (("--out", "/dev/null"), "results to /dev/null: /dev/null is a file; give another folder"),
         (("--out", "/dev/null/x"), "; give another folder as --out, or a name that ends in .json"),
+        (("--picture", "sweep"), "--picture sweep is no file that ends in ."),
+        (("--picture", "sweep.foo"), "--picture sweep.foo is no file that ends in ."),
+        (("--picture", "/dev/null/x.png"), "--picture /dev/null/x.png: /dev/null is a file; give"),
         (("--rate", "1"), "write --arrivals poisson --request-rate X"),
     ],
 )

@@ -19,7 +19,7 @@ from draftproof import prompts as prompt_files
 from draftproof.cli.files import place
 from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
-from draftproof.out_folders import results_in
+from draftproof.out_folders import results_in, try_folder
 from draftproof.prompts import Prompt
 from draftproof.traffic import arrivals, reference, report, summary
 from draftproof.traffic.answers import Answer
@@ -87,6 +87,8 @@ def _planned(given: SimpleNamespace) -> Plan:
     levels, calls = _levels(given, len(prompts))
     if given.picture is not None and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--picture needs matplotlib: pip install 'draftproof[bench]'")
+    if given.picture is not None:
+        _check_picture(given.picture)
     return Plan(
         prompts,
         Asked(given.model or "", calls, deciding, more, given.warm, given.cold),
@@ -94,6 +96,22 @@ def _planned(given: SimpleNamespace) -> Plan:
         None if given.reference is None else reference.read(given.reference),
         None if given.out is None else place(given.out, "load.json"),
     )
+
+
+def _check_picture(path: Path) -> None:
+    """Raises `ValueError` where none can be written; its folder is made."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if path.suffix[1:].lower() not in (known := FigureCanvasBase.filetypes) or path.is_dir():
+        endings = ", ".join(f".{each}" for each in known)
+        raise ValueError(f"--picture {path} is no file that ends in {endings}: name it so")
+    try:
+        try_folder(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"cannot write --picture {path}: {error.strerror or error}; give another folder"
+        ) from error
 
 
 def _call(given: SimpleNamespace, plan: Plan) -> None:

@@ -40,13 +40,14 @@ def chatty(tmp_path: Path) -> Path:
         ([], b"import os", "import os"),
         (["--prompt-file", "-"], b"import os", "import os"),
         (["--prompt-file", "FILE"], b"a\n", "a\nfrom a file"),
+        (["--prompt-file", "FILE"], b"\xef\xbb\xbfa\n", "a\nfrom a file"),
     ],
 )
 def test_standard_input(
     run: Any, tmp_path: Path, words: list[str], stdin: bytes, prompt: str
 ) -> None:
     file = tmp_path / "prompt"
-    file.write_text("from a file")
+    file.write_bytes(b"\xef\xbb\xbffrom a file")  # as editors of Windows begin one
     words = [str(file) if word == "FILE" else word for word in words]
     result = run("generate", "T", *words, "--json", "--max-tokens", "1", stdin=stdin)
     assert result.code == 0 and json.loads(result.out)["prompt"] == prompt

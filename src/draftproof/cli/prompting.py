@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from codecs import BOM_UTF8
 from pathlib import Path
 
 STDIN = "-"  # what stands for standard input, as an argument and as a file
@@ -20,7 +21,7 @@ def read(prompt: str | None, file: Path | None) -> str:
     try:
         given = b""
         if file is not None and str(file) != STDIN:
-            given = file.read_bytes()
+            given = file.read_bytes().removeprefix(BOM_UTF8)
         elif prompt is not None and prompt != STDIN:
             given = os.fsencode(prompt)
         elif sys.stdin is None or (prompt is None and file is None and sys.stdin.isatty()):
@@ -41,4 +42,4 @@ def read(prompt: str | None, file: Path | None) -> str:
 
 def _standard_input() -> bytes:
     assert sys.stdin is not None
-    return sys.stdin.buffer.read()
+    return sys.stdin.buffer.read().removeprefix(BOM_UTF8)

@@ -157,7 +157,7 @@ def test_a_line_that_is_not_text(
         cli.main(["chat", str(chat_models / "T"), *SHORT])
     out, err = capsys.readouterr()
     assert (end.value.code, out) == (0, printed(talk(chat_models, ["hello", "so"])))
-    assert err.startswith("error: ") and "0xff" in err
+    assert err.startswith("error: the message is not UTF-8 text (byte 0): convert it\n")
 
 
 def test_a_terminal_is_prompted_on_stderr(chat: Any) -> None:

@@ -121,3 +121,17 @@ def test_several_lines_on_standard_input(chat: Any, chat_models: Path) -> None:
     code, out, _ = chat(*SHORT, lines=lines)
     wanted = talk(chat_models, ["one\ntwo", "/help\n\nme", "so", "never\nclosed"])
     assert (code, out) == (0, printed(wanted))
+
+
+def test_lines_as_an_editor_of_windows_writes_them(chat: Any, chat_models: Path) -> None:
+    code, out, err = chat(*SHORT, lines=["\ufeff/help\r", "hello\r"])
+    assert (code, out) == (0, printed(talk(chat_models, ["hello"]))) and "this list" in err
+
+
+def test_bytes_that_are_no_text(chat: Any, chat_models: Path) -> None:
+    """A message is refused as a whole, and what was said before and behind it stays."""
+    wanted = talk(chat_models, ["hello", "what now?"])
+    lines = ["hello", '"""a list', "of \udcff", 'is what?"""', "what now?"]
+    code, out, err = chat("--quiet", *SHORT, lines=lines)
+    assert (code, out) == (0, printed(wanted))
+    assert "error: the message is not UTF-8 text (byte 13): convert it\n" in err

@@ -59,7 +59,8 @@ def chat(
 
     def run(*arguments: str, lines: Sequence[str] = (), model: str = "T", tty: bool = False) -> Any:
         words = [str(chat_models / word) if word in ("T", "D", "N") else word for word in arguments]
-        source = io.TextIOWrapper(io.BytesIO("".join(f"{line}\n" for line in lines).encode()))
+        text = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+        source = io.TextIOWrapper(io.BytesIO(text))
         monkeypatch.setattr(source, "isatty", lambda: tty)
         monkeypatch.setattr(sys, "stdin", source)
         capsys.readouterr()  # others' progress bars

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import sys
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from typing import Protocol
 
 SIGN, MORE = "> ", ". "  # before what is typed, and before what continues it
 BACKSLASH, QUOTES = "\\", '"""'
+HELD = "surrogateescape"  # how bytes that are no text stand in it until it is whole
 OPENING = re.compile(rf"\s*(/system\s+)?{QUOTES}")
 
 
@@ -62,9 +64,10 @@ class Lines:
     """Entries from standard input, line by line. prompted: a user is there, who sees SIGN."""
 
     def __init__(self, prompted: bool) -> None:
-        self._prompted = prompted
+        self._prompted, self._mark = prompted, BOM_UTF8
 
     def read(self) -> Entry:
+        """As of a `Source`; `ValueError` for what is no text."""
         text = self._line(SIGN)
         while text.endswith(BACKSLASH) or is_open(text):
             try:
@@ -72,7 +75,11 @@ class Lines:
             except EOFError:  # what there is was meant
                 break
             text = f"{text.removesuffix(BACKSLASH) if not is_open(text) else text}\n{more}"
-        return parsed(text)
+        try:
+            return parsed(text.encode(errors=HELD).decode())
+        except UnicodeDecodeError as error:
+            said = f"the message is not UTF-8 text (byte {error.start})"
+            raise ValueError(f"{said}: convert it") from error
 
     def confirm(self, question: str) -> bool:
         return self._prompted and means_yes(self._line(question))
@@ -80,7 +87,8 @@ class Lines:
     def _line(self, sign: str) -> str:
         if self._prompted:
             print(sign, end="", file=sys.stderr, flush=True)
-        line = sys.stdin.buffer.readline()
+        line = sys.stdin.buffer.readline().removeprefix(self._mark)
+        self._mark = b""  # one stands before the first line alone
         if not line:
             raise EOFError
-        return line.decode().rstrip("\r\n")
+        return line.decode(errors=HELD).rstrip("\r\n")

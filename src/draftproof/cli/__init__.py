@@ -7,7 +7,6 @@ far and 130. Knows no model, and no method beyond its name.
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -19,35 +18,39 @@ from typer.main import get_command
 
 import draftproof
 from draftproof import native
-from draftproof.cli import commands
+from draftproof.cli import commands, streams
 
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script; `arguments` without the program's name. Always ends in `SystemExit`."""
+    with streams.kept():
+        code = _run(arguments)
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """The exit code."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
             if words[0] in ("--install-completion", "--show-completion"):
                 _check_shell()
-            code = group().main(words, prog_name="draftproof", standalone_mode=False) or 0
-            _flush()
+            code: int = group().main(words, prog_name="draftproof", standalone_mode=False) or 0
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return code
     except BrokenPipeError:  # whoever reads our output has seen enough
-        code = 1  # as typer says when it notices first
+        return 1  # as typer says when it notices first
     except commands.USAGE as error:
         said = error.format_message()  # nothing, where it has shown the help of a group instead
-        code = _refuse(said) if said else 0
+        return _refuse(said) if said else 0
     except KeyboardInterrupt:
-        code = 130
+        return 130
     except _refused() as error:
-        code = _refuse(str(error) or "out of memory")
-    try:
-        _flush()
-    except OSError:  # nothing can be written any more; do not let the interpreter try again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+        return _refuse(str(error) or "out of memory")
 
 
 def _refused() -> tuple[type[BaseException], ...]:
@@ -55,11 +58,6 @@ def _refused() -> tuple[type[BaseException], ...]:
     torch = sys.modules.get("torch")
     ours = (ValueError, MemoryError, OSError, ImportError)
     return (*ours, torch.OutOfMemoryError) if torch is not None else ours
-
-
-def _flush() -> None:
-    if sys.stdout is not None:
-        sys.stdout.flush()
 
 
 def _refuse(reason: str) -> int:

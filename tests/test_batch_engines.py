@@ -176,3 +176,13 @@ def test_no_ray(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert result.code == 2 and result.err.count("\n") == 1
     assert "--ray needs ray, which is not installed: pip install 'draftproof[ray]'" in result.err
     assert not (tmp_path / "o.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["gpt-4o-mini", "llama3.2"])
+def test_lines_that_name_no_model_of_these(run: Any, tmp_path: Path, name: str) -> None:
+    lines = [each | {"body": each["body"] | {"model": name}} for each in some(3)]
+    asked = write(tmp_path / "in.jsonl", lines)
+    result = run("batch", str(asked), "--out", str(tmp_path / "o.jsonl"))
+    assert result.code == 2 and result.err.count("\n") == 1
+    assert name in result.err and "--target MODEL answers them with another one" in result.err
+    assert not (tmp_path / "o.jsonl").exists()

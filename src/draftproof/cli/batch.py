@@ -38,6 +38,8 @@ def run(given: SimpleNamespace) -> int:
     if calls and given.model is None:
         raise ValueError("no line of the batch names a model: add --target MODEL")
     _check_ray(given)
+    if calls and given.target is None:
+        _check_named(given)
     defaults = sampling.of_clients(given)
     # What is wrong is told before anything is loaded.
     load = opening.for_many(given, prefix_cache=True) if calls else None
@@ -132,6 +134,16 @@ def _check_ray(given: SimpleNamespace) -> None:
         import draftproof.ray.batch  # noqa: F401
     if given.device not in ("auto", "cpu"):
         raise ValueError(f"--ray gives its engines cores alone: drop --device {given.device}")
+
+
+def _check_named(given: SimpleNamespace) -> None:
+    """Raises `ValueError` where what the lines name is no model, as a name of OpenAI's."""
+    try:
+        opening.check_hub(given)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; the lines name it: --target MODEL answers them with another one"
+        ) from error
 
 
 def _check_apart(asked: Path, *written: Path) -> None:

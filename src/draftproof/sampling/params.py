@@ -140,6 +140,7 @@ def _generation_config(llm: Any) -> Any:
 _TINY = 5e-324  # the least float above 0
 _LARGE = 1e30  # of what meets logits, which stay finite in float32
 PREDICTION = "prediction"  # what drafts from it, among methods
+_MOST = 1000  # completions of a prompt, each of which is there before the first is written
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("ignore_eos", bool, "True or False"),
     ("speculate", bool | str, "True, False or a method's name"),
@@ -159,7 +160,7 @@ _RANGES: dict[str, tuple[type, float, float, str]] = {
     "seed": (int, 0, 2**64 - 1, "in [0, 2**64) or None"),
     "logprobs": (int, 0, 20, "in [0, 20] or None"),
     "prompt_logprobs": (int, 0, 20, "in [0, 20] or None"),
-    "n": (int, 1, math.inf, ">= 1"),
+    "n": (int, 1, _MOST, f"in [1, {_MOST}]"),
     "max_draft_nodes": (int, 0, math.inf, ">= 0 or None"),
 }
 

@@ -41,7 +41,11 @@ BAD_INPUT: list[tuple[str, str]] = [
     ("T", "empty"),  # standard input holds nothing
     ("T LONG", "256"),
     ("T p --temperature -1", "temperature"),
-    ("T p --temperature nan", "temperature"),
+    ("T p --temperature nan", "--temperature is nan"),
+    ("T p --min-confidence nan", "--min-confidence is nan"),
+    ("T p --stop a --stop \udcff", "--stop is not UTF-8 text (byte 0)"),
+    ("T p --system ab\udcff", "--system is not UTF-8 text (byte 2)"),
+    ("T p --regex \udcff", "--regex is not UTF-8 text"),
     ("T p --top-p 0", "top_p"),
     ("T p --min-tokens 9 --max-tokens 8", "min_tokens"),
     ("T p --max-tokens -2", "--max-tokens is -2, but must be >= 0, or -1 for all that fit"),

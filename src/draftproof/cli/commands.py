@@ -17,6 +17,7 @@ from draftproof.cli import (
     serving_arguments,
     training_arguments,
     tuning_arguments,
+    values,
 )
 
 COMMANDS: dict[str, Callable[..., int]] = {
@@ -45,9 +46,7 @@ ELSEWHERE = {  # words of other programs, and what to write here
     **dict.fromkeys(("server", "api_server", "llama-server"), "write draftproof serve MODEL"),
     "run-batch": "write draftproof batch INPUT --out OUTPUT",
     "run": f"{CHAT}, draftproof generate MODEL continues a text",
-    "pull": FETCHED,
-    "download": FETCHED,
-    "install": FETCHED,
+    **dict.fromkeys(("pull", "download", "install"), FETCHED),
     "benchmark": "write draftproof bench MODEL",
     "perplexity": "write draftproof quality MODEL, which tells it of every precision",
     "complete": "write draftproof generate MODEL",
@@ -273,6 +272,7 @@ class Command(TyperCommand):
             if "extra argument" in str(error) and ctx.info_name in TOO_MANY:
                 ctx.fail(TOO_MANY[ctx.info_name])
             raise
+        values.check(ctx, self.params)
         if any(each.name == "model" and each.param_type_name == "argument" for each in self.params):
             _refuse_command(ctx)
         return rest

@@ -74,6 +74,9 @@ def _planned(given: SimpleNamespace) -> Plan:
         raise ValueError("--num-prompts must be 1 or more")
     if given.max_tokens < 1:
         raise ValueError("--max-tokens must be 1 or more")
+    for name in ("temperature", "ttft_limit", "tpot_limit"):
+        if not math.isfinite(number := getattr(given, name) or 0.0):  # JSON has no such number
+            raise ValueError(f"--{name.replace('_', '-')} is {number:g}: give a finite number")
     deciding = {"max_tokens": given.max_tokens, "temperature": given.temperature}
     deciding |= {"seed": given.seed or 0} | ({"ignore_eos": True} if given.ignore_eos else {})
     more = _fields(given.body, deciding)

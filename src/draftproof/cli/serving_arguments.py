@@ -57,7 +57,9 @@ def serve(
     port: Annotated[int, option(SERVING, "0 takes a free one.", min=0, max=65535)] = 8000,
     served_names: Annotated[
         list[str] | None,
-        option(SERVING, "What clients call the model; repeatable.", "--served-name"),
+        option(
+            SERVING, "What clients call the model; repeatable.", "--served-name", metavar="NAME"
+        ),
     ] = None,
     itl_target: Annotated[
         float | None, option(SERVING, "Milliseconds that prompts of others may hold a text up.")

@@ -54,13 +54,19 @@ def test_from_start_to_signal(pair: Path) -> None:
         (("--cors", "http://localhost:3000/"), "--cors 'http://localhost:3000/' is no origin"),
         (("--cors", "*", "--cors", "localhost:3000"), "--cors 'localhost:3000' is no origin"),
         (("--temperature", "-1"), "temperature is -1.0"),
+        (("--itl-target", "nan"), "--itl-target is nan"),
+        (("--itl-target", "0"), "--itl-target is 0 ms: give more than 0, or drop it"),
+        (("--max-length", "0"), "max_length=0 leaves no room"),
+        (("--kv-memory", "8"), "--kv-memory is 8 bytes, in which no text has room: write 8GB"),
+        (("--kv-memory", "1KB"), "--kv-memory is 1,000 bytes, in which no text has room"),
         (("--port", "70000"), "65535"),
         (("--host", "no.such.host.invalid"), "--host takes an address of this machine"),
     ],
 )
 def test_refusals(run: Any, words: tuple[str, ...], said: str) -> None:
-    result = run("serve", "T", *words)
+    result = run("serve", "T", "--port", "0", *words)
     assert result.code == 2 and said in result.err and "Traceback" not in result.err
+    assert "listening" not in result.err
 
 
 def test_a_port_that_is_taken() -> None:

@@ -20,6 +20,7 @@ from draftproof.writing import NODES, OPEN
 
 AUTO = "auto"
 MARGIN = 0.1  # of what is free, for passes and whatever else runs
+LEAST = FIRST_SLOTS * 4  # bytes of the shortest text: keys and values of one number of 2 bytes each
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 

@@ -18,6 +18,7 @@ from draftproof.drafting.beside import check_rows
 from draftproof.hub import names_gguf
 from draftproof.models import hears, is_encoder_decoder
 from draftproof.profiles import choice_of, is_profile, read
+from draftproof.runners import lengths
 from draftproof.runners.loading import ENCODERS_IN, described
 from draftproof.vocabularies import load_tokenizer
 
@@ -178,12 +179,23 @@ def _check_draft(given: SimpleNamespace, name: str) -> None:
         check_rows(rows[0], rows[1])
 
 
+def _check_room(given: SimpleNamespace, itl_target: float | None) -> None:
+    """Refuse what would be refused once a model is loaded, whichever that is."""
+    lengths.check_length(given.max_length)
+    if itl_target is not None and not itl_target > 0:
+        raise ValueError(f"--itl-target is {itl_target:g} ms: give more than 0, or drop it")
+    if 0 < (room := memory.bytes_of(given.kv_memory)) < memory.LEAST:
+        raise ValueError(
+            f"--kv-memory is {room:,} bytes, in which no text has room: write 8GB, say"
+        )
+
+
 def for_many(given: SimpleNamespace, **options: Any) -> Callable[[], LLM]:
     """What loads a model for several texts at once, as a server's or a batch's.
 
     options: as `load` takes them. Raises `ValueError` for what can be no model, before that.
     """
-    memory.bytes_of(given.kv_memory)
+    _check_room(given, options.get("itl_target"))
     target(given)
     shared = {name: getattr(given, name) for name in ("max_batch", "kv_memory", "cache_weights")}
     shared |= {"speculate": speculate(given), "tokenizer": (own := tokenizer(given))}

@@ -160,6 +160,20 @@ def test_an_address_that_is_none(run: Any) -> None:
     assert "is no address: write http://" in run("load", "127.0.0.1:8000").err
 
 
+def test_a_password_in_an_address_is_sent_and_shown_nowhere(
+    run: Any, prompts: str, tmp_path: Path
+) -> None:
+    with FakeServer() as server:
+        words = (server.url.replace("//", "//user:sesame@"), "--prompts", prompts)
+        done = run("load", *words, "--out", str(tmp_path))
+        assert done.code == 0 and "Authorization: Basic" in server.heads[-1]
+    failed = run("load", *words)  # the server has gone
+    said = (tmp_path / "load.json").read_text() + "".join(map(str, [*done, *failed]))
+    said += run("load", "http://user:sesame@localhost:0").err
+    assert said.count(server.url) == 3 and "localhost:0' is no address" in said
+    assert "sesame" not in said and "user:" not in said
+
+
 PROGRAM = "import sys; from draftproof import cli\ntry: cli.main()\nfinally: print(*sys.modules)"
 
 

@@ -23,7 +23,7 @@ from draftproof.out_folders import results_in, try_folder
 from draftproof.prompts import Prompt
 from draftproof.traffic import arrivals, reference, report, summary
 from draftproof.traffic.answers import Answer
-from draftproof.traffic.client import STREAMED, Client
+from draftproof.traffic.client import STREAMED, Client, shown
 from draftproof.traffic.levels import Asked, Level, Sweep
 
 CHANGED = 1  # the exit code where a text is not the reference's
@@ -142,7 +142,7 @@ def _found(
     named = ("chat", "system", "arrivals", "warm", "cold", "ttft_limit", "tpot_limit")
     return {
         "draftproof": __version__,
-        "url": given.url,
+        "url": shown(given.url),
         "model": plan.asked.model,
         "client": clock.processor(),
         "incomplete": plan.interrupted,

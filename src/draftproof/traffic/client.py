@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -30,14 +31,20 @@ def address(url: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        raise ValueError(f"{url!r} is no address: write http://HOST:PORT, as serve prints it")
+        public = url.rpartition("@")[2]  # whatever stands before it
+        raise ValueError(f"{public!r} is no address: write http://HOST:PORT, as serve prints it")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def shown(url: str) -> str:
+    """An address without the name and the password in it, which nobody else is to read."""
+    return re.sub("//[^/?#]*@", "//", url)
 
 
 class Client:
     """Calls to one server, as many at once as are made.
 
-    seconds: what an answer may take. now: the clock.
+    seconds: what an answer may take. now: the clock. Its `url` may be shown to everybody.
     """
 
     def __init__(
@@ -47,13 +54,14 @@ class Client:
         seconds: float,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.url, self.now, self._seconds = address(url), now, seconds
+        whole = address(url)
+        self.url, self.now, self._seconds = shown(whole), now, seconds
         headers = {"Accept-Encoding": "identity"}  # bytes are read as they come
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
         try:
             self._http = httpx2.AsyncClient(
-                base_url=self.url,
+                base_url=whole,
                 headers=headers,
                 timeout=httpx2.Timeout(seconds, connect=CONNECT_S),
                 limits=httpx2.Limits(keepalive_expiry=IDLE_S),

@@ -46,18 +46,19 @@ def test_what_may_be_lost_bounds_even_what_is_sure() -> None:
     assert ran(offered([1.0] * 8), [9.0], left=0.35) == [3]
 
 
-def test_a_source_that_yields_adds_nothing_beside_the_token_of_another_one() -> None:
+def test_a_source_that_yields_adds_nothing_beside_the_token_of_that_one() -> None:
     offer = Offer(0, 9, 9)
     offer.add(1, TokenTree.chain([0, 5, 6]), [1.0, 0.6, 0.9])
     #  5 and 6 as the other one, 7 behind them; 8 and what follows it in the place of 5
     tree = TokenTree([0, 5, 8, 6, 9, 7], [-1, 0, 0, 1, 2, 3])
-    offer.add(0, tree, [1.0, 0.7, 0.9, 0.8, 0.9, 0.5], yields=True)
+    offer.add(0, tree, [1.0, 0.7, 0.9, 0.8, 0.9, 0.5], yields=1)
     assert offer.tokens == [0, 5, 6, 7] and offer.parents == [-1, 0, 1, 2]
     assert offer.chances == [1.0, 0.7, 0.9, 0.5]  # as likely as the surer one says
     assert offer.owners == [-1, 1, 1, 0]
 
 
-def test_a_source_that_yields_keeps_siblings_of_its_own() -> None:
+def test_a_source_that_yields_keeps_siblings_of_its_own_and_of_others() -> None:
     offer = Offer(0, 9, 9)
-    offer.add(0, TokenTree([0, 5, 8], [-1, 0, 0]), [1.0, 0.7, 0.2], yields=True)
-    assert offer.tokens == [0, 5, 8]
+    offer.add(2, TokenTree.chain([0, 7]), [1.0, 0.9])
+    offer.add(0, TokenTree([0, 5, 8], [-1, 0, 0]), [1.0, 0.7, 0.2], yields=1)
+    assert offer.tokens == [0, 7, 5, 8]

@@ -50,7 +50,7 @@ BAD_INPUT: list[tuple[str, str]] = [
     ("T p --min-tokens 9 --max-tokens 8", "min_tokens"),
     ("T p --max-tokens -2", "--max-tokens is -2, but must be >= 0, or -1 for all that fit"),
     ("T p --completions 0", "n is 0"),
-    ("T p --completions 100000000", "n is 100000000, but must be an integer in [1, 1000]"),
+    ("T p --completions 100000000", "n is 100000000, but must be an integer in [1, 10000]"),
     ("T p --logit-bias 5", "ID=VALUE"),
     ("T p --logit-bias 5=1 --logit-bias 5=2", "twice"),
     ("T p --logit-bias 9999=1", "9999"),

@@ -16,7 +16,7 @@ from draftproof.drafting.failing import check, give_up, let_go, too_large
 from draftproof.drafting.lawful import lawful
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
-from draftproof.drafting.sources import LARGEST, Source
+from draftproof.drafting.sources import LARGEST, Source, yields
 from draftproof.drafting.text import Text
 from draftproof.drafting.together import passed
 from draftproof.tree import TokenTree
@@ -28,7 +28,8 @@ class Asking:
 
     def __init__(self, sources: Sequence[Source], vocabulary: int) -> None:
         self.sources, self.vocabulary = sources, vocabulary
-        self._order = sorted(enumerate(sources), key=lambda each: each[1].drafter.yields)
+        self._yields = yields(sources)
+        self._order = sorted(enumerate(sources), key=lambda each: self._yields[each[0]])
 
     def free(
         self, texts: Sequence[Text], offers: Sequence[Offer], price: Price, one: float
@@ -36,11 +37,10 @@ class Asking:
         """Fill `offers` and what each step is offered; what drafting took, in passes of `one`."""
         took = 0.0
         for number, source in self._order:
-            if source.free:
-                asked = [text for text in texts if text.may_ask(number, source.name)]
-                if asked:
-                    took += self.propose(number, asked, one)
-                    self._offer(number, texts, offers, price.least)
+            asked = [text for text in texts if source.free and text.may_ask(number, source.name)]
+            if asked:
+                took += self.propose(number, asked, one)
+                self._offer(number, texts, offers, price.least)
         return took
 
     def dear(
@@ -146,4 +146,4 @@ class Asking:
                 chances = self.sources[number].chances(
                     text.request, tree, text.recent[number], least
                 )
-                offer.add(number, tree, chances, self.sources[number].drafter.yields)
+                offer.add(number, tree, chances, self._yields[number])

@@ -60,7 +60,7 @@ class Drafter:
     # odds slope and intercept over those of the score, and what a doubling of the depth adds.
     drafting_cost, promise, trust = 0.0, 0.5, (1.0, 0.0, 0.0)
     needs = ""  # the parameter of sampling that it drafts from, if it does: what a request brings
-    yields = False  # another method's token is likelier than the one that it offers in its place
+    yields = ""  # the method beside whose tokens it offers no other ones, which are hardly right
     glanced = False  # one token (`useful` is 1) takes next to nothing, and it may be asked twice
     useful = sys.maxsize  # nodes of a tree that can pay in this step, said by who asks
 

@@ -7,7 +7,7 @@ from ctypes import addressof, c_double, sizeof
 
 from draftproof.drafting.looks import Looks, LookUp, Together, looks_natively
 from draftproof.drafting.price import SAFELY, Price
-from draftproof.drafting.sources import Source
+from draftproof.drafting.sources import Source, yields
 from draftproof.drafting.text import Text
 
 
@@ -17,7 +17,8 @@ class Looking:
     def __init__(self, sources: Sequence[Source], numbers: Sequence[int]) -> None:
         self.sources, self.numbers = sources, numbers
         self.native: dict[int, LookUp] = {}
-        order = sorted(numbers, key=lambda number: sources[number].drafter.yields)
+        self.yields = yields(sources)
+        order = sorted(numbers, key=self.yields.__getitem__)
         for number in order if looks_natively() else ():
             if isinstance(drafter := sources[number].drafter, LookUp):
                 self.native[number] = drafter
@@ -54,7 +55,7 @@ class Looking:
             if len(found) < len(numbers) or not found:
                 return None
             for number, look in zip(numbers, found, strict=True):
-                look.yields = self.native[number].yields
+                look.yields = self.yields[number]
             where = [self._known(number, text) for number in numbers]
             known = text.looks = Looks(found, where, numbers, age, len(text.failed))
         return known

@@ -45,13 +45,11 @@ class Offer:
             offer.tokens[0] = offer.root
         return offer
 
-    def add(
-        self, source: int, tree: TokenTree, chances: Sequence[float], yields: bool = False
-    ) -> None:
+    def add(self, source: int, tree: TokenTree, chances: Sequence[float], yields: int = -1) -> None:
         """A source's tree; chances: of its nodes, given their parents.
 
-        yields: it adds no token beside that of another source. A token that two offer is as likely
-        as the one says that is surer: they saw the same text.
+        yields: the source beside whose tokens it adds none. A token that two offer is as likely as
+        the one says that is surer: they saw the same text.
         """
         self._reached = None
         depths, tokens, where, nodes = self.depths, self.tokens, self._where, [0]
@@ -59,7 +57,8 @@ class Offer:
             where.update(
                 zip(zip(self.parents, tokens, strict=True), range(len(tokens)), strict=True)
             )
-        taken = {*self.parents} if yields else set[int]()
+        owned = zip(self.parents, self.owners, strict=True)
+        taken = {parent for parent, owner in owned if owner == yields}
         each = zip(tree.parents, tree.tokens, chances, strict=False)
         next(each)  # node 0
         for before, token, chance in each:

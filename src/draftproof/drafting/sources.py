@@ -139,3 +139,10 @@ class Source:
         if found is None:
             found = self._calibrations[sort] = Calibration(self.drafter.trust)
         return found
+
+
+def yields(sources: Sequence[Source]) -> list[int]:
+    """Of each the source, by number, beside whose tokens it adds none; -1: there is none such."""
+    names = [source.drafter.name for source in sources]
+    asked = [source.drafter.yields for source in sources]
+    return [names.index(name) if name in names else -1 for name in asked]

@@ -263,7 +263,7 @@ typedef struct {
   // What it drafted last: `drafted` nodes, with room for 1 + `longest` * `branches` of them, as of
   // dp_ngrams_draft; an automaton drafts `longest` nodes, of one branch. Node 0 is the last token.
   int32_t longest, branches, drafted;
-  int32_t yields;  // whether it offers no token beside another one's
+  int32_t yields;  // the owner beside whose tokens it offers none, or -1
   int32_t *tokens, *parents;
   double *scores;
 } dp_look;

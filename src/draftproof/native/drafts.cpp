@@ -61,7 +61,12 @@ void merge(dp_offer &offer, const dp_look &look, int32_t owner, double least) {
   const double *w = look.weights, base = w[1] + w[3] * *look.recent;
   double survivals[kLargest + 1] = {1.0};
   int32_t depths[kLargest + 1] = {0}, nodes[kLargest + 1] = {0};
-  const int32_t *const begin = offer.parents, *const others = begin + offer.count;
+  const int32_t before_it = offer.count;
+  const auto taken = [&](int32_t under) {
+    for (int32_t at = 1; at < before_it; ++at)
+      if (offer.parents[at] == under && offer.owners[at] == look.yields) return true;
+    return false;
+  };
   for (int32_t node = 1; node < std::min(look.drafted, kLargest + 1); ++node) {
     const int32_t parent = look.parents[node], token = look.tokens[node];
     const double before = survivals[parent];
@@ -76,7 +81,7 @@ void merge(dp_offer &offer, const dp_look &look, int32_t owner, double least) {
     int32_t at = under + 1;
     while (at < offer.count && (offer.parents[at] != under || offer.tokens[at] != token)) ++at;
     if (at == offer.count) {
-      if (at == offer.room || (look.yields && std::find(begin, others, under) != others)) continue;
+      if (at == offer.room || taken(under)) continue;
       offer.tokens[at] = token, offer.parents[at] = under, offer.owners[at] = owner;
       offer.chances[at] = chance, offer.depths[at] = offer.depths[under] + 1;
       ++offer.count;

@@ -24,7 +24,7 @@ class NGram(LookUp):
     branches: different continuations per tree.
     """
 
-    name, yields = "ngram", True
+    name, yields = "ngram", "suffix"
     # Of HumanEval and MT-bench written by SmolLM2-135M and by the bundled target.
     promise, trust = 0.78, (1.1, -0.9, 0.4)
 

@@ -140,7 +140,7 @@ def _generation_config(llm: Any) -> Any:
 _TINY = 5e-324  # the least float above 0
 _LARGE = 1e30  # of what meets logits, which stay finite in float32
 PREDICTION = "prediction"  # what drafts from it, among methods
-_MOST = 1000  # completions of a prompt, each of which is there before the first is written
+_MOST = 10_000  # completions of a prompt, each of which is there before the first is written
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("ignore_eos", bool, "True or False"),
     ("speculate", bool | str, "True, False or a method's name"),

@@ -2,7 +2,7 @@
 
 The nodes of all requests compete in one list, best first, against what each row more costs. A
 child is never likelier than its parent, so the best of them are always whole trees. What a text may
-lose is not staked at once: one that has lost it all waits a hundred steps, so each step risks a
+lose is not staked at once: one that has lost it all waits some fifty steps, so each step risks a
 part of it, and what is risked is a node's cost by the chance that it is in vain.
 """
 

@@ -309,7 +309,7 @@ typedef struct {
   int32_t most, rows, room;
 } dp_price;
 
-// Which nodes of `count` offers a step runs, as price.py says: of each text the weight of a token, the
+// Which nodes of `count` offers a step runs, as allotting.py says: of each text the weight of a token, the
 // tokens that a row attends to, what it may lose and what of that may be in vain, nodes that it may
 // run. kept: those of all texts one behind the other, ascending, node 0 first, with room for all;
 // counts of them; what they bring.

@@ -1,5 +1,5 @@
 // Whole drafts of look-ups for all texts of a batch, merged, and which nodes of them a step runs: what
-// the look-ups, sources.py, offers.py and price.py do text by text, of which this is the fast twin.
+// the look-ups, sources.py, offers.py and allotting.py do text by text, of which this is the fast twin.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -61,9 +61,9 @@ void merge(dp_offer &offer, const dp_look &look, int32_t owner, double least) {
   const double *w = look.weights, base = w[1] + w[3] * *look.recent;
   double survivals[kLargest + 1] = {1.0};
   int32_t depths[kLargest + 1] = {0}, nodes[kLargest + 1] = {0};
-  const int32_t before_it = offer.count;
+  const int32_t others = offer.count;
   const auto taken = [&](int32_t under) {
-    for (int32_t at = 1; at < before_it; ++at)
+    for (int32_t at = 1; at < others; ++at)
       if (offer.parents[at] == under && offer.owners[at] == look.yields) return true;
     return false;
   };
@@ -224,11 +224,11 @@ DP_API int32_t dp_allot(dp_offer *const *offers, int32_t count, const dp_price *
   for (int32_t at = 0; at < chosen; ++at) {
     const Listed &next = listed[at];
     const double cost = std::max(each + price->attention * lengths[next.text], 1e-9);
-    const double risks_now = risks[next.text] + cost * vain(next);
+    const double risk_now = risks[next.text] + cost * vain(next);
     if (counts[next.text] > std::min(double(limits[next.text]), lefts[next.text] / cost) ||
-        risks_now > bets[next.text])
+        risk_now > bets[next.text])
       continue;
-    risks[next.text] = risks_now;
+    risks[next.text] = risk_now;
     nodes[next.text].push_back(next.node);
     ++counts[next.text];
     brings[next.text] -= next.less / price->rate + each;

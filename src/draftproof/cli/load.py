@@ -88,8 +88,6 @@ def _planned(given: SimpleNamespace) -> Plan:
     except ValueError as error:
         raise ValueError(f"what is asked cannot be sent as JSON: {error}") from error
     levels, calls = _levels(given, len(prompts))
-    if given.picture is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--picture needs matplotlib: pip install 'draftproof[bench]'")
     if given.picture is not None:
         _check_picture(given.picture)
     return Plan(
@@ -102,7 +100,9 @@ def _planned(given: SimpleNamespace) -> Plan:
 
 
 def _check_picture(path: Path) -> None:
-    """Raises `ValueError` where none can be written; its folder is made."""
+    """Raises `ValueError` where none can be drawn or written; its folder is made."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--picture needs matplotlib: pip install 'draftproof[bench]'")
     from matplotlib.backend_bases import FigureCanvasBase
 
     if path.suffix[1:].lower() not in (known := FigureCanvasBase.filetypes) or path.is_dir():

@@ -36,8 +36,8 @@ class Asking:
     ) -> float:
         """Fill `offers` and what each step is offered; what drafting took, in passes of `one`."""
         took = 0.0
-        for number, source in self._order:
-            asked = [text for text in texts if source.free and text.may_ask(number, source.name)]
+        for number, source in [each for each in self._order if each[1].free]:
+            asked = [text for text in texts if text.may_ask(number, source.name)]
             if asked:
                 took += self.propose(number, asked, one)
                 self._offer(number, texts, offers, price.least)

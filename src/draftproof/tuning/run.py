@@ -129,7 +129,7 @@ def tune(
     for source in given:  # refused before anything is written
         job.try_out(source)
     rows: list[ranking.Row] = []
-    machine: Machine | None = None
+    machine: Machine  # of the last temperature and batch size, of which there is one at least
     told: list[dict[str, Any]] = []
     written: list[Text] = []
     for number, temperature in enumerate(temperatures):
@@ -141,8 +141,6 @@ def tune(
             # Anew for each: a machine may be faster or slower by the time that settings are tried.
             tick("measuring what passes cost", None)
             machine = of_machine(llm, texts, given, job.load, batch)
-            if batch == batches[0]:
-                told += [_told(tape, source, machine, temperature) for source in given]
             tick(f"replaying at T={temperature:g}, batch {batch}", None)
             found = ranking.ranked(tape, machine, batch, temperature)
             rows += found
@@ -150,8 +148,8 @@ def tune(
                 job.untried.append(f"real runs at T={temperature:g}, batch {batch}")
             elif rounds:
                 job.measure(found, texts, temperature, batch, rounds, until)
+        told += [_told(tape, source, machine, temperature) for source in given]
     first = [r for r in rows if (r.temperature, r.batch) == (temperatures[0], batches[0])]
-    assert machine is not None
     return Tuned(
         rows=rows,
         choice=_fastest(first),

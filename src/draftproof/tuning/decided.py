@@ -1,8 +1,8 @@
 """The controller's own rule, replayed: the engine itself runs, on a target that knows the texts.
 
-Sources answer from their records (`replayed`), passes and drafts take the seconds of the tables,
-and deciding takes what it takes. So `auto` is judged by the decisions that it makes, at a fraction
-of their price. Knows no model.
+Look-ups look, other sources answer from their records (`replayed`) and take the seconds of the
+tables, as passes do; deciding takes what it takes. So `auto` is judged by the decisions that it
+makes, at a fraction of their price. Knows no model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from draftproof.engine import Engine
 from draftproof.profiles import Choice
 from draftproof.proposers.auto import Auto
 from draftproof.request import Request
-from draftproof.runners.base import Output, Target, Work
+from draftproof.runners.base import EncoderInput, Output, Target, Work
 from draftproof.runners.costs import PassCosts
 from draftproof.runners.curves import attended
 from draftproof.sampling import SamplingParams
@@ -27,10 +27,11 @@ from draftproof.tree import TokenTree
 from draftproof.tuning.records import WIDE, Text
 from draftproof.tuning.replay import Machine, Steps, groups_of
 from draftproof.tuning.replayed import Clock, Replayed
-from draftproof.tuning.sources import Source
+from draftproof.tuning.sources import LOOK_UPS, MORE, Source
 from draftproof.writing import Writing
 
 T = TypeVar("T")
+CACHES = 1 << 22  # bytes that are walked over in place of a pass
 
 
 class Deciding(Auto):
@@ -67,16 +68,17 @@ class Known:
     """A target that picks what is written in the texts, which keys number; passes pass time."""
 
     device, dtype = torch.device("cpu"), torch.float32
-    max_length = 1 << 30
+    max_length, vocabulary = 1 << 30, (1 << 31) - 1
 
     def __init__(self, texts: Sequence[Text], machine: Machine, clock: Clock) -> None:
         self.texts, self.machine, self.clock = texts, machine, clock
         self.pass_costs = Settled(machine.passes)
-        self.vocabulary = 1 << 31
         self._cached = [0] * len(texts)
+        self._caches = np.zeros(CACHES, np.uint8)
         self.passes = 0  # behind which something was written
 
     def forward(self, work: Sequence[Work], taps: tuple[int, ...] = ()) -> list[Output]:
+        self._caches += 1  # a pass leaves little of anything else in them
         rows = np.array([sum(each.rows() for each in work)])
         reading = sum(attended(each.rows(), self._cached[each.key]) for each in work)
         seconds = float(self.machine.seconds(rows, np.array([reading]))[0])
@@ -132,12 +134,13 @@ def decided(
     """
     clock, rows = clock or Clock(), []
     target = Known(texts, machine, clock)
-    branches = [dict(part.options).get("branch", WIDE) for part in choice.parts]
-    replayed = [
-        Replayed(owner, texts, machine, clock, branch)
-        for owner, branch in zip(owners, branches, strict=True)
+    asked = [
+        part.proposer(**MORE.get(part.method, {}))
+        if part.method in LOOK_UPS
+        else Replayed(owner, texts, machine, clock, dict(part.options).get("branch", WIDE))
+        for owner, part in zip(owners, choice.parts, strict=True)
     ]
-    auto = Deciding(*replayed, clock=clock)
+    auto = Deciding(*asked, clock=clock)
     auto.bind(target, _none)  # type: ignore[arg-type]
     scheduler = Scheduler(batch, costs=target.pass_costs)
     engine = Engine(target, auto, scheduler=scheduler)
@@ -168,7 +171,8 @@ def _none(target: Target, model: object, quantize: str | None = None) -> Target:
 def _request(key: int, text: Text) -> Request:
     """Greedy: the target's picks are the text, whatever it was sampled at."""
     params = SamplingParams(max_tokens=text.longest)
-    made = Request(key, text.prompt, params, seed=0)
+    read = None if text.reads is None else EncoderInput(text.reads)
+    made = Request(key, text.prompt, params, seed=0, encoder_input=read)
     if len(text.output) < text.longest:  # the end of the text was its own
         made.ends = lambda: len(made.output) >= len(text.output)
     return made

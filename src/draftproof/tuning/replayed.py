@@ -42,8 +42,7 @@ class Replayed(Drafter):
         self, source: Source, texts: Sequence[Text], machine: Machine, clock: Clock, branch: int
     ) -> None:
         like = adopt(source.part.proposer())
-        self.name, self.stepwise, self.glanced = like.name, like.stepwise, like.glanced
-        self.yields = like.yields
+        self.name, self.stepwise = like.name, like.stepwise
         self.drafting_cost, self.promise, self.trust = like.drafting_cost, like.promise, like.trust
         self.source, self.texts, self.clock, self.branch = source.name, texts, clock, branch
         self.drafting = machine.drafting[source.name]
@@ -53,8 +52,6 @@ class Replayed(Drafter):
         return
 
     def propose(self, requests: Sequence[Writing]) -> list[TokenTree]:
-        if self.glanced and self.useful == 1:  # a glance takes what looking at the record takes
-            return [self._whole(request).whole.truncate(1) for request in requests]
         return self.propose_within(requests, lambda grown: [True] * len(grown))
 
     def propose_within(self, requests: Sequence[Writing], goes_on: GoesOn) -> list[TokenTree]:

@@ -14,6 +14,8 @@ LONGEST = 8  # tokens of an exit head's draft
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 FEW = (1, 2, 3, 4, 6, 8)  # where sources are merged
 LOOKED = 12  # tokens of a look-up
+LOOK_UPS = ("ngram", "suffix")
+MORE: dict[str, dict[str, Any]] = {"suffix": {"corpus": 0}}  # the same texts are written again
 Paths = list[tuple[int, ...]]
 
 
@@ -46,8 +48,7 @@ class Source:
         """What is run at every position: of the first the trees are kept."""
         if self.grows:
             return [self.part.proposer()]
-        more: dict[str, Any] = {"corpus": 0} if self.method == "suffix" else {}
-        return [part.proposer(**more) for part in self.asis]
+        return [part.proposer(**MORE.get(part.method, {})) for part in self.asis]
 
     def settings(self, few: bool = False) -> list[Part]:
         """That a replay of its records can tell apart. few: a part of them, to be merged."""

@@ -19,9 +19,9 @@ from draftproof.sampling import SamplingParams
 from draftproof.tuning.recording import refuse
 from draftproof.tuning.records import Text
 from draftproof.tuning.replay import groups_of
+from draftproof.tuning.sources import MORE
 from draftproof.tuning.timing import Loaded
 
-MORE = {"suffix": {"corpus": 0}}  # every round writes the same texts again
 Tick = Callable[[str, float | None], None]
 
 

@@ -19,7 +19,7 @@ from draftproof.profiles import Choice, Part
 from draftproof.runners.costs import PassCosts
 from draftproof.runners.curves import FURTHER, attended
 from draftproof.tuning import job, reading, recording, sources
-from draftproof.tuning.decided import Settled, decided
+from draftproof.tuning.decided import Settled, decided, unreplayed
 from draftproof.tuning.records import MOST_BYTES, Text, bytes_of
 from draftproof.tuning.replay import Drafting, Machine, Tape, replay
 
@@ -166,6 +166,18 @@ def test_prompts_in_slices_ask_the_costs_of_the_replay() -> None:
     settled = Settled(costs)
     assert settled.slices.tokens(2, 1, 0, 512) == costs.slices.tokens(2, 1, 0, 512)
     assert settled.slices._costs is settled
+
+
+def test_replayed_settings_read_prompts_as_the_engine_does() -> None:
+    """In a batch it takes longer: those whose prompts were read first end before the others."""
+    texts = [replace(text, prompt=text.prompt * 150) for text in recorded(0.8, 23)]
+    tape = Tape(texts, listed())
+    for batch in (1, 4):
+        ran = decided(texts, Choice(), (), machine(), batch)
+        more = unreplayed(tape, machine(), batch)
+        found = replay(tape, [Choice()], machine(), batch, more)
+        assert found.seconds == pytest.approx(ran.seconds)
+        assert found.steps.sum() < ran.steps.sum() or batch == 1
 
 
 def test_records_are_small_and_come_back(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from draftproof.profiles import Choice
 from draftproof.runners.costs import PassCosts
-from draftproof.tuning.decided import decided
+from draftproof.tuning.decided import decided, unreplayed
 from draftproof.tuning.records import Text
 from draftproof.tuning.replay import Drafting, Machine, Tape, replay
 from draftproof.tuning.replayed import Clock
@@ -62,7 +62,7 @@ def recorded(cell: cells.Cell, count: int, max_tokens: int, kept: Path) -> list[
             prompts += [(prompt, "all") for prompt in next(pool)[0]]
         texts = job.texts(prompts[:count], given, cell.temperature, float("inf"))
         job.keep(texts, files)
-        machine = of_machine(llm, texts, given, job.load, cell.batch)
+        machine = of_machine(llm, texts, given, job.load, max(ALL))
         (place / "costs.json").write_text(json.dumps(_told(machine)) + "\n")
     return [Text.load(file) for file in files]
 
@@ -86,7 +86,9 @@ def judged(texts: list[Text], machine: Machine, batch: int, look: float) -> dict
     """Seconds of plain decoding, of the best fixed look-up and of `auto`; what was best."""
     given = look_ups()
     fixed = [Choice(), *(Choice((part,)) for source in given for part in source.settings())]
-    took = replay(Tape(texts, given), fixed, machine, batch).seconds.sum(1)
+    tape = Tape(texts, given)
+    more = unreplayed(tape, machine, batch)
+    took = replay(tape, fixed, machine, batch, more).seconds.sum(1)
     auto = Choice(tuple(source.part for source in given), decides=True)
     own = decided(texts, auto, given, machine, batch, Ticking(look))
     best = int(took.argmin())

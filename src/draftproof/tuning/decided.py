@@ -25,7 +25,7 @@ from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
 from draftproof.tuning.records import WIDE, Text
-from draftproof.tuning.replay import Machine, Steps, groups_of
+from draftproof.tuning.replay import Array, Machine, Steps, Tape, groups_of, replay
 from draftproof.tuning.replayed import Clock, Replayed
 from draftproof.tuning.sources import LOOK_UPS, MORE, Source
 from draftproof.writing import Writing
@@ -130,7 +130,8 @@ def decided(
 ) -> Steps:
     """What `auto` over the sources does, in batches of so many texts; arrays (1, G).
 
-    clock: which tells what deciding takes; by default what it does take of this thread.
+    Without sources: what plain decoding does. clock: tells what deciding takes; by default what it
+    does take of this thread.
     """
     clock, rows = clock or Clock(), []
     target = Known(texts, machine, clock)
@@ -140,8 +141,9 @@ def decided(
         else Replayed(owner, texts, machine, clock, dict(part.options).get("branch", WIDE))
         for owner, part in zip(owners, choice.parts, strict=True)
     ]
-    auto = Deciding(*asked, clock=clock)
-    auto.bind(target, _none)  # type: ignore[arg-type]
+    auto = Deciding(*asked, clock=clock) if asked else None
+    if auto is not None:
+        auto.bind(target, _none)  # type: ignore[arg-type]
     scheduler = Scheduler(batch, costs=target.pass_costs)
     engine = Engine(target, auto, scheduler=scheduler)
     for group in groups_of(len(texts), batch):
@@ -162,6 +164,17 @@ def decided(
             ]
         )
     return Steps(*np.array(rows, float).T[:, None])
+
+
+def unreplayed(tape: Tape, machine: Machine, batch: int) -> Array:
+    """(G,) seconds that the engine takes beyond a replay, decoding plainly.
+
+    It reads the prompts of a batch in slices beside texts that write already, so that those end
+    earlier, and the last ones write by themselves.
+    """
+    ran = decided(tape.texts, Choice(), (), machine, batch)
+    took: Array = ran.seconds[0] - replay(tape, [Choice()], machine, batch).seconds[0]
+    return took
 
 
 def _none(target: Target, model: object, quantize: str | None = None) -> Target:

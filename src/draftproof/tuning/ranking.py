@@ -11,10 +11,10 @@ import numpy as np
 
 from draftproof import shapes
 from draftproof.profiles import Choice, Part
-from draftproof.tuning.decided import decided
+from draftproof.tuning.decided import decided, unreplayed
 from draftproof.tuning.records import FIRST
 from draftproof.tuning.replay import Array, Machine, Steps, Tape, replay
-from draftproof.tuning.sources import Source, owners_of
+from draftproof.tuning.sources import LOOK_UPS, Source, owners_of
 
 SAMPLES = 1000  # of the groups, for an interval
 SPREAD = 3  # groups at least that an interval is taken from
@@ -50,12 +50,13 @@ def ranked(tape: Tape, machine: Machine, batch: int, temperature: float) -> list
         if source.method == "draft":
             alone += [Choice((part,)) for part in fitted(tape, source, machine)]
     first = [Choice(), *alone]
-    steps = replay(tape, first, machine, batch)
+    slices = unreplayed(tape, machine, batch)
+    steps = replay(tape, first, machine, batch, slices)
     seconds = steps.seconds.sum(1)
     merged = _merged(tape, first, seconds)
     rows = _rows(tape, first, steps, steps.seconds[0], batch, temperature)
     if merged:
-        more = replay(tape, merged, machine, batch)
+        more = replay(tape, merged, machine, batch, slices)
         rows += _rows(tape, merged, more, steps.seconds[0], batch, temperature)
     rows.sort(key=lambda row: row.seconds)
     for choice in deciding(tape.sources, rows):
@@ -83,8 +84,8 @@ def fitted(tape: Tape, source: Source, machine: Machine) -> list[Part]:
 
 def deciding(sources: Sequence[Source], rows: Sequence[Row]) -> list[Choice]:
     """`Auto` over the look-ups, and with what is best of the other sources."""
-    free = [_source_part(s) for s in sources if s.method in ("ngram", "suffix")]
-    dear = [s for s in sources if s.method not in ("ngram", "suffix")]
+    free = [_source_part(s) for s in sources if s.method in LOOK_UPS]
+    dear = [s for s in sources if s.method not in LOOK_UPS]
     choices = [Choice(tuple(free), True)]
     if dear:
         kinds = [source.part.of for source in dear]

@@ -223,8 +223,13 @@ def groups_of(count: int, batch: int) -> list[range]:
     return [range(at, min(at + batch, count)) for at in range(0, count, batch)]
 
 
-def replay(tape: Tape, choices: Sequence[Choice], machine: Machine, batch: int) -> Steps:
-    """All choices, written in batches of so many texts; the groups of `groups_of`."""
+def replay(
+    tape: Tape, choices: Sequence[Choice], machine: Machine, batch: int, more: Array | float = 0.0
+) -> Steps:
+    """All choices, written in batches of so many texts; the groups of `groups_of`.
+
+    more: (G,) seconds of each group besides, with whatever choice.
+    """
     drafting = [owners_of(choice, tape.sources) for choice in choices]
     found = [tape.merged(*each) for each in zip(choices, drafting, strict=True)]
     accepted = np.stack([fares[0] for fares, _ in found])
@@ -239,7 +244,9 @@ def replay(tape: Tape, choices: Sequence[Choice], machine: Machine, batch: int) 
     made = [
         _walk(tape, group, accepted, nodes, levels, asked, machine) for group in groups
     ]  # (6, S) each
-    return Steps(*np.stack(made, axis=2))
+    steps = Steps(*np.stack(made, axis=2))
+    steps.seconds += more
+    return steps
 
 
 def _walk(

@@ -76,6 +76,33 @@ def hindsight(run: Any) -> str:
     )
 
 
+def recorded(run: Any) -> str:
+    """Every row of recorded.py, and the means."""
+    rows = [
+        [
+            row["cell"].rsplit(", batch", 1)[0],
+            str(row["batch"]),
+            f"{row['plain'] / row['auto']:.3f}",
+            row["setting"],
+            f"{row['best'] / row['auto']:.3f}",
+            f"{row['tokens_per_step']:.2f}",
+        ]
+        for row in run["rows"]
+    ]
+    means = [
+        f"{statistics.fmean(row[side] / row['auto'] for row in run['rows']):.3f}"
+        for side in ("plain", "best")
+    ]
+    headings = ("texts", "batch", "plain / auto", "best fixed", "best / auto", "tokens/step")
+    return (
+        markdown(headings, [*rows, ["mean", "", means[0], "", means[1], ""]])
+        + f"\n{run['date']}, {machine(run['machine'])}; {run['num_prompts']} texts of "
+        f"{run['max_tokens']} tokens, T = 0; seconds of plain decoding, and of the best fixed "
+        f"look-up, over those of `auto`, where a look at the clock takes {run['look_us']:g} "
+        "microseconds. Nothing is timed.\n"
+    )
+
+
 def joined(words: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(words))
 
@@ -141,6 +168,7 @@ def latency(run: Any) -> str:
 CONTROLLED: dict[str, Callable[[], str]] = {
     "never-slower": never_slower,
     "hindsight": lambda: of_a_run("hindsight", hindsight),
+    "recorded": lambda: of_a_run("recorded", recorded),
     "deciding": lambda: of_a_run("deciding", deciding),
     "gap": lambda: of_a_run("gap", gap),
     "latency": lambda: of_a_run("latency", latency),

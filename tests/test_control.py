@@ -161,6 +161,24 @@ def test_a_batch_is_never_slower(price: float, count: int) -> None:
             assert run.total <= 300 * cost(FLAT, count) / 1.1
 
 
+def test_wide_passes_that_looked_dear_are_tried_again() -> None:
+    """A busy hour has taught that a row more costs much; by then none is drafted, which would tell."""
+    truths, table = texts(8, 400), known(FLAT)
+    for _ in range(400):
+        table.observe(8, 0, table.one * cost(FLAT, 8))
+        table.observe(16, 0, table.one * 1.7 * cost(FLAT, 16))
+        table.observe(10, 0, table.one * 1.7 * cost(FLAT, 10))
+    totals = []
+    for _ in range(3):
+        clock = Clock()
+        traces = {number: Trace.made("easy", 401, number) for number in range(8)}
+        guesser = Guesser(traces, dict(enumerate(truths)), clock, price=FREE)
+        run = Machine(FLAT, clock).run(Auto(guesser, clock=clock), truths, table=table)
+        totals.append(run.total)
+    assert totals[0] <= 400 * cost(FLAT, 8) / 0.98
+    assert totals[-1] <= 400 * cost(FLAT, 8) / 1.3
+
+
 def test_nobody_is_asked_for_drafts_that_will_not_pay() -> None:
     """A glance at one token is enough to see that; a source without glances is asked for drafts."""
     (truth,) = texts(1, 600)

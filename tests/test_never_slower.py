@@ -17,7 +17,7 @@ CELL = "bundled, bfloat16, humaneval, batch 1, T=0"
 
 
 def _run(program: str, out: Path, *options: str) -> dict[str, Any]:
-    command = [sys.executable, str(PROGRAMS / program), "--only", CELL, "--out", str(out)]
+    command = [sys.executable, str(PROGRAMS / program), "--out", str(out)]
     done = subprocess.run([*command, *options], capture_output=True, text=True)
     assert not done.returncode, done.stderr
     found: dict[str, Any] = json.loads(out.read_text())
@@ -26,8 +26,8 @@ def _run(program: str, out: Path, *options: str) -> dict[str, Any]:
 
 @pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 def test_decisions_over_recorded_texts_are_the_same_every_time(tmp_path: Path) -> None:
-    given = ["--kept", str(tmp_path / "kept"), "--num-prompts", "2", "--max-tokens", "24"]
-    given += ["--batch", "1", "--batch", "2"]
+    given = ["--cell", CELL, "--kept", str(tmp_path / "kept")]
+    given += ["--num-prompts", "2", "--max-tokens", "24", "--batch", "1", "--batch", "2"]
     first, again = (_run("recorded.py", tmp_path / "table.json", *given)["rows"] for _ in range(2))
     assert first == again
     assert [row["batch"] for row in first] == [1, 2]
@@ -38,6 +38,6 @@ def test_decisions_over_recorded_texts_are_the_same_every_time(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 def test_the_best_setting_found_afterwards(tmp_path: Path) -> None:
-    given = ["--turns", "1", "--rounds", "1", "--minutes", "1", "--max-tokens", "8"]
+    given = ["--only", CELL, "--turns", "1", "--rounds", "1", "--minutes", "1", "--max-tokens", "8"]
     (cell,) = _run("hindsight.py", tmp_path / "hindsight.json", *given)["cells"].values()
     assert cell["rounds"] == 1 and cell["differing"] == 0 and cell["best"] in cell["replayed"]

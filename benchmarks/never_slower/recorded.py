@@ -1,6 +1,6 @@
 """What `auto` decides, judged without a timing: the controller over recorded texts.
 
-    python benchmarks/never_slower/recorded.py --only "smollm2, bfloat16, humaneval, batch 1, T=0"
+    python benchmarks/never_slower/recorded.py
 
 Texts of a cell (`cells.py`) are written once, with what look-ups draft at every position, and what
 passes cost is measured once; both are kept under `--kept`. Then the engine and `auto` run over them
@@ -33,6 +33,11 @@ from draftproof.tuning.sources import look_ups
 from draftproof.tuning.timing import of_machine
 
 ALL = (1, 2, 3, 4, 6, 8, 12)
+CELLS = (
+    "smollm2, bfloat16, humaneval, batch 1, T=0",
+    "smollm2, bfloat16, mt-bench, batch 1, T=0",
+    "bundled, bfloat16, humaneval, batch 1, T=0",
+)
 
 
 class Ticking(Clock):
@@ -102,8 +107,8 @@ def judged(texts: list[Text], machine: Machine, batch: int, look: float) -> dict
 
 
 def main(
-    only: Annotated[
-        list[str] | None, typer.Option(help="Part of a cell's name; repeatable, all must match.")
+    names: Annotated[
+        list[str] | None, typer.Option("--cell", help="Name of a cell whose texts are taken.")
     ] = None,
     batches: Annotated[list[int] | None, typer.Option("--batch", help="Texts at once.")] = None,
     num_prompts: Annotated[int, typer.Option(help="Of a cell.")] = 24,
@@ -117,7 +122,7 @@ def main(
     """Judge, print a table and write it."""
     console, rows = Console(), list[dict[str, Any]]()
     table = Table("text", "batch", "of plain", "of the best", "best", "tokens/step")
-    for cell in cells.chosen(only):
+    for cell in [each for name in names or CELLS for each in cells.chosen([name])]:
         if cell.drafts:
             raise SystemExit(f"{cell.name}: only look-ups are recorded: leave such cells out")
         texts = recorded(cell, num_prompts, max_tokens, kept)

@@ -35,6 +35,8 @@ NOISE = 0.06  # of one pass, a share of its seconds
 LEVEL, OCTAVE, LEVEL_DRIFT = 25.0, 0.06, 9e-4
 FADES, FADES_BETWEEN = 1e-4, 0.3  # the share of the curve that is forgotten at a look, at a start
 TOGETHER, FIRST = 16, 16  # passes that are learnt from at once; the first ones each at once
+# Passes that halve what wider ones seem to cost more, how often at most, and how much wider they are.
+UNTRIED, HALVED, NEAR = 256, 2.0, 16
 OUTLIER = 3.0  # standard deviations beyond which a pass counts no more
 
 
@@ -70,6 +72,7 @@ class PassCosts:
         self._held: list[tuple[int, float, float]] = []
         self._table: list[float] | None = None
         self._hopeful: dict[int, list[float]] = {}
+        self._ran = [0] * (MOST + NEAR + 1)  # the last pass over so many rows
         self._unsure: tuple[Any, Any] | None = None  # at each number of rows, of this table
 
     def plan(self, rows: int, attended: float, texts: int = 0) -> None:
@@ -83,6 +86,8 @@ class PassCosts:
             return
         self.slices.end(rows, attended, seconds)
         self.passes += 1
+        if rows < len(self._ran):
+            self._ran[rows] = self.passes
         self._held.append((rows, attended, math.log(seconds)))
         if len(self._held) == TOGETHER or self.passes < FIRST:
             self._held.sort()
@@ -116,6 +121,8 @@ class PassCosts:
 
         What decides by it tries what may be cheap, and finds out; by a curve that is too steep it
         would run so few rows that it never did. The more rows, the less: each pays for the try.
+        And the longer no pass of some rows more ran, the cheaper they are thought to be: what
+        made them look dear, as a slow hour, may be over, and nothing else would tell.
         """
         curve, rows = self.curve(), min(rows, MOST)
         found = self._hopeful.get(rows)
@@ -129,6 +136,9 @@ class PassCosts:
             costs = self._costs[at:] * np.exp(-np.sqrt(np.maximum(sure, 0, out=sure) / rows))
             costs[0] = curve[rows]
             beyond = np.maximum.accumulate(costs)
+            ran = max(self._ran[rows + 1 : rows + NEAR + 1])
+            halved = min((self.passes - ran) / UNTRIED, HALVED)
+            beyond += (beyond - curve[rows]) * (0.5**halved - 1)
             found = self._hopeful[rows] = [*curve[:rows], *beyond.tolist()]
         return found
 

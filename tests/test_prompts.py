@@ -103,6 +103,8 @@ def test_any_other_file_is_a_prompt_per_paragraph(tmp_path: Path) -> None:
         ('{"prompt": "a"}\n\n{"txt": "b"}', "line 3 has none"),
         ('{"prompt": "a"}\n[1]', "line 2 has none"),
         ('{"prompt": "a"}\n{"prompt": ', "line 2 is not JSON: .*; give an object in each line"),
+        ('{"prompt": "a\\ud800"}', "line 1 holds half a character .*: correct its text"),
+        ('{"prompt": "a", "category": "\\udfff"}', "line 1 holds half a character"),
         ('{"prompt": ""}', "line 1"),
         ('{"prompt": 7}', "line 1"),
         ('{"prompt": "a", "completion": 7}', "line 1: `completion`"),

@@ -173,9 +173,14 @@ def _text(path: Path) -> str:
 
 def _json(where: str, text: str, way: str) -> Any:
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()
+        return found
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON: {error.msg}; {way}") from error
+    except UnicodeEncodeError as error:
+        half = "half a character (of \\ud800 to \\udfff)"
+        raise ValueError(f"{where} holds {half}: correct its text") from error
     except RecursionError as error:
         raise ValueError(f"{where} nests too deep: leave it out") from error
 

@@ -92,6 +92,40 @@ def test_a_checkpoint_is_not_written_over(cyclic: Any, tmp_path: Path) -> None:
     assert heads_of(cyclic, tmp_path, plan(3))[1].step == 3
 
 
+@pytest.mark.parametrize("raw", [b"", b"PK\x03\x04 cut", None])
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.bin", "state.json"])
+def test_a_damaged_checkpoint_is_told(
+    file: str, raw: bytes | None, cyclic: Any, tmp_path: Path
+) -> None:
+    heads_of(cyclic, tmp_path, plan(20), stopped=lambda: True)
+    damaged = tmp_path / "checkpoint" / file
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2] if raw is None else raw)
+    with pytest.raises(ValueError, match=r"checkpoint .*damaged.* begin anew with --overwrite"):
+        heads_of(cyclic, tmp_path, plan(20), resume=True)
+
+
+def test_a_state_that_is_no_object_is_damage(cyclic: Any, tmp_path: Path) -> None:
+    heads_of(cyclic, tmp_path, plan(20), stopped=lambda: True)
+    (tmp_path / "checkpoint" / "about.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"is damaged: about.json cannot be read"):
+        heads_of(cyclic, tmp_path, plan(20), resume=True)
+
+
+def test_best_weights_that_are_damaged_are_told_and_those_that_are_gone_are_not_the_best(
+    tmp_path: Path,
+) -> None:
+    short = Plan(6, 2, every=2, warmup=0)
+    first = Odd(lambda step: 0.0, [5.0, 6.0])
+    odd(first, tmp_path, short, stopped=lambda: first.step == 4)
+    best = tmp_path / "best.pt"
+    best.write_bytes(best.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"best.pt cannot be read .*damaged, remove it"):
+        odd(Odd(lambda step: 0.0, [1.0]), tmp_path, short, resume=True)
+    best.unlink()
+    assert odd(Odd(lambda step: 0.0, [1.0]), tmp_path, short, resume=True).best_step == 6
+
+
 class Odd(nn.Module):
     """A recipe whose loss and scores are prescribed."""
 

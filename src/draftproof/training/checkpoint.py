@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 CHECKPOINT, BEST = "checkpoint", "best.pt"
 FRESH, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"  # while one takes the other's place
 
@@ -76,6 +78,18 @@ def writing(place: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def reading(file: Path, way: str) -> Iterator[None]:
+    """`ValueError` with a way out where a library cannot read; they raise what they like."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{file} cannot be read ({cause}): if it is damaged, {way}") from error
+
+
 class Checkpoint:
     """In `folder`: what the accelerator holds, and how far training is.
 
@@ -96,14 +110,23 @@ class Checkpoint:
                 f"{self.path} was made with {other}: give the same options and data, or write to "
                 "another folder"
             )
-        self.accelerator.load_state(str(self.path))
+        with reading(self.path, "begin anew with --overwrite"):
+            self.accelerator.load_state(str(self.path))
         return self._said("state.json")
+
+    def best(self) -> dict[str, Any] | None:
+        """The best weights on held-out text; None where none were kept."""
+        if not (file := self.path.with_name(BEST)).exists():
+            return None
+        with reading(file, "remove it: training goes on without the best weights so far"):
+            weights: dict[str, Any] = torch.load(file, "cpu", weights_only=True)
+        return weights
 
     def _said(self, name: str) -> dict[str, Any]:
         """What stands in one of its files. Raises `ValueError` for one that is damaged."""
         try:
-            said: dict[str, Any] = json.loads((self.path / name).read_text())
-        except (OSError, ValueError) as error:
+            said: dict[str, Any] = dict(json.loads((self.path / name).read_text()))
+        except (OSError, ValueError, TypeError) as error:
             cause = f"{self.path} is damaged: {name} cannot be read"
             raise ValueError(f"{cause}; begin anew with --overwrite") from error
         return said

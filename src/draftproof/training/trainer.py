@@ -193,8 +193,8 @@ class _Loop:
                 saved = time.monotonic()
         if state.reason != "interrupted":
             self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
-            if (best := self.folder / BEST).exists():
-                self.recipe.load_state_dict(torch.load(best, "cpu", weights_only=True))
+            if (best := self.checkpoint.best()) is not None:
+                self.recipe.load_state_dict(best)
         return state
 
     def _step(self, batches: Any) -> dict[str, float]:
@@ -285,6 +285,8 @@ class _Loop:
                 group["peak"] = group["peak"] if keep_rates else peak
             if self.state.reason == "interrupted":
                 self.state.reason = ""
+            if self.checkpoint.best() is None:
+                self.state.best = None  # weights that are gone are not better than later ones
         return self.state
 
     def _groups(self) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import runpy
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import draftproof as dp
 from draftproof import certify as certificates
 from draftproof import cli, clock, methods
 from draftproof.certify import law, script
+from draftproof.cli import certify
 from planted import PROMPTS, draft, not_rolled_back, off_rows, target, wrong_residual, wrong_row
 
 SMALL = ("--num-prompts", "2", "--max-tokens", "8", "--runs", "20")
@@ -127,6 +129,14 @@ def test_a_script_shows_the_defect(
     assert "'threads': 1" in Path(path).read_text() and "'device': 'cpu'" in Path(path).read_text()
     runpy.run_path(path)  # and here the engine is sound
     assert capsys.readouterr().out.count("nothing differs") == 3
+
+
+def test_a_script_is_utf_8_whatever_the_locale(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(io, "text_encoding", lambda encoding, level=2: encoding or "ascii")
+    path = certify._save("# modèle\n", tmp_path)
+    assert path and Path(path).read_bytes().decode("utf-8") == "# modèle\n"
 
 
 @pytest.mark.slow

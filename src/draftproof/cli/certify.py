@@ -125,7 +125,7 @@ def _save(text: str | None, folder: Path) -> str | None:
     path = folder / time.strftime("draftproof-defect-%Y%m%d-%H%M%S.py")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         print(f"warning: no script at {path}: {error.strerror}", file=sys.stderr)
         return None

@@ -63,7 +63,7 @@ Trained for {report.steps:,} steps on {report.tokens:,} tokens (repetitions coun
 {report.seconds / 60:.1f} minutes, until: {report.ended}. `provenance.json` has the command, the \
 data's hash, the versions and the machine.
 """
-    (out / "README.md").write_text(text)
+    (out / "README.md").write_text(text, encoding="utf-8")
 
 
 def _use(card: Card) -> str:

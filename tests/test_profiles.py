@@ -206,6 +206,7 @@ def test_out_of_time(models: Path) -> None:
         ({"minutes": 0}, "minutes is 0"),
         ({"batches": ()}, "a batch size must be 1 or more"),
         ({"max_tokens": 1}, "max_tokens is 1"),
+        ({"max_tokens": 9000}, "9000 tokens and one to start from exceed the .* ask for fewer"),
         ({"drafts": ["bundled"]}, "vocabulary has 8192 tokens and the target's 97"),
         ({"drafts": ["bundled"], "draft_dtypes": ("int3",)}, "use auto, int8 or int4"),
         ({"drafts": ["bundled", "bundled"]}, "is given twice"),

@@ -99,12 +99,13 @@ class Job:
                 f"there are {len(groups)} groups for {len(prompts)} prompts: give a name for each"
             )
         room = self.llm.max_length - self.max_tokens
+        if room < 1:
+            runs = "decoder" if self.llm.runner.encodes else "model"
+            raise ValueError(
+                f"{self.max_tokens} tokens and one to start from exceed the "
+                f"{self.llm.max_length} that the {runs} can run: ask for fewer tokens"
+            )
         if self.llm.runner.encodes:
-            if room < 1:
-                raise ValueError(
-                    f"{self.max_tokens} tokens and one to start from exceed the "
-                    f"{self.llm.max_length} that the decoder can run: ask for fewer tokens"
-                )
             room = int(getattr(self.llm.runner, "longest_input", room))
         for number, (prompt, group) in enumerate(zip(prompts, groups, strict=True), 1):
             ids = self.llm.intake.encoded(prompt)

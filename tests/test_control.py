@@ -162,7 +162,7 @@ def test_a_batch_is_never_slower(price: float, count: int) -> None:
 
 
 def test_wide_passes_that_looked_dear_are_tried_again() -> None:
-    """A busy hour has taught that a row more costs much; by then none is drafted, which would tell."""
+    """A busy hour taught that a row more costs much; then none is drafted, which would tell."""
     truths, table = texts(8, 400), known(FLAT)
     for _ in range(400):
         table.observe(8, 0, table.one * cost(FLAT, 8))

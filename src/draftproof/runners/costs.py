@@ -35,7 +35,7 @@ NOISE = 0.06  # of one pass, a share of its seconds
 LEVEL, OCTAVE, LEVEL_DRIFT = 25.0, 0.06, 9e-4
 FADES, FADES_BETWEEN = 1e-4, 0.3  # the share of the curve that is forgotten at a look, at a start
 TOGETHER, FIRST = 16, 16  # passes that are learnt from at once; the first ones each at once
-# Passes that halve what wider ones seem to cost more, how often at most, and how much wider they are.
+# Passes that halve what wider ones seem to cost more, how often at most; rows that those have more.
 UNTRIED, HALVED, NEAR = 256, 2.0, 16
 OUTLIER = 3.0  # standard deviations beyond which a pass counts no more
 

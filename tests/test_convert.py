@@ -109,6 +109,11 @@ def test_the_command(run: Any, tmp_path: Path) -> None:
     assert read(again).tensors["output_norm.weight"].kind == "F32"
 
 
+def test_the_help_names_what_can_be_written(run: Any) -> None:
+    code, said, _ = run("convert", "--help")
+    assert code == 0 and all(kind in said for kind in writing.KINDS) and "float64" not in said
+
+
 @NATIVE
 def test_threads_are_as_many_as_asked_for(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

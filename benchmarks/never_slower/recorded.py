@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftproof.profiles import Choice
-from draftproof.runners.costs import PassCosts
+from draftproof.runners.costs import PassCosts, knee_of
 from draftproof.tuning.decided import decided, unreplayed
 from draftproof.tuning.records import Text
 from draftproof.tuning.replay import Drafting, Machine, Tape, replay
@@ -68,7 +68,8 @@ def recorded(cell: cells.Cell, count: int, max_tokens: int, kept: Path) -> list[
         texts = job.texts(prompts[:count], given, cell.temperature, float("inf"))
         job.keep(texts, files)
         machine = of_machine(llm, texts, given, job.load, max(ALL))
-        (place / "costs.json").write_text(json.dumps(_told(machine)) + "\n")
+        told = {"knee": knee_of(llm.runner), **_told(machine)}
+        (place / "costs.json").write_text(json.dumps(told) + "\n")
     return [Text.load(file) for file in files]
 
 
@@ -81,13 +82,13 @@ def _told(machine: Machine) -> dict[str, Any]:
 def costs(cell: cells.Cell, kept: Path) -> Machine:
     """What `recorded` measured for the cell."""
     told = json.loads((kept / cell.name.replace(", ", "_") / "costs.json").read_text())
-    passes = PassCosts()
+    passes = PassCosts(told["knee"])
     passes.restore(told)
     drafting = {name: Drafting(text) for name, text in told["drafting"].items()}
     return Machine(passes, tuple(told["own"]), drafting, tuple(told["trees"]))
 
 
-def judged(texts: list[Text], machine: Machine, batch: int, look: float) -> dict[str, float]:
+def judged(texts: list[Text], machine: Machine, batch: int, look: float) -> dict[str, Any]:
     """Seconds of plain decoding, of the best fixed look-up and of `auto`; what was best."""
     given = look_ups()
     fixed = [Choice(), *(Choice((part,)) for source in given for part in source.settings())]

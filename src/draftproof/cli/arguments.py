@@ -232,7 +232,9 @@ def quality(
 
 def convert(
     model: options.Model,
-    dtype: options.Dtype = None,
+    dtype: Annotated[
+        str | None, option(LOADING, "int4 unless given, int8, bfloat16, float16 or float32.")
+    ] = None,
     threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,

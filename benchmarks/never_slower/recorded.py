@@ -127,8 +127,9 @@ def main(
         if cell.drafts:
             raise SystemExit(f"{cell.name}: only look-ups are recorded: leave such cells out")
         texts = recorded(cell, num_prompts, max_tokens, kept)
+        machine = costs(cell, kept)
         for batch in batches or ALL:
-            found = judged(texts, costs(cell, kept), batch, look_us / 1e6)
+            found = judged(texts, machine, batch, look_us / 1e6)
             rows.append({"cell": cell.name, "batch": batch, **found})
             plain, best = (found[side] / found["auto"] for side in ("plain", "best"))
             shown = (

@@ -232,9 +232,7 @@ def quality(
 
 def convert(
     model: options.Model,
-    dtype: Annotated[
-        str | None, option(LOADING, "int4 unless given, int8, bfloat16, float16 or float32.")
-    ] = None,
+    dtype: options.Dtype = None,
     threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -243,6 +241,7 @@ def convert(
     """Write a model as a GGUF file, which llama.cpp reads too; in int4 unless --dtype.
 
     It is named MODEL.DTYPE.gguf, unless --out ends in .gguf itself.
+    Written in float32, float16, bfloat16, int8 or int4, and in no other precision.
     """
     return launch("convert", locals())
 

@@ -24,6 +24,7 @@ def _run(program: str, out: Path, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.found() is None, reason="the kernels were not built")
 def test_decisions_over_recorded_texts_are_the_same_every_time(tmp_path: Path) -> None:
     given = ["--cell", CELL, "--kept", str(tmp_path / "kept")]

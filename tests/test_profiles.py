@@ -64,7 +64,7 @@ def test_what_was_found(tuned: tuning.Tuned) -> None:
     for rows in cases.values():
         assert [row.seconds for row in rows] == sorted(row.seconds for row in rows)
         ran = [row for row in rows if row.measured is not None]
-        assert len(ran) == 3 and not any(row.differing for row in ran)
+        assert len(ran) == 8 and not any(row.differing for row in ran)  # in one round all run
         fixed = [row for row in ran if not row.choice.decides]
         for row in fixed:
             assert row.measured_tokens_per_step == pytest.approx(row.tokens_per_step)

@@ -113,11 +113,11 @@ def tune(
 
     drafts: hub ids or folders of models with the target's tokenizer; draft_dtypes: "auto", "int8",
     "int4", each draft in each, but for one that is given with its own, (draft, dtype). heads:
-    folders of Medusa's or exit heads. groups: of each prompt, a name for tables. rounds: of the
-    real runs of the best three; 0: none. minutes: time that it may take, about. records: a folder
-    for what is recorded, so that an interrupted run goes on from there; it is removed when the
-    profile is saved. The LLM drafts with nothing afterwards; its text is never
-    another. Raises `ValueError`, in one sentence, for what cannot be tuned.
+    folders of Medusa's or exit heads. groups: of each prompt, a name for tables. rounds: of
+    real runs, of eight settings at first and of the best three to the end; 0: none. minutes: time
+    that it may take, about. records: a folder for what is recorded, so that an interrupted run goes
+    on from there; it is removed when the profile is saved. The LLM drafts with nothing afterwards;
+    its text is never another. Raises `ValueError`, in one sentence, for what cannot be tuned.
     """
     job = Job(llm, seed, max_tokens, Path(records) if records is not None else None, tick)
     _check(max_tokens, temperatures, batches, rounds, minutes)

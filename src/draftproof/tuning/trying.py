@@ -52,13 +52,15 @@ def run(
     rounds: int,
     tick: Tick,
     until: float,
+    finalists: int | None = None,
 ) -> list[Trial]:
     """Plain decoding first, then the choices; stops behind the round in which time is up.
 
-    until: of `time.monotonic`. One round warms up and is not counted.
+    until: of `time.monotonic`. One round warms up and is not counted. finalists: behind each round
+    the slower half of the choices is left out, as long as more than so many run; None: none is.
     """
     trials = [Trial(choice) for choice in (Choice(), *choices)]
-    sides = []
+    sides, racing = [], [*range(len(trials))]
     try:
         for trial in trials:
             side = LLM(llm, speculate=None, max_batch=batch)
@@ -68,10 +70,13 @@ def run(
                 bind(proposer, side.runner, load)
                 side.engine.use(proposer)
         for turn in range(rounds + 1):
-            if turn > 1 and time.monotonic() > until:
-                break
+            if turn > 1:
+                if time.monotonic() > until:
+                    break
+                if finalists is not None:
+                    racing = _ahead(trials, racing, finalists)
             tick(f"writing with the best, round {turn} of {rounds}" if turn else "warming up", None)
-            for number in clock.in_turn(range(len(trials)), turn):
+            for number in clock.in_turn(racing, turn):
                 took = _write(sides[number], trials[number], texts, params, batch)
                 if turn:
                     trials[number].seconds.append(sum(took))
@@ -80,6 +85,13 @@ def run(
         for side in sides:
             side.close()
     return trials
+
+
+def _ahead(trials: Sequence[Trial], racing: Sequence[int], finalists: int) -> list[int]:
+    """Plain decoding and the faster half of the choices, or so many of them."""
+    plain, choices = trials[0], racing[1:]
+    order = sorted(choices, key=lambda number: trials[number].speedup(plain) or 0.0, reverse=True)
+    return [0, *sorted(order[: max(finalists, len(choices) // 2)])]
 
 
 def _write(

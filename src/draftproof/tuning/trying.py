@@ -74,7 +74,10 @@ def run(
                 if time.monotonic() > until:
                     break
                 if finalists is not None:
-                    racing = _ahead(trials, racing, finalists)
+                    ahead = _ahead(trials, racing, finalists)
+                    for number in {*racing} - {*ahead}:
+                        sides[number].close()
+                    racing = ahead
             tick(f"writing with the best, round {turn} of {rounds}" if turn else "warming up", None)
             for number in clock.in_turn(racing, turn):
                 took = _write(sides[number], trials[number], texts, params, batch)

@@ -1,12 +1,14 @@
 // Products of integers in groups (`Blocks`) by AVX2: bytes with bytes, pairs of them in 16 bits.
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
 namespace {
 
-constexpr int kAhead = 1024;  // bytes of the panel that are fetched before they are needed
+constexpr int kAhead = 8192;  // bytes of the panel that are fetched before they are needed
+constexpr int kSoon = 1024;   // of one row, which needs them that much sooner
 constexpr int kOctets = kPanel / 8;  // of outputs: the sums of a register
 constexpr int kMostRows = 4;  // that go over the weights together: two octets of each in registers
 
@@ -72,6 +74,31 @@ inline __m256 factors_at(const char *from) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 }
 
+// Some blocks of a panel. Rows and octets that do not fit into the registers go over them one after
+// the other while they lie in the nearest cache, and each of these passes fetches as much ahead as
+// the others: products and reading run side by side only where both have work all the time.
+struct Slice {
+  const char *block;
+  int blocks, passes;
+  bool begins;
+
+  // This pass's part of so many bytes.
+  template <int kBytes>
+  void fetch(const char *&from) const {
+    switch (passes) {
+      case 2: return fetch_all<kBytes / 2>(from);
+      case 4: return fetch_all<kBytes / 4>(from);
+      default: fetch_all<kBytes / 6>(from);
+    }
+  }
+  template <int kBytes>
+  static void fetch_all(const char *&from) {
+#pragma GCC unroll 20
+    for (int at = 0; at < kBytes; at += kRegister) _mm_prefetch(from + at, _MM_HINT_T0);
+    from += kBytes;
+  }
+};
+
 // Products of pairs of bytes are added in 16 bits, as often as they fit there, then in 32.
 template <class F>
 struct Whole {
@@ -99,26 +126,29 @@ struct Whole {
     return _mm256_maddubs_epi16(absolute, _mm256_sign_epi8(input, weights));
   }
 
-  // `count` rows and kSome octets from `first` on.
+  // kCount rows and kSome octets from `first` on, which go on with the sums that `out` has.
   template <int kCount, int kSome>
-  static void octets(const char *block, int first, const char *x, int64_t stride, int blocks,
+  static void octets(const Slice &slice, int first, const char *x, int64_t stride, const char *ahead,
                      float *out) {
+    constexpr int kFetched = F::kGroupBytes + (F::kGroups == 1 ? F::kHeader : 0);
+    const char *block = slice.block;
     const __m256i ones = _mm256_set1_epi16(1);
     __m256 acc[kCount][kSome];
 #pragma GCC unroll 4
     for (int r = 0; r < kCount; ++r) {
 #pragma GCC unroll 4
-      for (int o = 0; o < kSome; ++o) acc[r][o] = _mm256_setzero_ps();
+      for (int o = 0; o < kSome; ++o) {
+        acc[r][o] = slice.begins ? _mm256_setzero_ps()
+                                 : _mm256_loadu_ps(out + r * kPanel + 8 * (first + o));
+      }
     }
-    for (int b = 0; b < blocks; ++b, block += F::kBytes) {
+    for (int b = 0; b < slice.blocks; ++b, block += F::kBytes) {
       const char *group = block + F::kHeader;
       for (int g = 0; g < F::kGroups; ++g, group += F::kGroupBytes, x += sizeof(Group)) {
-        if (first == 0) {  // the other octets are read next
-          constexpr int kBytes = F::kGroupBytes + (F::kGroups == 1 ? F::kHeader : 0);
-#pragma GCC unroll 20
-          for (int at = 0; at < kBytes; at += kRegister) {
-            _mm_prefetch(group + kAhead + at, _MM_HINT_T0);
-          }
+        if constexpr (kCount == 1) {
+          Slice::fetch_all<kFetched>(ahead);
+        } else {
+          slice.fetch<kFetched>(ahead);
         }
         Integers<F> integers[kSome];
 #pragma GCC unroll 4
@@ -156,6 +186,7 @@ struct Whole {
                   sum[r][o] = _mm256_add_epi32(
                       begins ? begin(x + r * stride, part) : sum[r][o], whole);
                 }
+                in_order(sum[r][o]);
               }
             }
           }
@@ -211,28 +242,38 @@ struct Whole {
     }
   }
 
+  // kCount rows, and behind them what each of their passes fetches.
   template <int kCount>
-  static void rows(const char *panel, const char *x, int64_t stride, int blocks, float *out) {
+  static void rows(const Slice &slice, const char *x, int64_t stride, const char *&ahead,
+                   int64_t fetched, float *out) {
     constexpr int kSome = kCount == 1 ? kOctets : 2;
-    for (int first = 0; first < kOctets; first += kSome) {
-      octets<kCount, kSome>(panel, first, x, stride, blocks, out);
+    for (int first = 0; first < kOctets; first += kSome, ahead += fetched) {
+      octets<kCount, kSome>(slice, first, x, stride, ahead, out);
     }
   }
 
-  static void tile(const char *panel, const char *x, int64_t stride, int inputs, int rows_left,
+  static void tile(const char *panel, const char *x, int64_t stride, int inputs, int all_rows,
                    float *out) {
-    const int blocks = inputs / F::kInputs;
-    while (rows_left > 0) {
-      const int count = rows_left > kMostRows ? (rows_left == 5 ? 3 : kMostRows) : rows_left;
-      switch (count) {
-        case 1: rows<1>(panel, x, stride, blocks, out); break;
-        case 2: rows<2>(panel, x, stride, blocks, out); break;
-        case 3: rows<3>(panel, x, stride, blocks, out); break;
-        default: rows<4>(panel, x, stride, blocks, out);
+    const int all = inputs / F::kInputs, turns = (all_rows + kMostRows - 1) / kMostRows;
+    const int passes = all_rows == 1 ? 1 : kOctets / 2 * turns;
+    const int most = passes == 1 ? all : std::max(kAhead / F::kBytes, 1);
+    for (int from = 0; from < all; from += most) {
+      const Slice slice{panel, std::min(most, all - from), passes, from == 0};
+      const int64_t bytes = int64_t(slice.blocks) * F::kBytes;
+      const char *ahead = panel + (passes == 1 ? kSoon : bytes);
+      for (int turn = 0; turn < turns; ++turn) {
+        const int first = all_rows * turn / turns, end = all_rows * (turn + 1) / turns;
+        const char *row = x + first * stride;
+        float *to = out + first * kPanel;
+        switch (end - first) {
+          case 1: rows<1>(slice, row, stride, ahead, bytes / passes, to); break;
+          case 2: rows<2>(slice, row, stride, ahead, bytes / passes, to); break;
+          case 3: rows<3>(slice, row, stride, ahead, bytes / passes, to); break;
+          default: rows<4>(slice, row, stride, ahead, bytes / passes, to);
+        }
       }
-      rows_left -= count;
-      x += count * stride;
-      out += count * kPanel;
+      panel += bytes;
+      x += slice.blocks * F::kGroups * sizeof(Group);
     }
   }
 };

@@ -28,24 +28,36 @@ inline void fused_add(__m256 &sum, __m256 a, __m256 b) {
   asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
 }
 
-constexpr int kRows = 4;  // of six, GCC 12 does not keep all sums in registers
+// The same of two registers of columns with a factor in memory: the sums of six rows leave one
+// register for it.
+inline void fused_add(__m256 (&sum)[2], const __m256 (&a)[2], const float &factor) {
+  __m256 all;
+  asm("vbroadcastss %5, %2\n\t"
+      "vfmadd231ps %2, %3, %0\n\t"
+      "vfmadd231ps %2, %4, %1"
+      : "+x"(sum[0]), "+x"(sum[1]), "=&x"(all)
+      : "x"(a[0]), "x"(a[1]), "m"(factor));
+}
+
+constexpr int kRows = 6;  // that go over weights together, two registers of columns at a time
 
 // out[r] += the products of rows of floats, `x_apart` from one another, with pairs of bf16 of kSome
 // registers of columns, `step` registers from one pair to the next: each sum in order.
-// kAhead: bytes behind these that are fetched meanwhile, all columns of a panel; or 0.
+// kAhead: bytes from `ahead` on that are fetched meanwhile, for each pair; or 0.
 template <int kCount, int kSome, int kAhead = 0>
 void add_pairs(const __m256i *w, int64_t step, const float *x, int64_t x_apart, int count,
-               float *out, int64_t out_apart) {
+               float *out, int64_t out_apart, const char *ahead = nullptr) {
   __m256 sum[kCount][kSome];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int r = 0; r < kCount; ++r) {
 #pragma GCC unroll 4
     for (int o = 0; o < kSome; ++o) sum[r][o] = floats_at(out + r * out_apart + o * kOctet);
   }
   for (int i = 0; i < count; i += 2, w += step) {
     if constexpr (kAhead > 0) {
-      _mm_prefetch(reinterpret_cast<const char *>(w) + kAhead, _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char *>(w) + kAhead + 64, _MM_HINT_T0);
+#pragma GCC unroll 2
+      for (int at = 0; at < kAhead; at += 64) _mm_prefetch(ahead + at, _MM_HINT_T0);
+      ahead += kAhead;
     }
     // The even ones first: both kinds at once, and the sums would not all stay in registers.
 #pragma GCC unroll 2
@@ -56,15 +68,20 @@ void add_pairs(const __m256i *w, int64_t step, const float *x, int64_t x_apart, 
         const __m256i pairs = _mm256_loadu_si256(w + o);
         some[o] = second ? odd(pairs) : even(pairs);
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int r = 0; r < kCount; ++r) {
-        const __m256 factor = _mm256_broadcast_ss(x + r * x_apart + i + second);
+        const float &one = x[r * x_apart + i + second];
+        if constexpr (kSome == 2) {
+          fused_add(sum[r], some, one);
+          continue;
+        }
+        const __m256 factor = _mm256_broadcast_ss(&one);
 #pragma GCC unroll 4
         for (int o = 0; o < kSome; ++o) fused_add(sum[r][o], some[o], factor);
       }
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int r = 0; r < kCount; ++r) {
 #pragma GCC unroll 4
     for (int o = 0; o < kSome; ++o) _mm256_storeu_ps(out + r * out_apart + o * kOctet, sum[r][o]);
@@ -73,25 +90,30 @@ void add_pairs(const __m256i *w, int64_t step, const float *x, int64_t x_apart, 
 
 template <int kSome, int kAhead = 0>
 void add_pairs(const __m256i *w, int64_t step, const float *x, int64_t x_apart, int count, int rows,
-               float *out, int64_t out_apart) {
+               float *out, int64_t out_apart, const char *ahead = nullptr) {
   switch (rows) {
-    case 1: return add_pairs<1, kSome, kAhead>(w, step, x, x_apart, count, out, out_apart);
-    case 2: return add_pairs<2, kSome, kAhead>(w, step, x, x_apart, count, out, out_apart);
-    case 3: return add_pairs<3, kSome, kAhead>(w, step, x, x_apart, count, out, out_apart);
-    default: return add_pairs<4, kSome, kAhead>(w, step, x, x_apart, count, out, out_apart);
+    case 1: return add_pairs<1, kSome, kAhead>(w, step, x, x_apart, count, out, out_apart, ahead);
+    case 2: return add_pairs<2, kSome, kAhead>(w, step, x, x_apart, count, out, out_apart, ahead);
+    case 3: return add_pairs<3, kSome, kAhead>(w, step, x, x_apart, count, out, out_apart, ahead);
+    case 4: return add_pairs<4, kSome, kAhead>(w, step, x, x_apart, count, out, out_apart, ahead);
+    case 5: return add_pairs<5, kSome, kAhead>(w, step, x, x_apart, count, out, out_apart, ahead);
+    default: return add_pairs<6, kSome, kAhead>(w, step, x, x_apart, count, out, out_apart, ahead);
   }
 }
 
-// Inputs become floats once for all outputs, as many of them as stay in the nearest cache.
+// Inputs become floats once for all outputs, as many of them as stay in the nearest cache. The next
+// ones are fetched evenly meanwhile: all at once would keep the sums waiting.
 void tile_bf16(const char *panel, const char *x, int64_t stride, int inputs, int rows, float *out) {
   constexpr int kChunk = 128, kStep = kPanel / kOctet;
+  constexpr int kPair = 2 * kPanel * sizeof(uint16_t), kBytes = kChunk / 2 * kPair;
   float some[kRows * kChunk];
   std::memset(out, 0, rows * kPanel * sizeof(float));
-  const int parts = (rows + kRows - 1) / kRows;
-  for (int begin = 0; begin < inputs; begin += kChunk, panel += kChunk * kPanel * 2) {
+  for (int begin = 0; begin < inputs; begin += kChunk, panel += kBytes) {
     const int count = inputs - begin < kChunk ? inputs - begin : kChunk;
-    for (int part = 0; part < parts; ++part) {
-      const int first = rows * part / parts, together = rows * (part + 1) / parts - first;
+    const char *ahead = panel + kBytes;
+    for (int first = 0, together; first < rows; first += together) {
+      const int left = rows - first;  // the last of them are two at least: one alone is slow
+      together = left == kRows + 1 ? kRows - 1 : left < kRows ? left : kRows;
       for (int r = 0; r < together; ++r) {
         const char *row = x + (first + r) * stride;
         const uint16_t *from = reinterpret_cast<const uint16_t *>(row) + begin;
@@ -99,14 +121,19 @@ void tile_bf16(const char *panel, const char *x, int64_t stride, int inputs, int
       }
       const __m256i *w = reinterpret_cast<const __m256i *>(panel);
       float *to = out + first * kPanel;
-      if (together == 1) {  // one row has too few sums to keep the processor busy
-        add_pairs<1, 4>(w, kStep, some, kChunk, count, to, kPanel);
+      if (together <= 2) {  // which have too few sums of two registers to keep the processor busy
+        add_pairs<4>(w, kStep, some, kChunk, count, together, to, kPanel);
         continue;
       }
-      constexpr int kAhead = kChunk * kPanel * 2;  // the next chunk is fetched with the first columns
-      if (part == 0) add_pairs<2, kAhead>(w, kStep, some, kChunk, count, together, to, kPanel);
-      for (int column = part ? 0 : 2 * kOctet; column < kPanel; column += 2 * kOctet) {
-        add_pairs<2>(w + column / kOctet, kStep, some, kChunk, count, together, to + column, kPanel);
+      for (int column = 0; column < kPanel; column += 2 * kOctet) {
+        const __m256i *from = w + column / kOctet;
+        float *sums = to + column;
+        if (first == 0) {
+          add_pairs<2, kPair / 2>(from, kStep, some, kChunk, count, together, sums, kPanel, ahead);
+          ahead += kBytes / 2;
+        } else {
+          add_pairs<2>(from, kStep, some, kChunk, count, together, sums, kPanel);
+        }
       }
     }
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import draftproof as dp
 import gguf_files
 from draftproof import bundled, native
 from draftproof import convert as converting
+from draftproof.cli.progress import Running
 from draftproof.convert import convert
 from draftproof.gguf import vocabulary, writing
 from draftproof.gguf.reader import File, read
@@ -193,3 +195,29 @@ def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
     gguf_files.model("llama").save_pretrained(tmp_path / "m")
     with pytest.raises(ValueError, match="came without a tokenizer, and a GGUF file holds one"):
         convert(tmp_path / "m", tmp_path / "m.gguf", "float32")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_process_that_is_asked_to_end_does_as_interrupted(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ignored: bool
+) -> None:
+    """SIGTERM, also where a script put the command into the background, which ignores SIGINT."""
+    if ignored:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    real = Running.__call__
+
+    def tell(self: Running, text: str, share: float | None) -> None:
+        real(self, text, share)
+        if list(tmp_path.glob("*.part")):
+            monkeypatch.setattr(Running, "__call__", real)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Running, "__call__", tell)
+    try:
+        result = run("convert", "bundled", "--dtype", "bfloat16", "--out", str(tmp_path))
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, before)
+    assert (result.code, result.out, result.err) == (130, "", "")
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -43,6 +43,18 @@ def test_prompts_and_json(run: Any, tmp_path: Path) -> None:
     assert len(found["costs"][0]["parted"]) == 2
 
 
+def test_of_prompts_too_so_many_tokens_are_read(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "def f(x):\\n    return x + 1\\n"}\n' * 4)
+    words = ("--max-tokens", "2", "--dtype", "bfloat16", "--json", "--out", f"{tmp_path}")
+    words += ("--prompts", f"{file}", "--num-prompts", "4")
+    whole = json.loads(run("quality", "T", *words)[1])["tokens"]
+    (row, rest) = divmod(whole, 4)
+    assert not rest
+    cut = json.loads(run("quality", "T", *words, "--num-tokens", f"{row + 1 + 3}")[1])
+    assert cut["tokens"] == row + 2 and len(cut["costs"][0]["parted"]) == 4
+
+
 def test_the_bundled_model_is_judged_by_code(run: Any, tmp_path: Path) -> None:
     code, out, _ = run("quality", "bundled", *SMALL, "--dtype", "bfloat16", "--out", f"{tmp_path}")
     assert code == 0 and "held-out prompts" in " ".join(out.split())
@@ -55,6 +67,7 @@ def test_the_bundled_model_is_judged_by_code(run: Any, tmp_path: Path) -> None:
         (("--num-prompts", "0"), "--num-prompts must be 1 or more"),
         (("--num-tokens", "0"), "--num-tokens must be 1 or more"),
         (("--window", "1"), "--window must be 2 or more"),
+        (("--num-tokens", "1"), "--num-tokens must be 2 or more"),
         (("--max-tokens", "256"), "--max-tokens 256 does not fit in the model's 256"),
         (("--text", "no/such/file"), "cannot read the text no/such/file"),
         (("--text", "BINARY"), "is not UTF-8 text (byte 0)"),

@@ -92,15 +92,20 @@ def test_a_checkpoint_is_not_written_over(cyclic: Any, tmp_path: Path) -> None:
     assert heads_of(cyclic, tmp_path, plan(3))[1].step == 3
 
 
-@pytest.mark.parametrize("raw", [b"", b"PK\x03\x04 cut", None])
-@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.bin", "state.json"])
+FILES = ["model.safetensors", "optimizer.bin", "state.json", "random_states_0.pkl"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"PK\x03\x04 cut", "half", "gone"])
+@pytest.mark.parametrize("file", FILES)
 def test_a_damaged_checkpoint_is_told(
-    file: str, raw: bytes | None, cyclic: Any, tmp_path: Path
+    file: str, raw: bytes | str, cyclic: Any, tmp_path: Path
 ) -> None:
     heads_of(cyclic, tmp_path, plan(20), stopped=lambda: True)
     damaged = tmp_path / "checkpoint" / file
     whole = damaged.read_bytes()
-    damaged.write_bytes(whole[: len(whole) // 2] if raw is None else raw)
+    damaged.write_bytes(whole[: len(whole) // 2] if isinstance(raw, str) else raw)
+    if raw == "gone":
+        damaged.unlink()
     with pytest.raises(ValueError, match=r"checkpoint .*damaged.* begin anew with --overwrite"):
         heads_of(cyclic, tmp_path, plan(20), resume=True)
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 INTERRUPTED = 130  # the exit code of what an interrupt has ended
@@ -51,3 +52,27 @@ def kept() -> Iterator[None]:
         sys.unraisablehook = said
     if came:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def ended() -> Iterator[None]:
+    """Inside, SIGTERM (of `kill`, `timeout` or a batch system) is what an interrupt is.
+
+    It leaves no half-written file, and what was finished is kept. Whoever handles it already does.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        interrupt = signal.getsignal(signal.SIGINT)
+        if not callable(interrupt):  # ignored, as in what a script put into the background
+            raise KeyboardInterrupt
+        interrupt(signal.SIGINT, frame)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -210,7 +210,9 @@ def quality(
         Path | None,
         option(PROMPTS, "A text file; prose that comes along unless given.", metavar="FILE"),
     ] = None,
-    num_tokens: Annotated[int, option(PROMPTS, "At most so many of the text.")] = 8192,
+    num_tokens: Annotated[
+        int | None, option(PROMPTS, "At most so many are read; all, but 8,192 of a text.")
+    ] = None,
     window: Annotated[int, option(PROMPTS, "Tokens that are read behind one another.")] = 512,
     max_tokens: options.MaxTokens = 64,
     runner: options.Runner = "auto",

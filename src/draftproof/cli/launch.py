@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 from draftproof import interrupts
 
+TALK = "chat"  # where an interrupt ends an answer, and not the command
+
 
 def start(name: str, arguments: dict[str, Any]) -> int:
     """The exit code of `run(arguments)` in the module of a command that knows no model."""
     with interrupts.kept():
         command = import_module(f"draftproof.cli.{name}")
-    code: int = command.run(SimpleNamespace(**arguments))
+    with nullcontext() if name == TALK else interrupts.ended():
+        code: int = command.run(SimpleNamespace(**arguments))
     return code
 
 

@@ -26,14 +26,17 @@ from draftproof.runners import choice, lengths, loading
 from draftproof.runners.base import EncoderInput
 from draftproof.runners.choice import INT8, QUANTISED
 
+OF_TEXT = 8192  # tokens that are read of a text unless --num-tokens
+
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
     for name in ("num_prompts", "max_tokens", "num_tokens"):
-        if getattr(given, name) < 1:
+        if (value := getattr(given, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be 1 or more")
-    if given.window < 2:
-        raise ValueError("--window must be 2 or more: a token is judged behind another one")
+    if given.window < 2 or given.num_tokens == 1:
+        named = "num-tokens" if given.num_tokens == 1 else "window"
+        raise ValueError(f"--{named} must be 2 or more: a token is judged behind another one")
     check_folder(given.out)
     target = opening.target(given)
     lies = hub.fetched(target, given.revision)
@@ -72,7 +75,8 @@ def run(given: SimpleNamespace) -> int:
             machine, reads = clock.ran_on(reference.runner), None
             if encodes:
                 prompts, rows = _rows(reference, pairs, length)
-                reads = [EncoderInput(prompt) for prompt in prompts]
+                rows = _first(rows, given.num_tokens)
+                reads = [EncoderInput(prompt) for prompt in prompts[: len(rows)]]
             found = quality.compare(
                 load, reference, precisions, rows, prompts, given.max_tokens, running, reads
             )
@@ -168,7 +172,7 @@ def _read(
     if named := given.prompts or of_model:
         listed = texts.read(named, given.num_prompts, tokenizer, given.chat)
         rows = [texts.with_answer(each, tokenizer)[:length] for each in listed]
-        rows = [row for row in rows if len(row) > 1]
+        rows = _first([row for row in rows if len(row) > 1], given.num_tokens)
         if not rows:
             raise ValueError("every prompt is one token: give longer ones")
         return f"{', '.join(named)} prompts", rows, [each.ids(tokenizer, ()) for each in listed]
@@ -176,5 +180,19 @@ def _read(
         text, name = ENGLISH.read_text(encoding="utf-8"), "the bundled English text"
     else:
         text, name = text_of(given.text, "text"), str(given.text)
-    rows = quality.windows(tokenizer, text, min(length, given.num_tokens), given.num_tokens)
+    limit = given.num_tokens or OF_TEXT
+    rows = quality.windows(tokenizer, text, min(length, limit), limit)
     return name, rows, quality.openings(rows, given.num_prompts)
+
+
+def _first(rows: Sequence[list[int]], limit: int | None) -> list[list[int]]:
+    """The first `limit` tokens of all rows together; a row of one token would tell nothing."""
+    if limit is None:
+        return list(rows)
+    kept: list[list[int]] = []
+    for row in rows:
+        if len(row := row[:limit]) < 2:
+            break
+        kept.append(row)
+        limit -= len(row)
+    return kept

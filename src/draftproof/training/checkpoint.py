@@ -110,9 +110,24 @@ class Checkpoint:
                 f"{self.path} was made with {other}: give the same options and data, or write to "
                 "another folder"
             )
+        self._check_random_state()
         with reading(self.path, "begin anew with --overwrite"):
             self.accelerator.load_state(str(self.path))
         return self._said("state.json")
+
+    def _check_random_state(self) -> None:
+        """Refuse one that accelerate would pass over, with another result and no word."""
+        from accelerate.utils import RNG_STATE_NAME, load
+
+        index = self.accelerator.process_index
+        file = self.path / f"{RNG_STATE_NAME}_{index}.pkl"
+        if index and not file.exists():  # of more processes than before
+            return
+        try:
+            load(file)
+        except Exception as error:  # whatever unpickling raises
+            cause = f"{self.path} is damaged: {file.name} cannot be read"
+            raise ValueError(f"{cause}; begin anew with --overwrite") from error
 
     def best(self) -> dict[str, Any] | None:
         """The best weights on held-out text; None where none were kept."""

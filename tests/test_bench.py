@@ -88,6 +88,7 @@ def test_results_that_cannot_be_written_still_print_the_table(
         ("--rounds 0", "rounds is 0"),
         ("--max-tokens 0", "max_tokens is 0"),
         ("--batch 0", "batch size"),
+        ("--batch 100000000", "100,000,000 texts at once take"),
         ("--num-prompts 0", "num_prompts is 0"),
         ("--temperature -1", "temperature"),
         ("--export csv", "spec-bench"),

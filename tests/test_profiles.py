@@ -262,6 +262,7 @@ def test_the_command_interrupted(run: Any, tmp_path: Path, monkeypatch: Any) -> 
         (("--out", "/proc/no/p.json"), "cannot write results to /proc/no"),
         (("--draft", "./nowhere"), "there is no file or folder"),
         (("--rounds", "-1"), "rounds is -1"),
+        (("--batch", "1", "--batch", "100000000"), "100,000,000 texts at once take"),
     ],
 )
 def test_bad_words_are_one_sentence(run: Any, words: tuple[str, ...], said: str) -> None:

@@ -102,6 +102,16 @@ class Memory:
                 f"{self.total:,}: at most {max(0, tokens)} tokens fit"
             )
 
+    def check_batch(self, texts: int, device: torch.device) -> None:
+        """Raises `ValueError` for more texts at once than there is memory for the shortest of."""
+        known = available_bytes(device) if self.total is None else self.total
+        each = FIRST_SLOTS * self.slot_bytes
+        if known is not None and texts * each > known:
+            raise ValueError(
+                f"{texts:,} texts at once take {texts * each / 1e9:,.1f} GB for keys and values, "
+                f"and {known / 1e9:,.1f} are free: give {max(1, known // each):,} at most"
+            )
+
     def admit(self, request: Request) -> bool:
         """Whether there is room for all that the request may write, which is then kept for it.
 

@@ -116,6 +116,7 @@ def run(options: Options, progress: Tick) -> Report:
     model, plain, assistant = load(options)
     if plain.tokenizer is None:
         raise ValueError("a comparison reads text, and this model came without a tokenizer")
+    plain.memory.check_batch(max(options.batches), plain.runner.device)
     prompts = prompt_files.read(
         options.prompts,
         options.num_prompts,

@@ -121,6 +121,7 @@ def tune(
     """
     job = Job(llm, seed, max_tokens, Path(records) if records is not None else None, tick)
     _check(max_tokens, temperatures, batches, rounds, minutes)
+    llm.memory.check_batch(max(batches), llm.runner.device)
     began = time.monotonic()
     until = began + 60 * minutes if minutes is not None else float("inf")
     given = listed(drafts, draft_dtypes, heads)

@@ -87,6 +87,12 @@ def test_a_gguf_file_is_not_trained_on(run: Any, tmp_path: Path) -> None:
         assert refused.code == 2 and "m.gguf is a GGUF file, which is not trained on" in refused.err
 
 
+def test_what_bench_writes_in_any_case_is_no_option_of_it(run: Any) -> None:
+    for name in ("--json", "--picture"):
+        refused = run("bench", "bundled", name)
+        assert refused.code == 2 and f"no option {name}: it is written to the folder" in refused.err
+
+
 def test_h_is_help(run: Any) -> None:
     for words in (("-h",), ("generate", "-h"), ("train", "medusa", "-h")):
         assert "Usage:" in run(*words).out

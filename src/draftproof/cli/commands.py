@@ -212,7 +212,7 @@ OF_COMMANDS = {  # where an option means something else
         **dict.fromkeys(("--output-len", "--random-output-len"), "write --max-tokens N"),
         "--input-len": "write --prompts FILE, with prompts of that length",
         "-n": "write --max-tokens N, and --num-prompts N for the number of prompts",
-        "--json": "the results stand in a JSON file in the folder of --out: drop it",
+        **dict.fromkeys(("--json", "--picture"), "it is written to the folder of --out: drop it"),
     },
 }
 

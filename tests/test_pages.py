@@ -137,6 +137,42 @@ def test_the_commands_of_the_quickstart_run(number: int, tmp_path: Path) -> None
     assert done.stdout
 
 
+def test_the_calls_of_the_batch_page_are_answered(tmp_path: Path) -> None:
+    """Those that name `bundled`, as they stand: a reader's first try has no line with an error."""
+    (tmp_path / "input.jsonl").write_text(fences("docs/batch.md", "json")[0], encoding="utf-8")
+    batch = [sys.executable, "-m", "draftproof", "batch", "input.jsonl", "--out", "output.jsonl"]
+    done = subprocess.run(batch, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+INSTALLED = re.compile(r"pip install 'draftproof\[\w+\]'(?! +# to an installed draftproof)")
+
+
+def bare_installs(text: str) -> list[str]:
+    """Commands that would look for draftproof on the index, where it is not."""
+    return [
+        each
+        for block in re.findall(r"```sh\n.*?```", text, re.S)
+        for each in INSTALLED.findall(block)
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_an_extra_is_added_to_what_is_installed(path: Path) -> None:
+    assert bare_installs(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_unit_of_systemd_is_installed_from_a_checkout() -> None:
+    assert "pip install 'draftproof" not in (ROOT / "docs/serving/draftproof.service").read_text()
+
+
+def test_a_bare_install_is_found() -> None:
+    assert bare_installs("```sh\npip install 'draftproof[serve]'\n```")
+    assert not bare_installs(
+        "```sh\npip install 'draftproof[ray]'   # to an installed draftproof\n```"
+    )
+
+
 def test_the_layout_names_every_module_and_no_other() -> None:
     """Of the package's own folder: its modules by file, its packages by folder."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

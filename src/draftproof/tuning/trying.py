@@ -73,11 +73,10 @@ def run(
             if turn > 1:
                 if time.monotonic() > until:
                     break
-                if finalists is not None:
-                    ahead = _ahead(trials, racing, finalists)
-                    for number in {*racing} - {*ahead}:
-                        sides[number].close()
-                    racing = ahead
+                ahead = racing if finalists is None else _ahead(trials, racing, finalists)
+                for number in {*racing} - {*ahead}:
+                    sides[number].close()
+                racing = ahead
             tick(f"writing with the best, round {turn} of {rounds}" if turn else "warming up", None)
             for number in clock.in_turn(racing, turn):
                 took = _write(sides[number], trials[number], texts, params, batch)

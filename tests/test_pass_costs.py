@@ -100,6 +100,12 @@ def test_runners_start_with_what_they_compute_with() -> None:
     assert knee_of(made) == KNEES["amx"]
     made.name, made.precision = "native (avx512)", "int8"
     assert knee_of(made) == KNEES["int8"]
+    made.name = "native (avx2)"
+    assert knee_of(made) == KNEES["avx2 integers"] < KNEES["avx2"]
+    made.precision = "Q4_1"
+    assert knee_of(made) == KNEES["avx2 integers"]
+    made.precision = "bfloat16"
+    assert knee_of(made) == KNEES["avx2"]
     assert knee_of(object()) == KNEES["torch"]
 
 

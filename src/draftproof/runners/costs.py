@@ -233,6 +233,8 @@ def knee_of(runner: Any) -> float:
         return KNEES["cuda"]
     if "amx" in name:
         return KNEES["amx"]
+    if "avx2" in name:
+        return KNEES["avx2" if "bfloat16" in name else "avx2 integers"]
     if "int8" in name and "native" in name:
         return KNEES["int8"]
     return KNEES["avx512"] if "avx512" in name else KNEES["torch"]

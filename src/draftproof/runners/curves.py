@@ -13,8 +13,16 @@ import numpy as np
 ROWS: tuple[int, ...] = (*range(1, 18), 20, 24, 32, 48, 64, 128, 256, 512, 1024)
 MOST = 96  # rows that drafts can make of a pass: beyond it only prompts are read
 # Rows at which arithmetic takes as long as reading the weights, by what computes. Measured on the
-# first two; the others by the rates that their makers state.
-KNEES = {"int8": 11.0, "avx512": 9.0, "amx": 24.0, "torch": 6.0, "cuda": 96.0}
+# first four; the others by the rates that their makers state.
+KNEES = {
+    "int8": 11.0,
+    "avx512": 9.0,
+    "avx2": 5.0,
+    "avx2 integers": 4.0,  # half of the bytes or less, and multiplied hardly faster
+    "amx": 24.0,
+    "torch": 6.0,
+    "cuda": 96.0,
+}
 # Of what the first row of a text takes to attend, what each further one takes: the keys and values
 # of a text are read once for all of its rows. Measured: 0.1 to 0.25, of drafts and of prompts.
 FURTHER = 1 / 6

@@ -107,8 +107,8 @@ def _break_even(tuned: Tuned) -> Iterable[str]:
         else:
             verdict = "enough" if right > needed else "too little"
             yield (
-                f"{name}: by these costs it pays from {needed:.2f} acceptance on at batch 1, and has "
-                f"{right:.2f} {heat}, {verdict}."
+                f"{name}: by these costs it pays from {needed:.2f} acceptance on at batch 1, and "
+                f"has {right:.2f} {heat}, {verdict}."
             )
 
 

@@ -40,7 +40,8 @@ def table(tuned: Tuned, width: int) -> Group:
 
 LEGEND = (
     "Speed-ups over plain decoding. Predicted: by replay and measured costs, with the interval for "
-    "other prompts of the kind. Measured: run in turn with plain. Differ: texts unlike plain's."
+    "other prompts of the kind. Measured: run in turn with plain, in all rounds; the slower "
+    "half is left out behind each round. Differ: texts unlike plain's."
 )
 
 

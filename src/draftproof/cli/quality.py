@@ -34,9 +34,9 @@ def run(given: SimpleNamespace) -> int:
     for name in ("num_prompts", "max_tokens", "num_tokens"):
         if (value := getattr(given, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be 1 or more")
-    if given.window < 2 or given.num_tokens == 1:
-        named = "num-tokens" if given.num_tokens == 1 else "window"
-        raise ValueError(f"--{named} must be 2 or more: a token is judged behind another one")
+    for name, value in (("num-tokens", given.num_tokens), ("window", given.window)):
+        if value is not None and value < 2:
+            raise ValueError(f"--{name} must be 2 or more: a token is judged behind another one")
     check_folder(given.out)
     target = opening.target(given)
     lies = hub.fetched(target, given.revision)

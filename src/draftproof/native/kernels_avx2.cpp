@@ -122,7 +122,8 @@ void tile_bf16(const char *panel, const char *x, int64_t stride, int inputs, int
       const __m256i *w = reinterpret_cast<const __m256i *>(panel);
       float *to = out + first * kPanel;
       if (together <= 2) {  // which have too few sums of two registers to keep the processor busy
-        add_pairs<4>(w, kStep, some, kChunk, count, together, to, kPanel);
+        if (together == 1) add_pairs<1, 4>(w, kStep, some, kChunk, count, to, kPanel);
+        if (together == 2) add_pairs<2, 4>(w, kStep, some, kChunk, count, to, kPanel);
         continue;
       }
       for (int column = 0; column < kPanel; column += 2 * kOctet) {

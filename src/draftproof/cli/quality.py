@@ -31,12 +31,7 @@ OF_TEXT = 8192  # tokens that are read of a text unless --num-tokens
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
-    for name in ("num_prompts", "max_tokens", "num_tokens"):
-        if (value := getattr(given, name)) is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be 1 or more")
-    for name, value in (("num-tokens", given.num_tokens), ("window", given.window)):
-        if value is not None and value < 2:
-            raise ValueError(f"--{name} must be 2 or more: a token is judged behind another one")
+    _check(given)
     check_folder(given.out)
     target = opening.target(given)
     lies = hub.fetched(target, given.revision)
@@ -90,6 +85,16 @@ def run(given: SimpleNamespace) -> int:
     }
     _show(found, about, given)
     return INTERRUPTED if found.incomplete else 0
+
+
+def _check(given: SimpleNamespace) -> None:
+    """Raises `ValueError` for numbers that judge nothing."""
+    for name in ("num_prompts", "max_tokens", "num_tokens"):
+        if (value := getattr(given, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be 1 or more")
+    for name, value in (("num-tokens", given.num_tokens), ("window", given.window)):
+        if value is not None and value < 2:
+            raise ValueError(f"--{name} must be 2 or more: a token is judged behind another one")
 
 
 def _show(found: quality.Quality, about: dict[str, Any], given: SimpleNamespace) -> None:

@@ -218,6 +218,18 @@ def test_what_else_python_drops_is_told(
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
+def test_an_interrupt_that_python_drops_while_a_command_closes_is_not_told(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the second of two, which comes while what the first has ended is discarded."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    monkeypatch.setattr(cli, "_run", lambda words: dropped_with_an_object() or 130)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["batch"])
+    assert (end.value.code, capfd.readouterr().err) == (130, "")
+    assert sys.unraisablehook is sys.__unraisablehook__
+
+
 def test_without_an_interrupt_nothing_changes() -> None:
     with pytest.raises(ImportError, match="missing"), interrupts.kept():
         raise ImportError("missing")

@@ -33,25 +33,37 @@ def kept() -> Iterator[None]:
         came = True
         raise KeyboardInterrupt
 
-    before, said = signal.signal(signal.SIGINT, interrupt), sys.unraisablehook
-
-    def unraisable(dropped: sys.UnraisableHookArgs) -> None:
-        """Python drops what is raised while it discards an object: said here, at the end."""
-        if not (came and issubclass(dropped.exc_type, KeyboardInterrupt)):
-            said(dropped)
-
-    sys.unraisablehook = unraisable
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        with unsaid():  # said here, at the end
+            yield
     except Exception:
         if came:
             raise KeyboardInterrupt from None
         raise
     finally:
         signal.signal(signal.SIGINT, before)
-        sys.unraisablehook = said
     if came:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def unsaid() -> Iterator[None]:
+    """Inside, Python tells of no interrupt that it drops, as one that comes while it discards.
+
+    A second Ctrl-C comes while what the first has ended is closed; its traceback would be Python's.
+    """
+    said = sys.unraisablehook
+
+    def unraisable(dropped: sys.UnraisableHookArgs) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            said(dropped)
+
+    sys.unraisablehook = unraisable
+    try:
+        yield
+    finally:
+        sys.unraisablehook = said
 
 
 @contextmanager

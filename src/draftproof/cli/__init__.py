@@ -17,7 +17,7 @@ import typer
 from typer.main import get_command
 
 import draftproof
-from draftproof import native
+from draftproof import interrupts, native
 from draftproof.cli import commands, streams
 
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
@@ -25,7 +25,7 @@ SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script; `arguments` without the program's name. Always ends in `SystemExit`."""
-    with streams.kept():
+    with interrupts.unsaid(), streams.kept():
         code = _run(arguments)
     sys.exit(code)
 

@@ -20,7 +20,7 @@ from draftproof.cli import training
 from draftproof.heads import files
 from draftproof.training.data.rows import pack, split
 from draftproof.training.data.sources import documents
-from draftproof.training.jobs import job, served, setup
+from draftproof.training.jobs import job, medusa, served, setup
 from draftproof.training.recipes import joint
 from training_folders import QUICK, TEXT, TWO, provenance_of
 
@@ -122,6 +122,25 @@ def test_an_interrupt_leaves_a_checkpoint(folder: Path, tmp_path: Path) -> None:
     assert "go on with --resume" in err and "Traceback" not in err
     said = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
     assert said["reason"] == "interrupted" and 0 < said["step"] < 100_000
+
+
+def test_an_interrupt_behind_the_last_step_is_not_forgotten(
+    train: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step follows that could end for it, and the judging that does takes minutes."""
+    words = [str(folder / "T"), "--data", str(folder / "text.py"), "--out", str(tmp_path), *QUICK]
+    honest = medusa.HeadsJob.save
+
+    def save(self: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        honest(self)
+
+    monkeypatch.setattr(medusa.HeadsJob, "save", save)
+    monkeypatch.setattr(served, "completions", lambda *given, **named: 1 / 0)  # what judges
+    found = train(*words, *TWO)
+    assert found.code == 130, found.err
+    assert f"a checkpoint is in {tmp_path}: go on with --resume" in found.err
+    assert json.loads((tmp_path / "checkpoint" / "state.json").read_text())["reason"] == "steps"
 
 
 @pytest.mark.slow

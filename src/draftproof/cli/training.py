@@ -77,7 +77,9 @@ class Shown:
         self.name = ""  # of the phase
 
     def phase(self, text: str) -> None:
-        """See `Watch.phase`."""
+        """See `Watch.phase`; an interrupt that came with the last step, or behind it, ends here."""
+        if self.interrupted:  # no other step follows that would, and judging takes minutes
+            raise KeyboardInterrupt
         if not self.running.shown:
             self.line(text)
         self.name, self.steps = text, text == "training"

@@ -95,13 +95,13 @@ hf_inputs               <- runners.base | torch
 hf_options              <-  | transformers
 hf_rows                 <- hf_bound request | torch transformers
 certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
-quality quality.*       <- llm runners.* tree sampling pictures quality quality.*
+quality quality.*       <- llm runners.* tree sampling pictures out_folders quality quality.*
 pictures out_folders    <-  |
 bench bench.*           <- * {SERVED} !cli !demo !demo.* !training !training.* !certify.*
 demo demo.*             <- llm models analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*
 prompts                 <- conversations bundled bundled.* templates
-traffic traffic.*       <- prompts pictures traffic.* | httpx2 rich matplotlib
+traffic traffic.*       <- prompts pictures out_folders traffic.* | httpx2 rich matplotlib
 training.data training.data.files training.data.sources <- {READ}
 training.data.entries training.data.rows <- {READ}
 training.jobs training.jobs.* <- * {SERVED} !cli !cli.* !demo.* !bench.* !certify.*

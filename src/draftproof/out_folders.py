@@ -24,6 +24,22 @@ def results_in(folder: Path, ending: str | None = None) -> Iterator[None]:
         raise ValueError(f"cannot write results to {folder}: {why}; {way}") from error
 
 
+@contextmanager
+def whole(file: Path) -> Iterator[Path]:
+    """A path beside `file`; what is written there takes its place, after an error nothing does.
+
+    What is there stays until then, and a folder that is gone meanwhile is made again. Raises
+    `OSError`.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f"{file.name}.part")
+    try:
+        yield part
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def check_folder(folder: Path) -> None:
     """Raises `ValueError` for what can be no folder to write to; see `try_folder`."""
     with results_in(folder):

@@ -159,7 +159,7 @@ class Results:
 
     def _append(self, file: int, path: Path, line: bytes) -> None:
         """The line, or nothing of it."""
-        size, raw = _size(file), memoryview(line + b"\n")
+        size, raw = _size(file, path), memoryview(line + b"\n")
         try:
             os.lseek(file, size, os.SEEK_SET)
             while raw:
@@ -189,8 +189,11 @@ def _there(path: Path) -> bytes:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _size(file: int) -> int:
-    return os.fstat(file).st_size
+def _size(file: int, path: Path) -> int:
+    status = os.fstat(file)
+    if not (status.st_nlink or path.exists()):  # what is written there is gone with the process
+        raise ValueError(f"{path} was removed while it was written: run the same command again")
+    return status.st_size
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from draftproof.bench.compare import Result
 from draftproof.bench.picture import draw
 from draftproof.bench.suite import Report
+from draftproof.out_folders import whole
 
 
 def write(report: Report, folder: Path, formats: Iterable[str] = ()) -> list[Path]:
@@ -19,15 +20,16 @@ def write(report: Report, folder: Path, formats: Iterable[str] = ()) -> list[Pat
     Raises `OSError` where a file cannot be written.
     """
     stem = time.strftime("%Y%m%d-%H%M%S") + ("-incomplete" if report.incomplete else "")
-    folder.mkdir(parents=True, exist_ok=True)
     written = [folder / f"{stem}.json"]
     found = report.as_dict()
-    written[0].write_text(json.dumps(found, indent=1) + "\n")
+    with whole(written[0]) as part:
+        part.write_text(json.dumps(found, indent=1) + "\n")
     if "spec-bench" in formats:
         for each in filter(tells_steps, report.results):
             name = each.side.replace(" ", "-").translate({40: None, 41: None})
             path = folder / f"{stem}-{name}-T{each.temperature:g}-batch{each.batch}.jsonl"
-            path.write_text("".join(json.dumps(line) + "\n" for line in spec_bench(each)))
+            with whole(path) as part:
+                part.write_text("".join(json.dumps(line) + "\n" for line in spec_bench(each)))
             written.append(path)
     picture = folder / f"{stem}.png"
     if draw(found, picture):

@@ -21,7 +21,7 @@ from draftproof.cli import opening
 from draftproof.cli.progress import Running
 from draftproof.llm import LLM
 from draftproof.methods import ALL, EXIT, Sources, given_options, listed, named
-from draftproof.out_folders import check_folder
+from draftproof.out_folders import check_folder, whole
 
 WITHOUT_EXIT = "a model with one layer has none"
 
@@ -124,8 +124,8 @@ def _save(text: str | None, folder: Path) -> str | None:
         return None
     path = folder / time.strftime("draftproof-defect-%Y%m%d-%H%M%S.py")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with whole(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         print(f"warning: no script at {path}: {error.strerror}", file=sys.stderr)
         return None

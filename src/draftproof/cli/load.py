@@ -19,7 +19,7 @@ from draftproof import prompts as prompt_files
 from draftproof.cli.files import place
 from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
-from draftproof.out_folders import results_in, try_folder
+from draftproof.out_folders import results_in, try_folder, whole
 from draftproof.prompts import Prompt
 from draftproof.traffic import arrivals, reference, report, summary
 from draftproof.traffic.answers import Answer
@@ -231,8 +231,8 @@ def _write(found: dict[str, Any], plan: Plan, picture: Path | None) -> None:
         ]
         pairs = zip(found["levels"], each, strict=True)
         levels = [level | {"answers": answers} for level, answers in pairs]
-        with results_in(path.parent, path.suffix):
-            path.write_text(json.dumps(found | {"levels": levels}, indent=1) + "\n")
+        with results_in(path.parent, path.suffix), whole(path) as part:
+            part.write_text(json.dumps(found | {"levels": levels}, indent=1) + "\n")
         written.append(path)
     if picture is not None:
         from draftproof.traffic.picture import draw

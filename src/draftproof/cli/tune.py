@@ -18,6 +18,7 @@ from draftproof.cli.files import place
 from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
 from draftproof.llm import LLM
+from draftproof.out_folders import results_in
 from draftproof.tuning import candidates, report
 from draftproof.tuning import run as tuning
 
@@ -104,14 +105,17 @@ def _told(
     how = f"{found.machine['runner']}, {found.machine['precision']}, {machine}"
     heading = f"{Path(given.model).name}: {how}, {found.prompts['used']} prompts"
     picture = path.with_suffix(".png")
-    drawn = report.draw(found, picture, heading)
-    if given.as_json:
+    if given.as_json:  # what was found is seen, whatever becomes of the picture
         print(json.dumps(found.as_dict()), flush=True)
+        with results_in(path.parent, path.suffix):
+            report.draw(found, picture, heading)
         return
     console.print(heading)
     console.print(report.table(found, console.width))
     for line in [*found.prompts["left_out"], *report.advice(found)]:
         console.print(line, soft_wrap=True)
+    with results_in(path.parent, path.suffix):
+        drawn = report.draw(found, picture, heading)
     if not drawn:
         print("no picture: pip install 'draftproof[bench]' brings matplotlib", file=sys.stderr)
     console.print("written:", ", ".join(map(str, [path, *([picture] if drawn else [])])))

@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from draftproof.out_folders import whole
 from draftproof.pictures import STYLES
 from draftproof.quality import BIN, Cost, Quality
 
@@ -66,9 +67,9 @@ def write(quality: Quality, about: dict[str, Any], folder: Path) -> list[Path]:
     Raises `OSError` where a file cannot be written.
     """
     stem = time.strftime("quality-%Y%m%d-%H%M%S") + ("-incomplete" if quality.incomplete else "")
-    folder.mkdir(parents=True, exist_ok=True)
     written = [folder / f"{stem}.json"]
-    written[0].write_text(json.dumps(about | quality.as_dict(), indent=1) + "\n")
+    with whole(written[0]) as part:
+        part.write_text(json.dumps(about | quality.as_dict(), indent=1) + "\n")
     picture = folder / f"{stem}.png"
     if quality.costs and draw(quality, about["heading"], picture):
         written.append(picture)
@@ -95,7 +96,8 @@ def draw(quality: Quality, title: str, path: Path) -> bool:
     axis.set_ylabel(f"KL from {quality.reference}, nats", fontsize=11)
     axis.tick_params(labelsize=11)
     axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=11, handlelength=4)
-    figure.savefig(path, dpi=110)
+    with whole(path) as part:
+        figure.savefig(part, dpi=110, format=path.suffix[1:])
     return True
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.out_folders import whole
 from draftproof.tree import TokenTree
 
 MOST_BYTES = 200
@@ -108,10 +109,8 @@ class Text:
             arrays |= {f"trees|{part}|{name}": each for part, each in vars(trees).items()}
         arrays |= {f"grown|{name}": each for name, each in self.grown.items()}
         arrays |= {f"asis|{name}": each for name, each in self.asis.items()}
-        part = path.with_suffix(".part")
-        with part.open("wb") as file:
+        with whole(path) as part, part.open("wb") as file:
             np.savez(file, **arrays)
-        part.replace(path)  # whole, or not there
 
     @classmethod
     def load(cls, path: Path) -> Text:

@@ -17,6 +17,7 @@ from typing import Any
 
 from draftproof import clock
 from draftproof.llm import LLM
+from draftproof.out_folders import whole
 from draftproof.profiles import FORMAT, Choice, fingerprint
 from draftproof.runners import kept
 from draftproof.tuning import ranking
@@ -74,10 +75,9 @@ class Tuned:
         Raises `ValueError` where it cannot be written; the records stay then.
         """
         path = Path(path)
-        part = path.with_name(path.name + ".part")
         try:
-            part.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
-            part.replace(path)
+            with whole(path) as part:
+                part.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             stays = f"; what was recorded stays in {self.records}" if self.records else ""
             raise ValueError(f"cannot write the profile {path}: {error.strerror}{stays}") from error

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from draftproof import native, quality
+from draftproof import LLM, native, quality
 from draftproof.cli import quality as command
 from draftproof.quality import Cost, Quality, report
 
@@ -127,6 +129,27 @@ def test_an_interrupted_one_shows_what_is_finished(
     assert [*tmp_path.glob("quality-*-incomplete.json")]
     told = json.loads(out)["incomplete"] if as_json else out
     assert "bfloat16" in told and (as_json or "incomplete: interrupted at bfloat16" in out)
+
+
+def test_an_interrupt_while_a_model_loads_is_no_refused_precision(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries that load weights raise something else of it."""
+    loaded: list[Any] = []
+
+    def load(*given: Any, **named: Any) -> Any:
+        loaded.append(named["dtype"])
+        if len(loaded) == 2:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            raise ValueError("could not determine the shape of a storage")
+        return LLM(*given, **named)
+
+    monkeypatch.setattr(command, "LLM", load)
+    words = ("--dtype", "bfloat16,float64", "--out", f"{tmp_path}")
+    code, out, _ = run("quality", "T", *SMALL, *words)
+    assert code == 130 and loaded == ["float32", "bfloat16"]
+    assert "incomplete: interrupted at bfloat16" in out and "is left out" not in out
 
 
 def test_the_usual_precisions_are_those_of_the_machine(run: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from draftproof import certify as certificates
-from draftproof import clock
+from draftproof import clock, interrupts
 from draftproof import prompts as texts
 from draftproof.certify import report, script
 from draftproof.cli import opening
@@ -54,7 +54,9 @@ def run(given: SimpleNamespace) -> int:
     parsed = texts.files_of(sources)
     with Running() as running:
         running("loading", None)
-        with LLM(target, speculate=None, **loading) as llm:
+        with interrupts.kept():
+            loaded = LLM(target, speculate=None, **loading)
+        with loaded as llm:
             if llm.runner.layers < 2 and methods.keys() & {EXIT} and not _named(given.method, EXIT):
                 del methods[EXIT]
                 print(f"{EXIT} is left out: {WITHOUT_EXIT}", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from draftproof import LLM, clock, hub, quality
+from draftproof import LLM, clock, hub, interrupts, quality
 from draftproof import prompts as texts
 from draftproof.bundled import BUNDLED, ENGLISH, MENDER
 from draftproof.cli import opening
@@ -53,16 +53,17 @@ def run(given: SimpleNamespace) -> int:
     exact = quality.reference_precision(loading.parameters(config))
 
     def load(precision: str, runner: str = given.runner) -> LLM:
-        return LLM(
-            target,
-            speculate=None,
-            tokenizer=tokenizer,
-            runner=runner,
-            dtype=precision,
-            device=given.device,
-            threads=given.threads,
-            **opening.hub_options(given),
-        )
+        with interrupts.kept():  # else one would be told as a precision that is refused
+            return LLM(
+                target,
+                speculate=None,
+                tokenizer=tokenizer,
+                runner=runner,
+                dtype=precision,
+                device=given.device,
+                threads=given.threads,
+                **opening.hub_options(given),
+            )
 
     with Running() as running:
         running("loading the reference", None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,3 +184,15 @@ def test_what_an_id_means_is_compared() -> None:
     assert stranger(8, 8, other, target) == "id 0 is 'b' there and 'a' in the target"
     assert stranger(8, 8, None, target) == stranger(8, 8, other, None) == ""
     assert stranger(2000, 900, None, None) == "2000 tokens and 900"
+
+
+def test_an_interrupt_while_a_candidate_loads_is_no_refusal() -> None:
+    """Libraries that load weights raise something else of it."""
+
+    def load() -> Judged:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ValueError("could not determine the shape of a storage")
+
+    with pytest.raises(KeyboardInterrupt):
+        candidates._tried("draft", load)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -89,6 +91,18 @@ def test_a_peer_that_fails_is_skipped_and_ours_is_not() -> None:
     assert it.skipped == ["p: RuntimeError: no kernel"]
     with pytest.raises(RuntimeError, match="no kernel"):
         comparison(Side("ours", fail)).run(1)
+
+
+def test_an_interrupt_that_a_peer_makes_an_error_of_is_one() -> None:
+    def interrupted(prompts: Sequence[list[int]], how: How) -> list[Written]:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise RuntimeError("is a library missing?")
+
+    it = comparison(Scripted("a", 4, []).side, Side("p", interrupted, peer=True))
+    with pytest.raises(KeyboardInterrupt):
+        it.warm_up()
+    assert not it.skipped
 
 
 def test_a_peer_that_fails_later_leaves_the_others_their_rounds() -> None:

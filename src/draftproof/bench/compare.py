@@ -17,7 +17,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from draftproof import analysis, clock
+from draftproof import analysis, clock, interrupts
 from draftproof.bench.sides import How, Side, Written
 from draftproof.prompts import Prompt
 
@@ -157,7 +157,10 @@ class Comparison:
         if side not in self.sides:
             return None
         try:
-            return self._answer(side, group)
+            if not side.peer:
+                return self._answer(side, group)
+            with interrupts.kept():  # whatever the peer makes of one
+                return self._answer(side, group)
         except Exception as error:  # a peer's fault is not the others'
             if not side.peer:
                 raise

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from draftproof import analysis
+from draftproof import analysis, interrupts
 from draftproof.drafting.beside import stranger
 from draftproof.gguf.reader import later
 from draftproof.heads.files import ORIGINAL_FILES, load
@@ -152,7 +152,8 @@ def look(
 
 def _tried(name: str, judge: Callable[..., Judged], *given: Any) -> Judged:
     try:
-        return judge(*given)
+        with interrupts.kept():  # else one while it loads would be told as refused
+            return judge(*given)
     except ValueError as error:
         return Judged(name, refused=str(error))
 

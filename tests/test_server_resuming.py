@@ -128,6 +128,23 @@ def test_the_last_token_is_told_with_the_end(torn: bool, by_token: bool) -> None
         assert seen[-1].end == 4 and "".join(each.text for each in seen) == request.text.text
 
 
+def test_a_text_that_ends_before_anybody_looks_tells_its_last_token() -> None:
+    """It went on at this server and was done, in the other thread, when its progress was made."""
+    params = dp.SamplingParams(max_tokens=4, ignore_eos=True)
+    with serving.llm() as llm:
+        (whole,) = llm.prepare("the quick", params)
+        for _ in llm.engine.run([whole]):
+            pass
+        (request,) = llm.prepare("the quick", params)
+        for token in whole.output[:3]:
+            request.rewrite(token)
+        for _ in llm.engine.run([request]):
+            pass
+        progress = Progress(request, llm.tokenizer, by_token=False, exact=True)
+        told = progress.before + "".join(each.text for each in progress.take(True))
+        assert whole.text is not None and told == whole.text.text
+
+
 def test_nobody_is_told_who_does_not_ask(servers: tuple[Server, Server]) -> None:
     body = {**USUAL, "prompt": "abc"}
     answer = servers[0].post(TEXT, **body)

@@ -42,7 +42,8 @@ class Progress:
             stops = request.params.stop or ()
             self._singly = TextStream(tokenizer, request.prompt, tuple(stops))
             self.before = "".join(map(self._text, range(request.resumed)))
-            if request.resumed and request.finished and not unended:
+            # A text that another thread has ended since has its last tokens yet to tell.
+            if request.finished and 0 < request.resumed == len(request.output) and not unended:
                 self.before += self._rest()
 
     def take(self, ended: bool) -> Iterator[Fresh]:

@@ -172,10 +172,11 @@ def test_an_interrupted_run_goes_on(
         damaged.write_bytes(b"half")
         again = dp.tune(llm, prompts, records=records, **options)
         assert written == [2, 2, 2, 2]
+        (tmp_path / "file").touch()  # a folder that is gone would be made again
         with pytest.raises(
             ValueError, match=f"cannot write .* what was recorded stays in {records}"
         ):
-            again.save(tmp_path / "nowhere" / "profile.json")
+            again.save(tmp_path / "file" / "profile.json")
         assert len([*records.glob("*.npz")]) == 6
         again.save(tmp_path / "profile.json")
         assert not records.exists()

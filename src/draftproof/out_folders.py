@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -38,6 +39,15 @@ def whole(file: Path) -> Iterator[Path]:
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def save_figure(figure: Any, file: Path) -> None:
+    """A figure of matplotlib as the kind of picture that the file's name ends in, whole.
+
+    Raises `OSError`.
+    """
+    with whole(file) as part:
+        figure.savefig(part, dpi=110, format=file.suffix[1:])
 
 
 def check_folder(folder: Path) -> None:

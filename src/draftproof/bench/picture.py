@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from draftproof.bench.report import OURS, cases, processor, threads
-from draftproof.out_folders import whole
+from draftproof.out_folders import save_figure
 from draftproof.pictures import STYLES
 
 STRIPS = 4  # answers of a side whose decisions are drawn
@@ -45,8 +45,7 @@ def draw(found: dict[str, Any], path: Path) -> bool:
         _bars(steps, "tokens per step", results, "tokens_per_step")
         steps.set_yticklabels([])
         _curves(accepted, results)
-    with whole(path) as part:
-        figure.savefig(part, dpi=110, format=path.suffix[1:])
+    save_figure(figure, path)
     return True
 
 

@@ -107,15 +107,15 @@ def _told(
     picture = path.with_suffix(".png")
     if given.as_json:  # what was found is seen, whatever becomes of the picture
         print(json.dumps(found.as_dict()), flush=True)
-        with results_in(path.parent, path.suffix):
-            report.draw(found, picture, heading)
-        return
-    console.print(heading)
-    console.print(report.table(found, console.width))
-    for line in [*found.prompts["left_out"], *report.advice(found)]:
-        console.print(line, soft_wrap=True)
+    else:
+        console.print(heading)
+        console.print(report.table(found, console.width))
+        for line in [*found.prompts["left_out"], *report.advice(found)]:
+            console.print(line, soft_wrap=True)
     with results_in(path.parent, path.suffix):
         drawn = report.draw(found, picture, heading)
+    if given.as_json:
+        return
     if not drawn:
         print("no picture: pip install 'draftproof[bench]' brings matplotlib", file=sys.stderr)
     console.print("written:", ", ".join(map(str, [path, *([picture] if drawn else [])])))

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from draftproof.out_folders import whole
+from draftproof.out_folders import save_figure, whole
 from draftproof.pictures import STYLES
 from draftproof.quality import BIN, Cost, Quality
 
@@ -96,8 +96,7 @@ def draw(quality: Quality, title: str, path: Path) -> bool:
     axis.set_ylabel(f"KL from {quality.reference}, nats", fontsize=11)
     axis.tick_params(labelsize=11)
     axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=11, handlelength=4)
-    with whole(path) as part:
-        figure.savefig(part, dpi=110, format=path.suffix[1:])
+    save_figure(figure, path)
     return True
 
 

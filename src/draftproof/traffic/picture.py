@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from draftproof.out_folders import whole
+from draftproof.out_folders import save_figure
 from draftproof.pictures import STYLES
 from draftproof.traffic.summary import PERCENTILES
 
@@ -40,8 +40,7 @@ def draw(levels: Sequence[dict[str, Any]], heading: str, path: Path) -> None:
         axis.set_xticks(places, [level["level"] for level in levels])
         axis.set_ylim(bottom=0)
     try:
-        with whole(path) as part:
-            figure.savefig(part, dpi=110, format=path.suffix[1:])
+        save_figure(figure, path)
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from error
 

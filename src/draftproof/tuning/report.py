@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from draftproof import analysis
-from draftproof.out_folders import whole
+from draftproof.out_folders import save_figure
 from draftproof.pictures import STYLES
 from draftproof.tuning.ranking import Row
 from draftproof.tuning.run import Tuned
@@ -140,8 +140,7 @@ def draw(tuned: Tuned, path: Path, title: str) -> bool:
         axis.set_xlabel("tokens of a draft")
         axis.set_ylabel("of plain decoding")
     axes[-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    with whole(path) as part:
-        figure.savefig(part, dpi=110, format=path.suffix[1:])
+    save_figure(figure, path)
     return True
 
 

@@ -3,7 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := $(wildcard src/draftproof/native/*.cpp src/draftproof/native/*.h src/draftproof/native/*.inl) \
   src/draftproof/native/CMakeLists.txt
-# Python compiles what it imports: compiling all that torch brings takes longer than installing it.
+# Python compiles what it imports, and keeps it: compiling all that torch brings takes longer than
+# installing it, and every program that a test starts would compile what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
 CORPUS := build/demo/sources

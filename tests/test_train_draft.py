@@ -206,3 +206,27 @@ def test_what_is_held_out_is_the_targets_own_too(folder: Path) -> None:
     assert all(tuple(one.ids[:20]) in asked for one in texts.held_out)
     kept = json.loads((folder / "own" / "written.json").read_text())
     assert kept["held_out"][0] == [list(texts.held_out[0].ids), 20]
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "said"),
+    [
+        ({"text": "t1 t2"}, {}, r"2 tokens to learn and needs 20 at least: give more$"),
+        ({"prompt": "t1 " * 40, "completion": "t2"}, {}, r"to learn and needs 20 at least"),
+        ({"text": "t1 " * 40}, {"limit": 5}, r"data has 5 tokens .* or a larger --limit$"),
+    ],
+)
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_letter_is_too_little_to_learn(
+    text: dict[str, str],
+    changes: dict[str, Any],
+    said: str,
+    apart: bool,
+    folder: Path,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "few.jsonl").write_text(json.dumps(text))
+    changes = changes | ({"held_out": [str(folder / "text.jsonl")]} if apart else {})
+    given = options(folder, data=[str(tmp_path / "few.jsonl")], **changes)
+    with pytest.raises(ValueError, match=said):
+        material.gathered(given, cyclic(), tokenizer(), Watch(), 2, 32)

@@ -167,7 +167,7 @@ def test_a_target_that_ends_at_once_has_heads_all_the_same(
 
 @pytest.mark.parametrize("spare", [0, 1])
 def test_as_many_tokens_as_heads_need(spare: int, train: Any, tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "few.txt").write_text("x = 1\ny = 2\n")
+    (tmp_path / "few.txt").write_text("x = 1\ny = 2\nprint(x, y, x + y)\n")
     (one,) = documents([tmp_path / "few.txt"], AutoTokenizer.from_pretrained(bundled.TARGET))
     heads = len(one.ids) - 2 + spare
     words = ["--data", str(tmp_path / "few.txt"), "--num-heads", str(heads), "--steps", "2"]

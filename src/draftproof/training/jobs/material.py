@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from draftproof.training.jobs.job import Options
 
 HELD_OUT = 0.05  # of the data, where nothing else is held out
+FEWEST = round(1 / HELD_OUT)  # tokens to learn, of which that share is one token
 SAID = "the target writes", "the target writes what is held out"
 
 
@@ -63,8 +64,8 @@ def gathered(
     if start is not None:
         learnt, held_out = (_readable(target, each, watch) for each in (learnt, held_out))
     _check(options, target, [*learnt, *held_out])
-    if start is None and sum(len(document.ids) for document in learnt) < least:
-        raise ValueError(f"the data has less than the {least} tokens that are needed: give more")
+    if start is None:
+        _check_amount(learnt, least, own, options.limit)
     if not held_out:
         learnt, held_out = split(learnt, HELD_OUT, options.seed, least)
     if (start is None or not own) and max(len(each.ids) for each in held_out) < least:
@@ -107,6 +108,19 @@ def _check(options: Options, target: Any, documents: Sequence[Document]) -> None
             f"the tokenizer makes id {worst} of the data and the target knows {size}: use the "
             "target's own tokenizer"
         )
+
+
+def _check_amount(documents: Sequence[Document], least: int, own: bool, limit: int | None) -> None:
+    """Refuse a letter or a word: it makes a draft worse, and no score would tell that.
+
+    own: the target writes behind these, as much as it likes.
+    """
+    if sum(len(document.ids) for document in documents) < least:
+        raise ValueError(f"the data has less than the {least} tokens that are needed: give more")
+    count = sum(len(document.learnt()) for document in documents)
+    if not own and count < FEWEST:
+        way = "give more" if limit is None else "give more, or a larger --limit"
+        raise ValueError(f"the data has {count} tokens to learn and needs {FEWEST} at least: {way}")
 
 
 def _own_answers(

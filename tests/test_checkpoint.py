@@ -150,6 +150,14 @@ def test_on_torch_a_damaged_tensor_is_named_too(tmp_path: Path) -> None:
         dp.LLM(folder, runner="torch", speculate=None)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_on_torch_a_damaged_file_is_told_with_a_way_out(name: str, tmp_path: Path) -> None:
+    folder = saved(model("llama"), tmp_path)
+    (folder / name).write_bytes((folder / name).read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"a file there is damaged, fetch or save the model again"):
+        dp.LLM(folder, runner="torch", speculate=None)
+
+
 @pytest.mark.parametrize(("dtype", "factor"), [("auto", 1), ("float32", 2)])
 def test_what_does_not_fit_is_not_loaded(
     dtype: str, factor: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

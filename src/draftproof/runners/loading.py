@@ -278,4 +278,8 @@ def _reason(name: str, error: Exception) -> str:
         return f"no such folder, and {hub.reason(error)}"
     if "weights_only" in str(error):  # torch's words advise to run the code
         return claims.UNSAFE
-    return " ".join(str(error).split())[:300]
+    said = " ".join(str(error).split())[:300]
+    # Both libraries tell what is wrong with the file, and not what to do about it.
+    if type(error).__name__ == "SafetensorError" or "is not a valid JSON file" in said:
+        return f"{said.rstrip('.')}: a file there is damaged, fetch or save the model again"
+    return said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+import tiny
 from draftproof.heads.module import Heads
 from draftproof.training import trainer
 from draftproof.training.data.rows import Document, pack
+from draftproof.training.guards import in_single
 from draftproof.training.jobs import job, medusa, served, setup
 from draftproof.training.recipes import quantised
 from training_folders import QUICK, TWO, provenance_of
@@ -72,6 +76,59 @@ def test_heads_are_judged_in_the_precision_they_serve_in(
     found = train(*words, "--dtype", "float16", "--out", str(tmp_path))
     assert found.code == 0, found.err
     assert seen[-1] == (torch.float16, False)
+
+
+@pytest.mark.parametrize(
+    ("capability", "computed"), [("AVX2", ("no", torch.float32)), ("AVX512", ("bf16", None))]
+)
+@pytest.mark.parametrize("words", [["draft", "--size", "1"], ["medusa", *TWO]])
+def test_half_precision_is_computed_in_single_where_that_is_faster(
+    words: list[str],
+    capability: str,
+    computed: tuple[str, Any],
+    run: Any,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+    honest, made = trainer.train, setup.target
+
+    def target(options: Any) -> Any:
+        seen.append(made(options))
+        return seen[-1]
+
+    def watched(recipe: Any, stream: Any, plan: Any, *given: Any, **named: Any) -> Any:
+        seen.append((plan.precision, seen[0][0].dtype))
+        return honest(recipe, stream, plan, *given, **named)
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(setup, "target", target)
+    monkeypatch.setattr(trainer, "train", watched)
+    given = [str(folder / "T"), "--data", str(folder / "text.py"), *QUICK, "--dtype", "bfloat16"]
+    found = run("train", words[0], *given, *words[1:], "--out", str(tmp_path / "out"))
+    assert found.code == 0, found.err
+    assert ("training computes in float32" in found.err) == (capability == "AVX2")
+    assert seen[1] == (computed[0], computed[1] or torch.bfloat16)
+    assert seen[0][0].dtype == torch.bfloat16
+    saved = load_file(tmp_path / "out" / "model.safetensors")
+    assert {one.dtype for one in saved.values()} == {torch.bfloat16}
+
+
+def test_a_model_is_in_single_meanwhile_and_then_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    model = tiny.model(dtype=torch.bfloat16)
+    model.register_buffer("wide", torch.tensor([1 / 3]))
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        want = copy.deepcopy(model).float()(ids).logits
+        with pytest.raises(ValueError, match="seen"), in_single(model):
+            assert torch.equal(model(ids).logits, want)
+            raise ValueError("seen")
+    after = model.state_dict()
+    for name, one in before.items():
+        assert one.dtype == after[name].dtype and torch.equal(one, after[name]), name
 
 
 def test_memory_is_that_of_all_that_learns(

@@ -14,6 +14,7 @@ from draftproof.training.checkpoint import CHECKPOINT
 from draftproof.training.data.pairs import pack
 from draftproof.training.data.rows import Document, Stream
 from draftproof.training.data.states import check
+from draftproof.training.guards import in_single, slow_in_half
 from draftproof.training.jobs import card, material, served, setup
 from draftproof.training.trainer import Batch, Plan, State
 from draftproof.training.watch import Watch
@@ -154,8 +155,11 @@ class Job(ABC):
         plan = setup.plan(options, self.target, rows, length)
         asked = setup.evaluation_batches(pack(texts.asked, length))
         self.recipe = self.make_recipe(setup.evaluation_batches(held), asked)
-        watch.line(self.memory(plan, length))
-        state = self._train(self.prepared(rows), rows, plan)
+        if slow_in_half(self.target):
+            watch.line("this processor is slow in half precision: training computes in float32")
+        with in_single(self.target):
+            watch.line(self.memory(plan, length))
+            state = self._train(self.prepared(rows), rows, plan)
         self.report = self.make_report(_outcome(state))
         if state.reason == "interrupted" or state.process:
             return self.report

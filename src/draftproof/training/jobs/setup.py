@@ -17,6 +17,7 @@ from draftproof.training import checkpoint
 from draftproof.training.data import sources
 from draftproof.training.data.pairs import PairRows
 from draftproof.training.data.rows import Rows, batch_of
+from draftproof.training.guards import slow_in_half
 from draftproof.training.trainer import Batch, Plan
 from draftproof.vocabularies import load_tokenizer
 
@@ -127,7 +128,7 @@ def plan(options: Options, target: Any, rows: Rows, length: int) -> Plan:
         warmup=min(40, steps // 10),
         every=max(1, min(250, steps // 6)),
         seed=options.seed,
-        precision="bf16" if target.dtype.itemsize == 2 else "no",
+        precision="bf16" if target.dtype.itemsize == 2 and not slow_in_half(target) else "no",
     )
 
 

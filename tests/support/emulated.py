@@ -31,8 +31,8 @@ MORE = [compiled.SUPPORT / "tiles.cpp"]
 MORE += [compiled.SOURCES / f"kernels_{name}.cpp" for name in SETS]
 AVX2 = ("-DDP_X86", f"-I{compiled.SUPPORT}", "-mavx2", "-mfma", "-mf16c")
 AVX512 = tuple(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni", "bf16"))
-# Optimised loops of emulated instructions would take a minute to compile.
-NO_AVX512 = ("-include", "emulated_avx512.h", "-Wno-psabi", "-fno-tree-loop-optimize")
+# Optimised loops of emulated instructions would take a minute to compile, and -O3 half of one.
+NO_AVX512 = ("-include", "emulated_avx512.h", "-Wno-psabi", "-fno-tree-loop-optimize", "-O1")
 LINK = ("-Wl,--wrap=syscall",)  # where the system is asked for tiles
 SHIPPED = ("-O3", "-fno-math-errno", "-mprefer-vector-width=512")  # as CMakeLists.txt has it
 SHIPPED += ("-mamx-tile", "-mamx-bf16", "-mamx-int8")

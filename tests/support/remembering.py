@@ -21,7 +21,7 @@ DEEPEST = 8  # what NGram drafts at most: so many accepted tokens may not be cac
 
 @cache
 def model(name: str = "llama") -> PreTrainedModel:
-    return tiny.model(name, dtype=torch.float64, max_position_embeddings=2048)
+    return tiny.model(name, dtype=torch.float64, layers=2, max_position_embeddings=2048)
 
 
 @cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any
 
 import shellingham  # type: ignore[import-untyped]  # typer's own way to know the shell
@@ -117,6 +118,7 @@ for name, function in commands.TRAIN.items():
 app.add_typer(train)
 
 
+@cache  # typer reads the annotations of all commands, which takes a tenth of a second
 def group() -> Any:
     """The command line with every command in it."""
     return get_command(app)

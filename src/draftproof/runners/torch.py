@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from draftproof.runners import attention, lengths, loading
+from draftproof.runners import attention, half, lengths, loading
 from draftproof.runners.attention import Step
 from draftproof.runners.base import Output, Work
 from draftproof.runners.committed import Committed
@@ -203,7 +203,7 @@ class TorchRunner(Committed):
         def taken() -> Any:
             return self.takeover.run(attention.registered(), lambda: self.model(**options), layers)
 
-        out = on_threads(self.threads, taken)
+        out = on_threads(self.threads, lambda: half.during(self.model, len(tokens), taken))
         logits = out.logits[0]
         hidden = {tap: out.hidden_states[tap][0] for tap in taps}
         if not everything and "logits_to_keep" not in self._accepts:

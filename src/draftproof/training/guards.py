@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from draftproof.runners import half
+
 
 @contextmanager
 def shallower(config: Any, layers: int) -> Iterator[None]:
@@ -36,26 +38,17 @@ def evaluating(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
             module.training = True
 
 
-def slow_in_half(model: Any) -> bool:
-    """Whether this processor computes half precision, in which the model is, far slower than fp32.
-
-    One with AVX2 alone has no such products: a model of 135M read rows in it at a seventh.
-    """
-    half = model.dtype.itemsize == 2 and model.device.type == "cpu"
-    return half and torch.backends.cpu.get_cpu_capability() == "AVX2"
-
-
 @contextmanager
 def in_single(model: torch.nn.Module) -> Iterator[None]:
     """What is in half precision is in fp32 meanwhile, where that is faster; then as it was."""
-    half: list[tuple[torch.Tensor, torch.dtype]] = []
-    if slow_in_half(model):
+    low: list[tuple[torch.Tensor, torch.dtype]] = []
+    if half.slow(model):
         every = (*model.parameters(), *model.buffers())
-        half = [(one, one.dtype) for one in every if one.dtype in (torch.bfloat16, torch.float16)]
+        low = [(one, one.dtype) for one in every if one.dtype in half.HALF]
     try:
-        for one, _ in half:
+        for one, _ in low:
             one.data = one.data.float()
         yield
     finally:
-        for one, dtype in half:
+        for one, dtype in low:
             one.data = one.data.to(dtype)

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from draftproof.runners import encoders
+from draftproof.runners import encoders, half
 from draftproof.training import trainer
 from draftproof.training.checkpoint import CHECKPOINT
 from draftproof.training.data.pairs import pack
 from draftproof.training.data.rows import Document, Stream
 from draftproof.training.data.states import check
-from draftproof.training.guards import in_single, slow_in_half
+from draftproof.training.guards import in_single
 from draftproof.training.jobs import card, material, served, setup
 from draftproof.training.trainer import Batch, Plan, State
 from draftproof.training.watch import Watch
@@ -155,7 +155,7 @@ class Job(ABC):
         plan = setup.plan(options, self.target, rows, length)
         asked = setup.evaluation_batches(pack(texts.asked, length))
         self.recipe = self.make_recipe(setup.evaluation_batches(held), asked)
-        if slow_in_half(self.target):
+        if half.slow(self.target):
             watch.line("this processor is slow in half precision: training computes in float32")
         with in_single(self.target):
             watch.line(self.memory(plan, length))

@@ -12,12 +12,11 @@ import torch
 from torch.utils.data import default_collate
 
 from draftproof.out_folders import check_folder
-from draftproof.runners import choice, encoders, loading
+from draftproof.runners import choice, encoders, half, loading
 from draftproof.training import checkpoint
 from draftproof.training.data import sources
 from draftproof.training.data.pairs import PairRows
 from draftproof.training.data.rows import Rows, batch_of
-from draftproof.training.guards import slow_in_half
 from draftproof.training.trainer import Batch, Plan
 from draftproof.vocabularies import load_tokenizer
 
@@ -128,7 +127,7 @@ def plan(options: Options, target: Any, rows: Rows, length: int) -> Plan:
         warmup=min(40, steps // 10),
         every=max(1, min(250, steps // 6)),
         seed=options.seed,
-        precision="bf16" if target.dtype.itemsize == 2 and not slow_in_half(target) else "no",
+        precision="bf16" if target.dtype.itemsize == 2 and not half.slow(target) else "no",
     )
 
 

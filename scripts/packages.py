@@ -108,10 +108,11 @@ def smoke(python: Path, runner: str) -> None:
 
         do("info")
         do("generate", "bundled", "import argparse", "--max-tokens", "16", "--runner", runner)
-        few = ["--num-prompts", "1", "--runs", "20", "--max-tokens", "16", "--runner", runner]
+        quick = ["--quick", "--runner", runner]
         if runner == "torch":  # whose bits hang on the pass: in 16 of them near-ties fall otherwise
-            few += ["--dtype", "float32"]
-        do("certify", "bundled", "--draft", "bundled", "--method", "draft", *few)
+            quick += ["--dtype", "float32"]
+        do("demo", *quick)
+        do("certify", "bundled", "--draft", "bundled", *quick)
         serve(program, here, quiet, runner)
 
 

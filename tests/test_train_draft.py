@@ -17,10 +17,11 @@ from cyclic import V, batch_of, cycle
 from distilling import Watch, cyclic, language, options, random, tokenizer
 from draftproof.cli.training_arguments import draft as command
 from draftproof.heads.files import load as load_heads
+from draftproof.heads.files import save
 from draftproof.heads.module import Heads
 from draftproof.training import checkpoint
 from draftproof.training.data.states import states_of
-from draftproof.training.jobs import material
+from draftproof.training.jobs import material, setup
 from draftproof.training.jobs.draft import DraftJob, peak_rate
 from draftproof.training.recipes.draft import Draft, usual_rate
 from draftproof.training.recipes.exit import Exit
@@ -193,6 +194,28 @@ def test_wrong_arguments(tmp_path: Path, changes: dict[str, Any], said: str) -> 
     with pytest.raises(ValueError, match=said):
         command("nowhere", ["text"], out=tmp_path / "out", **{"size": "1", **changes})
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layers": ""}, "--layers '' are no numbers"),
+        ({"layers": "0,b"}, "--layers '0,b' are no numbers"),
+        ({"size": "2x"}, "--size '2x' is no size"),
+    ],
+)
+def test_what_is_written_wrong_is_told_before_anything_is_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr(setup, "target", None)
+    with pytest.raises(ValueError, match=said):
+        DraftJob(options(folder, out=folder / "wrong", **changes), Watch()).run()
+
+
+def test_heads_are_no_start_of_a_draft(tmp_path: Path) -> None:
+    save(tmp_path, Heads(torch.zeros(1, 1, 48, 48), vocab_size=V))
+    with pytest.raises(ValueError, match="holds heads, and no draft: train medusa --start"):
+        command("bundled", ["text"], start=str(tmp_path), out=tmp_path / "out")
 
 
 def test_what_is_held_out_is_the_targets_own_too(folder: Path) -> None:

@@ -82,7 +82,7 @@ def _of_file(path: Path) -> str:
 
 def _of_folder(path: Path) -> str | None:
     if (path / "config.json").is_file():
-        return f"{path} holds heads, and no model: they are --heads" if _heads(path) else None
+        return f"{path} holds heads, and no model: they are --heads" if holds_heads(path) else None
     if held := sorted(file for file in path.glob("*.gguf") if located(file)):
         # Several may be the parts of one.
         return None if located(path) else f"{path} has several GGUF files: give one, {held[0]}"
@@ -94,7 +94,7 @@ def _of_folder(path: Path) -> str | None:
     return None
 
 
-def _heads(folder: Path) -> bool:
+def holds_heads(folder: Path) -> bool:
     """Whether a configuration is that of heads, which name no type of a model."""
     try:
         said = json.loads((folder / "config.json").read_bytes())

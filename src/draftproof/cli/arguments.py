@@ -167,6 +167,7 @@ def bench(
 
 
 def certify(
+    context: typer.Context,
     model: options.Model,
     prompts: options.Prompts = None,
     num_prompts: options.NumPrompts = 6,
@@ -182,6 +183,7 @@ def certify(
     max_tokens: options.MaxTokens = 48,
     seed: options.Seed = 0,
     runs: Annotated[int, option(SAMPLING, "Runs of each test of law.")] = 1000,
+    quick: options.Quick = False,
     runner: options.Runner = "auto",
     dtype: options.Dtype = None,
     device: options.Device = "auto",
@@ -274,11 +276,13 @@ def info(
 
 
 def demo(
+    context: typer.Context,
     num_prompts: options.NumPrompts = None,
     method: options.Method = None,
     temperature: options.Temperature = 0.0,
     max_tokens: options.MaxTokens = 128,
     seed: options.Seed = 0,
+    quick: options.Quick = False,
     runner: options.Runner = "auto",
     dtype: options.Dtype = None,
     threads: options.Threads = None,

@@ -17,17 +17,19 @@ from draftproof import certify as certificates
 from draftproof import clock, interrupts
 from draftproof import prompts as texts
 from draftproof.certify import report, script
-from draftproof.cli import opening
+from draftproof.cli import defaults, opening
 from draftproof.cli.progress import Running
 from draftproof.llm import LLM
 from draftproof.methods import ALL, EXIT, Sources, given_options, listed, named
 from draftproof.out_folders import check_folder, whole
 
+QUICK = {"num_prompts": 2, "max_tokens": 24, "runs": 100}
 WITHOUT_EXIT = "a model with one layer has none"
 
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
+    defaults.quicken(given, QUICK)
     for name in ("num_prompts", "max_tokens", "runs"):
         value = getattr(given, name)
         if value is not None and value < 1:

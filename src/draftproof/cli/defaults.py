@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import typer
@@ -13,10 +14,17 @@ from draftproof import LLM, SamplingParams
 _NAMES = [field.name for field in fields(SamplingParams)]
 
 
-def given(context: typer.Context) -> set[str]:
-    """The sampling options that the user gave."""
-    sources = {name: context.get_parameter_source(name) for name in _NAMES}
+def given(context: typer.Context, names: Collection[str] = _NAMES) -> set[str]:
+    """Those of these options, by default of sampling, that the user gave."""
+    sources = {name: context.get_parameter_source(name) for name in names}
     return {name for name, source in sources.items() if source and source.name != "DEFAULT"}
+
+
+def quicken(arguments: SimpleNamespace, less: Mapping[str, int]) -> None:
+    """With --quick, what the user did not give is what `less` says."""
+    if arguments.quick:
+        own = given(arguments.context, less)
+        vars(arguments).update((name, few) for name, few in less.items() if name not in own)
 
 
 def longest(max_tokens: int) -> int | None:

@@ -7,11 +7,15 @@ from types import SimpleNamespace
 from rich.console import Console
 
 from draftproof.bundled.prompts import PROMPTS
+from draftproof.cli import defaults
 from draftproof.demo import show
+
+QUICK = {"num_prompts": 2, "max_tokens": 48}
 
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
+    defaults.quicken(given, QUICK)
     wanted = show.Options(
         methods=tuple(given.method or ["draft"]),
         prompts=len(PROMPTS) if given.num_prompts is None else given.num_prompts,

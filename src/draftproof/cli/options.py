@@ -111,6 +111,10 @@ BadTokenIds = Annotated[
 ]
 MinTokens = Annotated[int, option(SAMPLING, "No end before these.")]
 MaxTokens = Annotated[int, option(SAMPLING, "Tokens of one answer, at most.")]
+Quick = Annotated[
+    bool,
+    option(SAMPLING, "Fewer prompts, shorter answers, fewer rounds or runs.", "--quick"),
+]
 Batch = Annotated[list[int] | None, option(SAMPLING, "Prompts at once; repeatable.")]
 Rounds = Annotated[int, option(SAMPLING, "Timed rounds, after one to warm up.")]
 Stop = Annotated[list[str] | None, option(SAMPLING, "End before it; repeatable.", metavar="TEXT")]

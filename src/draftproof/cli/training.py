@@ -57,7 +57,11 @@ def options_of(kind: type[Kind], arguments: Mapping[str, Any], bundled: str) -> 
                 f"{name} is a GGUF file, which is not trained on: give the hub id or folder of the "
                 "model that it was made from"
             )
-    if bundled == "draft":
+    if bundled == "draft" and start is not None:
+        if places.holds_heads(Path(start)):
+            raise ValueError(
+                f"{start} holds heads, and no draft: train medusa --start goes on with them"
+            )
         places.check(start)
     sources.check([*given["data"], *given.get("held_out", ())])
     given["start"] = None if start is None else located(start, bundled)

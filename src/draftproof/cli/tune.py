@@ -13,7 +13,7 @@ from rich.console import Console
 from draftproof import clock
 from draftproof import prompts as prompt_files
 from draftproof.bundled import BUNDLED, MENDER, located
-from draftproof.cli import opening, pairing
+from draftproof.cli import defaults, opening, pairing
 from draftproof.cli.files import place
 from draftproof.cli.progress import Running
 from draftproof.interrupts import INTERRUPTED
@@ -22,19 +22,14 @@ from draftproof.out_folders import results_in
 from draftproof.tuning import candidates, report
 from draftproof.tuning import run as tuning
 
-USUAL = {"num_prompts": 12, "max_tokens": 128, "rounds": 3}  # unless told otherwise
 OF_ITS_OWN = {BUNDLED: prompt_files.HELD_OUT, MENDER: prompt_files.DAMAGED}
 QUICK = {"num_prompts": 6, "max_tokens": 64, "rounds": 2}
 
 
 def run(given: SimpleNamespace) -> int:
     """The command, with its arguments by name; the exit code."""
-    wanted = QUICK if given.quick else USUAL
-    wanted = {
-        name: usual if (own := getattr(given, name)) is None else own
-        for name, usual in wanted.items()
-    }
-    if (count := given.num_prompts) is not None and count < 1:
+    defaults.quicken(given, QUICK)
+    if given.num_prompts < 1:
         raise ValueError("--num-prompts must be 1 or more")
     path = place(given.out, "profile.json")
     batches, dtypes = given.batch or tuning.BATCHES, given.draft_dtype or ("auto",)
@@ -48,10 +43,10 @@ def run(given: SimpleNamespace) -> int:
     with opening.load(loaded, encoders=True, speculate=None, max_batch=max(*batches, 1)) as llm:
         if llm.tokenizer is None:
             raise ValueError(f"{given.model} came without a tokenizer, and prompts are text")
-        if llm.runner.encodes and given.max_tokens is None:
-            wanted["max_tokens"] = min(wanted["max_tokens"], llm.max_length - 1)
+        if llm.runner.encodes and "max_tokens" not in defaults.given(given.context):
+            given.max_tokens = min(given.max_tokens, llm.max_length - 1)
         listed = prompt_files.read(
-            files, wanted["num_prompts"], llm.tokenizer, given.chat, given.system, parsed
+            files, given.num_prompts, llm.tokenizer, given.chat, given.system, parsed
         )
         machine = clock.ran_on(llm.runner)
         judged, drafts, heads = _looked(given, llm, batches, dtypes)
@@ -63,11 +58,11 @@ def run(given: SimpleNamespace) -> int:
                     drafts=drafts,
                     draft_dtypes=dtypes,
                     heads=heads,
-                    max_tokens=wanted["max_tokens"],
+                    max_tokens=given.max_tokens,
                     temperatures=given.temperature or (0.0,),
                     batches=batches,
                     groups=[each.category for each in listed],
-                    rounds=wanted["rounds"],
+                    rounds=given.rounds,
                     minutes=given.minutes,
                     seed=given.seed or 0,
                     records=records,

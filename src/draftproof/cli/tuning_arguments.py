@@ -6,7 +6,9 @@ Knows nothing of what it does: that is imported once its arguments are read.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
+
+import typer
 
 from draftproof.cli import options
 from draftproof.cli.launch import launch
@@ -14,9 +16,10 @@ from draftproof.cli.options import DRAFTING, SAMPLING, option
 
 
 def tune(
+    context: typer.Context,
     model: options.Model,
     prompts: options.Prompts = None,
-    num_prompts: options.NumPrompts = None,
+    num_prompts: options.NumPrompts = 12,
     chat: options.Chat = False,
     system: options.System = None,
     draft: options.Drafts = None,
@@ -30,16 +33,14 @@ def tune(
         option(DRAFTING, "A folder of drafts and heads; those that can pay.", metavar="FOLDER"),
     ] = None,
     temperature: Annotated[list[float] | None, option(SAMPLING, "0 is greedy; repeatable.")] = None,
-    max_tokens: Annotated[int | None, get_args(options.MaxTokens)[1]] = None,
+    max_tokens: options.MaxTokens = 128,
     seed: options.Seed = 0,
     batch: options.Batch = None,
-    rounds: Annotated[int | None, get_args(options.Rounds)[1]] = None,
+    rounds: options.Rounds = 3,
     minutes: Annotated[
         float | None, option(SAMPLING, "Time that it may take; then the best so far.")
     ] = None,
-    quick: Annotated[
-        bool, option(SAMPLING, "Fewer prompts and shorter answers: some minutes.", "--quick")
-    ] = False,
+    quick: options.Quick = False,
     runner: options.Runner = "auto",
     dtype: options.Dtype = None,
     device: options.Device = "auto",

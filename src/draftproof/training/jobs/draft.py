@@ -34,7 +34,7 @@ from draftproof.training.recipes.draft import (
 from draftproof.training.recipes.exit import Exit
 from draftproof.training.recipes.few_tokens import FewTokens
 from draftproof.training.recipes.losses import ELEMENTS
-from draftproof.training.recipes.student import depth_of, layers_and_width, student
+from draftproof.training.recipes.student import depth_of, layers_and_width, student, written
 from draftproof.training.trainer import Batch, Plan
 from draftproof.vocabularies import end_ids, load_tokenizer
 
@@ -64,6 +64,8 @@ class Options(job.Options):
                 "what a draft starts from is missing, or said twice: give one of --size, "
                 "--layers, --exit-layer and --start"
             )
+        if self.size is not None or self.layers is not None:
+            written(self.size, self.layers)
         if self.blocks is not None and self.exit_layer is None:
             raise ValueError("--blocks are of the head of --exit-layer: add that, or drop them")
         if self.on_policy and self.exit_layer is not None:

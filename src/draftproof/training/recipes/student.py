@@ -37,24 +37,33 @@ def layers_and_width(
     size: str | None, choose: str | None, depth: int
 ) -> tuple[list[int], int | None]:
     """Which of the target's `depth` layers, and a width or None; of "2", "2x192", or "0,5,11"."""
+    numbers, width = written(size, choose)
+    if isinstance(numbers, int):
+        if not 1 <= numbers <= depth or width == 0:
+            raise ValueError(
+                f"--size {size} must have 1 to the target's {depth} layers, and a width"
+            )
+        return spread(numbers, depth), width
+    if numbers != sorted({n for n in numbers if 0 <= n < depth}):
+        raise ValueError(
+            f"--layers {choose} must be different ones of 0 to {depth - 1}, in their order"
+        )
+    return numbers, None
+
+
+def written(size: str | None, choose: str | None) -> tuple[int | list[int], int | None]:
+    """How many layers, or which ones, and a width or None, whatever the target has."""
     if choose is not None:
         try:
-            numbers = [int(number) for number in choose.split(",")]
+            return [int(number) for number in choose.split(",")], None
         except ValueError:
-            raise ValueError(f"--layers {choose} are no numbers: write them as 0,5,11") from None
-        if numbers != sorted({n for n in numbers if 0 <= n < depth}):
-            raise ValueError(
-                f"--layers {choose} must be different ones of 0 to {depth - 1}, in their order"
-            )
-        return numbers, None
+            raise ValueError(f"--layers {choose!r} are no numbers: write them as 0,5,11") from None
     count, _, width = str(size).partition("x")
     if not count.isdecimal() or ("x" in str(size) and not width.isdecimal()):
         raise ValueError(
-            f"--size {size} is no size: write the layers, or layers and width as 2x192"
+            f"--size {size!r} is no size: write the layers, or layers and width as 2x192"
         )
-    if not 1 <= int(count) <= depth or width == "0":
-        raise ValueError(f"--size {size} must have 1 to the target's {depth} layers, and a width")
-    return spread(int(count), depth), int(width) if width else None
+    return int(count), int(width) if width else None
 
 
 def student(target: Any, layers: Sequence[int], width: int | None = None, seed: int = 0) -> Any:

@@ -101,17 +101,20 @@ $(BIN)/python:
 .venv/modules: FORCE | $(BIN)/python
 	@find src/draftproof -name '*.py' | sort | cmp -s - $@ || find src/draftproof -name '*.py' | sort > $@
 
-# What the package needs, as pip reads it.
-.venv/needs: pyproject.toml | $(BIN)/python
-	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > $@
+# What the package needs, as pip reads it; `dev` has the tools besides.
+.venv/%.needs: pyproject.toml scripts/needs.py | $(BIN)/python
+	@$(BIN)/python scripts/needs.py $(filter dev,$*) > $@
 
-# dev includes runtime; runtime alone is enough for the demo: its kernels compile beside the downloads.
-.venv/dev.stamp: pyproject.toml constraints.txt $(NATIVE) .venv/modules | $(BIN)/python
+# The kernels compile beside the downloads.
+NEEDED = $(INSTALL) --no-deps -e . & kernels=$$!; $(INSTALL) -r $<; needs=$$?; wait $$kernels && exit $$needs
+
+# dev includes runtime; runtime alone is enough for the demo.
+.venv/dev.stamp: .venv/dev.needs constraints.txt $(NATIVE) .venv/modules
 	@echo "installing draftproof and its development tools into .venv"
-	@$(INSTALL) -e '.[dev]'
+	@$(NEEDED)
 	@touch .venv/runtime.stamp $@
 
-.venv/runtime.stamp: constraints.txt $(NATIVE) .venv/modules .venv/needs | $(BIN)/python
+.venv/runtime.stamp: .venv/runtime.needs constraints.txt $(NATIVE) .venv/modules
 	@echo "installing draftproof into .venv (half a minute or so, once)"
-	@$(INSTALL) --no-deps -e . & kernels=$$!; $(INSTALL) -r .venv/needs; needs=$$?; wait $$kernels && exit $$needs
+	@$(NEEDED)
 	@touch $@

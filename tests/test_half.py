@@ -38,13 +38,20 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
 
 
+@pytest.mark.parametrize("piece", [half.PIECE, 640, 1])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", half.HALF)
 def test_a_product_is_that_of_float32_rounded_once(
-    slow: None, dtype: torch.dtype, bias: bool
+    monkeypatch: pytest.MonkeyPatch, slow: None, dtype: torch.dtype, bias: bool, piece: int
 ) -> None:
+    """Weights are turned all at once, or ten or one of their rows at a time."""
+    monkeypatch.setattr(half, "PIECE", piece)
+    random = torch.Generator().manual_seed(1)
     layer = torch.nn.Linear(64, 48, bias=bias).to(dtype)
-    rows = torch.randn(2, half.ROWS, 64, generator=torch.Generator().manual_seed(1)).to(dtype)
+    # Whole numbers, whose sums have one value in any order.
+    for weight in layer.parameters():
+        weight.data = torch.randint(-9, 9, weight.shape, generator=random).to(dtype)
+    rows = torch.randint(-9, 9, (2, half.ROWS, 64), generator=random).to(dtype)
     with torch.no_grad():
         got = half.during(tiny.model(dtype=dtype), rows.shape[1], lambda: layer(rows))
         want = layer.float()(rows.float()).to(dtype)

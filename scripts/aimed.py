@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from measured import load
@@ -188,8 +189,8 @@ def deciding() -> Run:
     return Run([idle[1], idle[16], *asked], run["date"], run["machine"], program)
 
 
-def cells() -> Run:
-    run = load("never_slower/cells")
+def cells(name: str) -> Run:
+    run = load(f"never_slower/{name}")
     below = sum(cell["auto"][2] < 0.98 for cell in run["cells"].values())
     values = [below, run["means"]["auto"], run["means"]["off"]]
     program = "python benchmarks/never_slower/never_slower.py"
@@ -263,7 +264,8 @@ FIGURES: Mapping[str, Callable[[], Run]] = {
     ),
     "hindsight": hindsight,
     "deciding": deciding,
-    "cells": cells,
+    "cells": partial(cells, "cells"),
+    "cells_avx2": partial(cells, "cells_avx2"),
     "gap": lambda: reader("gap"),
     "latency": lambda: reader("latency"),
     "gguf-prompts": lambda: gguf("pp512"),

@@ -54,6 +54,13 @@ def test_batches_leave_out_who_takes_one_prompt(run: Any, tmp_path: Path) -> Non
     assert names == ["draftproof none", "draftproof ngram", "draftproof draft", "transformers"]
 
 
+def test_a_batch_that_no_prompts_fill_is_told(run: Any, tmp_path: Path) -> None:
+    words = ("--batch", "1", "--batch", "3", "--out", str(tmp_path))
+    result = run("bench", "T", *ALONE, *words)
+    told = [line for line in result.out.splitlines() if line.startswith("batch ")]
+    assert told == ["batch 3: there is 1 prompt, which was written alone; give more"]
+
+
 def test_without_matplotlib_there_is_no_picture(
     run: Any,
     tmp_path: Path,

@@ -221,8 +221,9 @@ def test_what_cannot_be_tuned(models: Path, options: dict[str, Any], said: str) 
 
 def test_the_command_and_those_that_load_its_profile(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    code, out, err = run("tune", "T", "--draft", "D", *WORDS, "--out", f"{path}")
+    code, out, err = run("tune", "T", "--draft", "D", *WORDS, "--batch", "3", "--out", f"{path}")
     assert code == 0 and "Traceback" not in err
+    assert "batch 3: there are 2 prompts, so 2 were written at once; give more" in out
     for part in ("temperature 0, batch 1", "predicted", "measured", "written:", "of a pass"):
         assert part in out
     assert {each.name for each in tmp_path.iterdir()} == {"mine.json", "mine.png"}

@@ -142,7 +142,7 @@ def measured(cell: Cell, turns: int, rounds: int, max_tokens: int, until: float)
         "differing": sum(trial.differing for trial in trials),
         "texts": len(texts),
         "rounds": len(own.seconds),
-        "processor": clock.processor(),
+        "processor": f"{clock.processor()}, {clock.widest()}",
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 

@@ -71,12 +71,18 @@ def ran_on(runner: Any) -> str:
     return f"{threads} {'thread' if threads == 1 else 'threads'}, {processor()}"
 
 
+def widest() -> str:
+    """The widest instructions of the processor, as torch calls them: one name has several kinds."""
+    import torch  # as below
+
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
 def machine() -> str:
     """One line: processor, cores, threads, load, versions."""
     import torch  # here alone: a client of a server has no use for it
 
-    capability = torch.backends.cpu.get_cpu_capability()
     return (
-        f"{processor()}, {os.cpu_count()} cores, {capability}, {torch.get_num_threads()} threads, "
+        f"{processor()}, {os.cpu_count()} cores, {widest()}, {torch.get_num_threads()} threads, "
         f"load {load()}, torch {torch.__version__}, Python {platform.python_version()}"
     )

@@ -19,7 +19,7 @@ import itertools
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,14 @@ def read(
             found = load(source, chat)
         prompts += [replace(each, chat=chat or each.chat) for each in found[:count]]
     return prompts if system is None else [_told(each, system) for each in prompts]
+
+
+def too_few(count: int, batches: Iterable[int]) -> list[str]:
+    """A line for each batch size that so many prompts do not fill."""
+    there = f"there are {count} prompts, so {count} were written at once"
+    if count == 1:
+        there = "there is 1 prompt, which was written alone"
+    return [f"batch {batch}: {there}; give more" for batch in batches if batch > count]
 
 
 def files_of(sources: Sequence[str | Path]) -> dict[str, list[Prompt]]:

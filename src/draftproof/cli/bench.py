@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
+from draftproof import prompts as prompt_files
 from draftproof.bench import files, suite
 from draftproof.bench import report as reports
 from draftproof.cli import opening
@@ -51,6 +52,8 @@ def run(given: SimpleNamespace) -> int:
     console.print(reports.table(found, console.width))
     console.print(reports.verdict(found), style="bold", soft_wrap=True)
     for line in reports.skipped(found):
+        console.print(line)
+    for line in prompt_files.too_few(found["prompts"], wanted.batches):
         console.print(line)
     if given.explain:
         for line in reports.notes(found):

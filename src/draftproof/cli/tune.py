@@ -105,7 +105,8 @@ def _told(
     else:
         console.print(heading)
         console.print(report.table(found, console.width))
-        for line in [*found.prompts["left_out"], *report.advice(found)]:
+        few = prompt_files.too_few(found.prompts["used"], given.batch or tuning.BATCHES)
+        for line in [*found.prompts["left_out"], *few, *report.advice(found)]:
             console.print(line, soft_wrap=True)
     with results_in(path.parent, path.suffix):
         drawn = report.draw(found, picture, heading)

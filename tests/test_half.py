@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -59,7 +60,8 @@ def test_a_product_is_that_of_float32_rounded_once(
 
 
 def made(family: str, dtype: torch.dtype) -> Any:
-    model = encoders.model(family) if family == "T5" else tiny.model(family)
+    """A model of its own: those of encoder-decoders are shared by tests."""
+    model = copy.deepcopy(encoders.model(family)) if family == "T5" else tiny.model(family)
     return model.to(dtype)  # type: ignore[call-overload]
 
 

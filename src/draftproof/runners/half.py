@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 T = TypeVar("T")
 HALF = (torch.bfloat16, torch.float16)
 ROWS = 8  # from which on it gains
-PIECE = 1 << 20  # weights that are turned at once: they stay in the cache until they are multiplied
+PIECE = 1 << 22  # weights that are turned at once: larger matrices gain from it (docs/log.md)
 
 
 def slow(model: Any) -> bool:
@@ -41,16 +41,16 @@ class _Single(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._turned = torch.empty(
-            0, dtype=torch.float32
-        )  # room for all weights: new room takes as long as turning
+        # Room for all weights of a pass in turn: new room takes as long as turning them.
+        self._turned = torch.empty(0, dtype=torch.float32)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if function is functional.linear and not kwargs:
             rows, weight, *bias = args
-            if rows.dtype in HALF and weight.ndim == 2 and rows.numel() >= ROWS * rows.shape[-1]:
+            many = rows.numel() >= ROWS * rows.shape[-1]
+            if many and rows.dtype in HALF and weight.dtype is rows.dtype and weight.ndim == 2:
                 return self._product(rows, weight, *bias)
         return function(*args, **(kwargs or {}))
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftproof.runners import altering, crossing, encoders, half, makers
+from draftproof.runners import altering, crossing, encoders, makers
 from draftproof.runners.attention import Step
 from draftproof.runners.base import KEY, EncoderInput, Output, Work
 from draftproof.runners.crossing import Capture, CrossStep, Roles
@@ -22,7 +22,6 @@ from draftproof.runners.loading import Refused
 from draftproof.runners.makers import Maker
 from draftproof.runners.reading import Reader, row_of
 from draftproof.runners.segments import Segment
-from draftproof.runners.takeover import on_threads
 from draftproof.runners.torch import TorchRunner
 
 AT_ONCE = 4096  # tokens of inputs, all of one length, that one pass of the encoder reads
@@ -204,8 +203,7 @@ class EncoderDecoder(TorchRunner):
 
             return self.takeover.look(made)
 
-        rows = sum(given.size for given in batch)
-        found = on_threads(self.threads, lambda: half.during(self.model, rows, read))
+        found = self.over(sum(given.size for given in batch), read)
         if not self._input_bytes:
             parts = [part for pair in found[0].values() for part in pair]
             self.learn_input(sum(part.nbytes for part in parts) // batch[0].size)
@@ -291,6 +289,6 @@ class EncoderDecoder(TorchRunner):
         def taken() -> Any:
             return self.takeover.run(crossing.registered(), lambda: crossing.during(step, whole))
 
-        out, last = on_threads(self.threads, lambda: half.during(self.model, len(tokens), taken))
+        out, last = self.over(len(tokens), taken)
         hidden = {tap: (last if tap == -1 else out.decoder_hidden_states[tap])[0] for tap in taps}
         return out.logits[0], hidden

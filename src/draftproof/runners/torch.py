@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from draftproof.runners.takeover import Takeover, on_threads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+T = TypeVar("T")
 
 
 class TorchRunner(Committed):
@@ -203,12 +205,16 @@ class TorchRunner(Committed):
         def taken() -> Any:
             return self.takeover.run(attention.registered(), lambda: self.model(**options), layers)
 
-        out = on_threads(self.threads, lambda: half.during(self.model, len(tokens), taken))
+        out = self.over(len(tokens), taken)
         logits = out.logits[0]
         hidden = {tap: out.hidden_states[tap][0] for tap in taps}
         if not everything and "logits_to_keep" not in self._accepts:
             logits = logits[torch.tensor(wanted, dtype=torch.long, device=logits.device)]
         return logits, hidden
+
+    def over(self, rows: int, call: Callable[[], T]) -> T:
+        """`call`, which passes the model over so many rows, on the runner's threads."""
+        return on_threads(self.threads, lambda: half.during(self.model, rows, call))
 
     def _segment(self, item: Work, begin: int) -> Segment:
         cached, nodes = self.cached(item.key), 0

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from draftproof import clock
+from draftproof.out_folders import whole
 
 
 def kept(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +25,6 @@ def kept(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
 
 def write(path: Path, found: dict[str, Any]) -> None:
     """Whole or not at all: a run may be killed."""
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(found, indent=1) + "\n")
-    beside.replace(path)
+    with whole(path) as part:
+        part.write_text(json.dumps(found, indent=1) + "\n")
     print("written:", path)

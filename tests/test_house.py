@@ -85,7 +85,7 @@ models                  <- hub native places bundled runners runners.* | torch
 generation              <-  | torch transformers
 encoder_intake          <- {ASKED} intake generation | torch
 audio_intake            <- {ASKED} {HEARD} | torch transformers
-convert                 <- hub native places bundled gguf.* runners.* vocabularies | torch numpy
+convert       <- hub native places bundled out_folders gguf.* runners.* vocabularies | torch numpy
 export export.*         <- hub places bundled profiles methods convert gguf.* vocabularies {FOLDERS}
 chunks                  <- engine request text
 llm                     <- * {SERVED} !cli !bench !bench.* !training !training.*
@@ -105,7 +105,7 @@ traffic traffic.*       <- prompts pictures out_folders traffic.* | httpx2 rich 
 training.data training.data.files training.data.sources <- {READ}
 training.data.entries training.data.rows <- {READ}
 training.jobs training.jobs.* <- * {SERVED} !cli !cli.* !demo.* !bench.* !certify.*
-training training.*     <- allocator runners runners.* heads.* analysis bundled training.*
+training training.* <- allocator out_folders runners runners.* heads.* analysis bundled training.*
 fingerprints            <- tree runners.base sampling | torch
 resuming                <- request
 batch batch.*           <- batch.* llm request sampling server.* | msgspec pydantic_core

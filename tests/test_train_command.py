@@ -156,7 +156,7 @@ def test_two_processes_train_what_one_does(folder: Path, tmp_path: Path) -> None
     assert apart["two"] < 0.1 * apart["other rows"], apart
     assert outputs["two"].stdout.count("served tokens/step") == 1  # one of them tells
     assert outputs["two"].stderr.count("reading the data") == 1
-    assert not list(tmp_path.glob("two/**/*.new"))
+    assert not list(tmp_path.glob("two/**/*.part"))
 
 
 def test_without_accelerate_it_says_what_to_install(

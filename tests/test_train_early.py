@@ -42,13 +42,14 @@ EMPTY = "has nothing to learn in it: name other data"
         ("a.jsonl", "", [], EMPTY),
         ("a.jsonl", '{"text": " "}', [], EMPTY),
         ("a.txt", "\n", [], EMPTY),
+        ("a folder", None, [], EMPTY),
         ("a.csv", "a,b", [], "a.csv is a table"),
         ("a.jsonl.gz", "text", [], "Not a gzipped file"),
     ],
 )
 def test_wrong_data_is_told_before_the_model_is_loaded(
     name: str,
-    content: str,
+    content: str | None,
     words: list[str],
     said: str,
     train: Any,
@@ -57,7 +58,10 @@ def test_wrong_data_is_told_before_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(setup, "loaded", lambda *given, **named: pytest.fail("it was loaded"))
-    (tmp_path / name).write_text(content)
+    if content is None:
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text(content)
     out = ["--out", str(tmp_path / "out"), *QUICK]
     for option in ("--data", "--held-out"):
         data = ["--data", str(folder / "text.py")] if option == "--held-out" else []

@@ -142,7 +142,7 @@ def measured(cell: Cell, turns: int, rounds: int, max_tokens: int, until: float)
         "differing": sum(trial.differing for trial in trials),
         "texts": len(texts),
         "rounds": len(own.seconds),
-        "processor": f"{clock.processor()}, {clock.widest()}",
+        "processor": clock.processor(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 

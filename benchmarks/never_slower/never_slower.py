@@ -137,7 +137,7 @@ class Measuring:
             "tokens": sum(one.tokens for one in auto),
             "drafted": sum(one.drafted for one in auto),
             "accepted": sum(one.accepted for one in auto),
-            "processor": f"{clock.processor()}, {clock.widest()}",
+            "processor": clock.processor(),
             "load": load,
             "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         }

@@ -7,9 +7,12 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+WIDEST = {"amx_tile": "AMX", "avx512f": "AVX512", "avx2": "AVX2"}  # of x86, by flag
 
 
 def in_turn(sides: Sequence[T], turn: int) -> list[T]:
@@ -43,13 +46,28 @@ def load() -> str:
 
 
 def processor() -> str:
-    """Its name, as far as the system tells."""
+    """Its name, as far as the system tells, and its instructions: one name has several kinds."""
+    return ", ".join(part for part in (_name(), widest()) if part)
+
+
+def widest() -> str:
+    """The widest instructions that an x86 processor has for numbers; "" where nothing tells."""
+    flags = _told().get("flags", "").split()
+    return next((found for flag, found in WIDEST.items() if flag in flags), "")
+
+
+def _name() -> str:
+    return _told().get("model name") or platform.processor() or platform.machine()
+
+
+def _told() -> dict[str, str]:
+    """What Linux says of the first processor."""
     try:
-        with open("/proc/cpuinfo") as file:
-            line = next(line for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-    return line.partition(":")[2].strip()
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def computes(device: Any) -> str:
@@ -71,18 +89,12 @@ def ran_on(runner: Any) -> str:
     return f"{threads} {'thread' if threads == 1 else 'threads'}, {processor()}"
 
 
-def widest() -> str:
-    """The widest instructions of the processor, as torch calls them: one name has several kinds."""
-    import torch  # as below
-
-    return str(torch.backends.cpu.get_cpu_capability())
-
-
 def machine() -> str:
     """One line: processor, cores, threads, load, versions."""
     import torch  # here alone: a client of a server has no use for it
 
+    instructions = widest() or platform.machine()
     return (
-        f"{processor()}, {os.cpu_count()} cores, {widest()}, {torch.get_num_threads()} threads, "
+        f"{_name()}, {os.cpu_count()} cores, {instructions}, {torch.get_num_threads()} threads, "
         f"load {load()}, torch {torch.__version__}, Python {platform.python_version()}"
     )

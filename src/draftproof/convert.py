@@ -16,6 +16,7 @@ from draftproof import hub, native, places
 from draftproof.bundled import located
 from draftproof.gguf import vocabulary, writing
 from draftproof.gguf.names import HEAD
+from draftproof.out_folders import whole
 from draftproof.runners import choice
 from draftproof.runners.base import of_torch
 from draftproof.runners.checkpoint import Checkpoint
@@ -64,23 +65,17 @@ def convert(
         raise ValueError(f"{model} came without a tokenizer, and a GGUF file holds one")
     weights, shapes = _weights(source, options)
     fields = vocabulary.fields(tokenizer, weights.config.vocab_size)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f"{out.name}.part")
-    try:
-        with of_torch(threads):
-            writing.write(
-                part,
-                weights.config,
-                shapes,
-                lambda name: weights[name].detach(),
-                precision,
-                rounded,
-                fields,
-                told,
-            )
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole(out) as part, of_torch(threads):
+        writing.write(
+            part,
+            weights.config,
+            shapes,
+            lambda name: weights[name].detach(),
+            precision,
+            rounded,
+            fields,
+            told,
+        )
     return out
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from draftproof import clock, hub, places
+from draftproof import clock, hub, interrupts, places
 from draftproof import prompts as prompt_files
 from draftproof.bench.compare import Comparison, Result, Tick, compare, fastest
 from draftproof.bench.inflation import inflate
@@ -113,7 +113,8 @@ def run(options: Options, progress: Tick) -> Report:
     """
     parsed = check(options)
     progress("loading", None)
-    model, plain, assistant = load(options)
+    with interrupts.kept():
+        model, plain, assistant = load(options)
     if plain.tokenizer is None:
         raise ValueError("a comparison reads text, and this model came without a tokenizer")
     plain.memory.check_batch(max(options.batches), plain.runner.device)

@@ -41,6 +41,14 @@ struct Attention {
                 int head_dim, float *acc);
 };
 
+// Products of half precision as it lies in memory; see `dp_halves`.
+struct Halves {
+  // n numbers as floats, up to a whole register of them with zeros.
+  void (*read)(const uint16_t *from, int n, float *out);
+  // The rows, which are at `x` as floats, `x_row` apart, times the weights of some outputs.
+  void (*multiply)(const dp_halves &of, const float *x, int64_t x_row, int64_t begin, int64_t end);
+};
+
 struct Kernels {
   const char *name;
   Tiles tiles[DP_FORMATS];
@@ -62,6 +70,7 @@ struct Kernels {
   float (*max)(const float *x, int64_t n);
   void (*few_floats)(const dp_few &of, const dp_few_text *texts, int count);
   void (*few_doubles)(const dp_few &of, const dp_few_text *texts, int count);
+  Halves halves[2] = {};  // of bfloat16 and of float16, where they are
 };
 
 extern const Kernels kPortable;

@@ -160,6 +160,12 @@ void weigh(const uint16_t *values, int n, const float *weights, int64_t apart, i
   }
 }
 
+}  // namespace
+
+#include "halves_avx2.inl"
+
+namespace {
+
 template <class F>
 constexpr Tiles kTiles{kTileRows, prepare_groups, Whole<F>::tile};
 
@@ -171,4 +177,5 @@ const Kernels kAvx2 = {
      kTiles<Q5_1>, kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>, kTiles<IQ4_NL>, kTiles<IQ4_XS>,
      kTiles<MXFP4>, kTiles<S4_128>, kTiles<Z4_32>, kTiles<Z4_128>},
     norm, to_bf16, rotate, swiglu, {kRows, 2, scores, weigh}, softmax, argmax, gumbel, soften, max_of,
-    few_rows<float>, few_rows<double>};
+    few_rows<float>, few_rows<double>,
+    {{read_halves<Bf16>, multiply_halves<Bf16>}, {read_halves<Fp16>, multiply_halves<Fp16>}}};

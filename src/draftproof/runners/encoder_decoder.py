@@ -203,7 +203,7 @@ class EncoderDecoder(TorchRunner):
 
             return self.takeover.look(made)
 
-        found = self.over(sum(given.size for given in batch), read)
+        found = self.at_its_best(read)
         if not self._input_bytes:
             parts = [part for pair in found[0].values() for part in pair]
             self.learn_input(sum(part.nbytes for part in parts) // batch[0].size)
@@ -289,6 +289,6 @@ class EncoderDecoder(TorchRunner):
         def taken() -> Any:
             return self.takeover.run(crossing.registered(), lambda: crossing.during(step, whole))
 
-        out, last = self.over(len(tokens), taken)
+        out, last = self.at_its_best(taken)
         hidden = {tap: (last if tap == -1 else out.decoder_hidden_states[tap])[0] for tap in taps}
         return out.logits[0], hidden

@@ -58,6 +58,7 @@ class TorchRunner(Committed):
         self.max_length = lengths.length_limit(self.config, max_length)
         self._accepts = inspect.signature(self.model.forward).parameters
         self.takeover = Takeover(self.model)
+        self._halves = half.Layers(self.model)
         # Read alone: there are fewer while another runner's pass ends early.
         self._depth = self.takeover.alone(lambda: int(self.config.num_hidden_layers))
         self._pairs: Mapping[int, Pair] = {}
@@ -93,12 +94,13 @@ class TorchRunner(Committed):
     def head(self, hidden: Tensor) -> Tensor:
         """The model's logits (N, V) of post-norm hidden states (N, hidden size)."""
         with torch.inference_mode():
-            return on_threads(self.threads, lambda: logits_of(self.model, hidden))
+            return self.at_its_best(lambda: logits_of(self.model, hidden))
 
     def linear(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
         """A matrix (out, in) in the model's precision and place; rows (N, in) -> (N, out)."""
         placed = weight.detach().to(self.device, self.dtype)
-        return lambda rows: on_threads(self.threads, lambda: rows.to(placed) @ placed.T)
+        multiply = half.by(self.model, placed)
+        return lambda rows: on_threads(self.threads, lambda: multiply(rows.to(placed)))
 
     @property
     def layers(self) -> int:
@@ -205,16 +207,18 @@ class TorchRunner(Committed):
         def taken() -> Any:
             return self.takeover.run(attention.registered(), lambda: self.model(**options), layers)
 
-        out = self.over(len(tokens), taken)
+        out = self.at_its_best(taken)
         logits = out.logits[0]
         hidden = {tap: out.hidden_states[tap][0] for tap in taps}
         if not everything and "logits_to_keep" not in self._accepts:
             logits = logits[torch.tensor(wanted, dtype=torch.long, device=logits.device)]
         return logits, hidden
 
-    def over(self, rows: int, call: Callable[[], T]) -> T:
-        """`call`, which passes the model over so many rows, on the runner's threads."""
-        return on_threads(self.threads, lambda: half.during(self.model, rows, call))
+    def at_its_best(self, call: Callable[[], T]) -> T:
+        """`call`, which multiplies by the model's weights, on the runner's threads."""
+        return on_threads(
+            self.threads, lambda: self.takeover.alone(lambda: self._halves.during(call))
+        )
 
     def _segment(self, item: Work, begin: int) -> Segment:
         cached, nodes = self.cached(item.key), 0

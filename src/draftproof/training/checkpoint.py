@@ -6,7 +6,6 @@ Files are there whole or not at all, whoever else writes them at the same time.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from draftproof.out_folders import whole
 
 CHECKPOINT, BEST = "checkpoint", "best.pt"
 FRESH, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"  # while one takes the other's place
@@ -54,14 +55,9 @@ def clear(folder: Path) -> None:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """A path beside `file`; what is written there takes its place, unless there is an error."""
-    fresh = file.with_name(f"{file.name}.{os.getpid()}.new")
-    try:
-        with writing(file):
-            yield fresh
-        fresh.replace(file)
-    finally:
-        fresh.unlink(missing_ok=True)
+    """See `out_folders.whole`; what fails is told with a way out."""
+    with writing(file), whole(file) as fresh:
+        yield fresh
 
 
 @contextmanager
@@ -70,7 +66,8 @@ def writing(place: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        free = shutil.disk_usage(place.parent).free / 1e6
+        there = next(each for each in place.absolute().parents if each.exists())
+        free = shutil.disk_usage(there).free / 1e6
         cause = " ".join(str(error).split())
         raise OSError(
             f"cannot write {place}, where {free:,.0f} MB are free ({cause}): make room, or write "

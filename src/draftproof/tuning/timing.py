@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from draftproof import clock, rules
+from draftproof import clock, interrupts, rules
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Drafter
 from draftproof.llm import LLM
@@ -52,7 +52,8 @@ class Loaded:
         """A runner of its own over the same weights."""
         key = str(model), quantize
         if key not in self.runners:
-            self.runners[key] = beside(target, model, quantize)
+            with interrupts.kept():
+                self.runners[key] = beside(target, model, quantize)
         again = getattr(self.runners[key], "again")  # noqa: B009  a name that only ours have
         made: Target = again(
             max_batch=getattr(target, "max_batch", 8), max_length=None, prefix_cache=False

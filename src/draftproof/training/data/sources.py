@@ -113,8 +113,10 @@ def look(sources: Sequence[str | Path], *, unanswered: bool, pairs: bool) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for source in map(str, sources):
+            path = Path(source)
             found = any([each is not None for each in reader.read(source)])
-            if not found and reader.bytes <= LOOKED_AT and reader.files(Path(source)):
+            here = path.is_file() or _is_plain(path)
+            if not found and reader.bytes <= LOOKED_AT and here:
                 raise ValueError(_nothing(source))
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from draftproof import interrupts
 from draftproof.runners import encoders, half
 from draftproof.training import trainer
 from draftproof.training.checkpoint import CHECKPOINT
@@ -136,7 +137,8 @@ class Job(ABC):
         options, watch = self.options, self.watch
         options.check()
         watch.phase("loading")
-        self.target, self.tokenizer = setup.target(options)
+        with interrupts.kept():
+            self.target, self.tokenizer = setup.target(options)
         if options.self_distill is None:
             self.options = options = replace(options, self_distill=encoders.is_one(self.target))
         proposer = self.begin()

@@ -1,0 +1,64 @@
+// Products of half precision as torch keeps it, on processors that have none of their own.
+#include <algorithm>
+#include <exception>
+#include <vector>
+
+#include "draftproof.h"
+#include "kernels.h"
+#include "team.h"
+
+namespace {
+
+constexpr int64_t kWeights = 1 << 15;  // that a thread multiplies at once: they stay near while it does
+constexpr int64_t kOutputs = 12;       // whose number the kernels divide evenly
+
+struct Work {
+  const Halves &kernel;
+  const dp_halves &of;
+  float *x;
+  int64_t x_row, together;  // outputs
+  Phase reading, multiplying;
+};
+
+// A thread's part of it.
+void take_part(void *argument) {
+  Work &work = *static_cast<Work *>(argument);
+  const dp_halves &of = work.of;
+  share(work.reading, int(of.rows), 4, [&](int row) {
+    const uint16_t *from = reinterpret_cast<const uint16_t *>(of.x) + row * of.x_row;
+    work.kernel.read(from, int(of.inputs), work.x + row * work.x_row);
+  });
+  share(work.multiplying, int((of.outputs + work.together - 1) / work.together), 1, [&](int item) {
+    const int64_t begin = item * work.together;
+    work.kernel.multiply(of, work.x, work.x_row, begin, std::min(begin + work.together, of.outputs));
+  });
+}
+
+bool fits(const dp_halves &of) {
+  constexpr int64_t most = 1 << 30;
+  for (int64_t size : {of.rows, of.inputs, of.outputs}) {
+    if (size < 1 || size > most) return false;
+  }
+  return of.x && of.weights && of.out && of.x_row >= 0 && of.weight_row >= 0;
+}
+
+}  // namespace
+
+DP_API int32_t dp_halves_product(dp_parallel parallel, int32_t threads, const dp_halves *of) try {
+  static const Kernels *kernels = pick_kernels("avx2");
+  if (threads < 1 || !of || !kernels || !fits(*of)) return DP_BAD_ARGUMENT;
+  // New room would take as long as what is done in it.
+  static thread_local std::vector<float> room;
+  const int64_t x_row = (of->inputs + kLanes - 1) / kLanes * kLanes;
+  if (int64_t(room.size()) < of->rows * x_row) room.resize(of->rows * x_row);
+  const int64_t together = std::max(kWeights / of->inputs / kOutputs, int64_t(1)) * kOutputs;
+  Work work{kernels->halves[of->fp16 != 0], *of, room.data(), x_row, together, {}, {}};
+  if (parallel && threads > 1) {
+    parallel(take_part, &work, threads, 0);
+  } else {
+    take_part(&work);
+  }
+  return DP_OK;
+} catch (const std::exception &) {
+  return DP_NO_MEMORY;
+}

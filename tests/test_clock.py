@@ -1,0 +1,39 @@
+"""Figures, and costs that are learnt, stand beside the processor: its name and instructions."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+import torch
+
+from draftproof import clock
+
+TOLD = {
+    "AMD EPYC, AVX2": {"model name": "AMD EPYC", "flags": "fpu avx2 fma"},
+    "AMD EPYC, AVX512": {"model name": "AMD EPYC", "flags": "avx2 avx512f avx512_vnni"},
+    "A Xeon, AMX": {"model name": "A Xeon", "flags": "avx2 avx512f amx_tile amx_bf16"},
+    "Old": {"model name": "Old", "flags": "fpu sse2"},
+    "aarch64": {"Features": "fp asimd"},
+}
+
+
+@pytest.mark.parametrize("wanted", TOLD)
+def test_processors_of_one_name_are_told_apart(
+    wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "_told", lambda: TOLD[wanted])
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert clock.processor() == wanted
+    name, cores, instructions, threads, *_ = clock.machine().split(", ")
+    assert name == wanted.partition(", ")[0] and cores.endswith(" cores")
+    assert instructions == (wanted.partition(", ")[2] or "aarch64")
+    assert threads == f"{torch.get_num_threads()} threads"
+
+
+def test_here() -> None:
+    """What Linux says, by another reader's words."""
+    widest = torch.backends.cpu.get_cpu_capability()
+    if widest in ("AVX2", "AVX512"):
+        assert clock.widest() == widest or (widest, clock.widest()) == ("AVX512", "AMX")

@@ -5,9 +5,10 @@
 // stand beside it changes no bit of them.
 namespace {
 
+// Sixteen numbers as two registers of floats.
 struct Bf16 {
-  static __m256 read(const uint16_t *from) {
-    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+  static __m256 read(const uint16_t *from, int which) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from) + which);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
   static float number(uint16_t x) { return from_bf16(x); }
@@ -19,20 +20,12 @@ struct Bf16 {
 };
 
 struct Fp16 {
-  static __m256 read(const uint16_t *from) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
+  static __m256 read(const uint16_t *from, int which) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from) + which));
   }
   static float number(uint16_t x) { return _cvtsh_ss(x); }
   static uint16_t rounded(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
 };
-
-template <class Half>
-__m256 read_some(const uint16_t *from, int count) {
-  if (count >= kOctet) return Half::read(from);
-  uint16_t some[kOctet] = {};
-  std::memcpy(some, from, count * sizeof(uint16_t));
-  return Half::read(some);
-}
 
 // Of four registers the sum of each one's lanes.
 inline __m128 totals(__m256 a, __m256 b, __m256 c, __m256 d) {
@@ -44,35 +37,54 @@ inline __m128 totals(__m256 a, __m256 b, __m256 c, __m256 d) {
 constexpr int kLongRow = 3072;                 // weights
 constexpr int kHalfRows = 4, kHalfOutputs = 3;  // twelve sums, and registers for what is multiplied
 
+// sum[o][r] += sixteen weights of output o times those of row r.
+template <class Half, int kRows, int kOuts>
+inline __attribute__((always_inline)) void add_step(__m256 (&sum)[kOuts][kHalfRows],
+                                                    const uint16_t *w, int64_t w_row,
+                                                    const float *x, int64_t x_row) {
+#pragma GCC unroll 2
+  for (int which = 0; which < 2; ++which) {
+    __m256 some[kOuts];
+#pragma GCC unroll 3
+    for (int o = 0; o < kOuts; ++o) some[o] = Half::read(w + o * w_row, which);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const __m256 one = floats_at(x + r * x_row + which * kOctet);
+#pragma GCC unroll 3
+      for (int o = 0; o < kOuts; ++o) fused_add(sum[o][r], some[o], one);
+    }
+  }
+}
+
 // kRows rows of floats, padded with zeros, times the weights of kOuts outputs.
 // kAhead: those of as many others, which come next, are fetched meanwhile.
 template <class Half, int kRows, int kOuts, bool kAhead>
 void add_halves(const dp_halves &of, const float *x, int64_t x_row, int64_t row, int64_t output) {
   const uint16_t *w = reinterpret_cast<const uint16_t *>(of.weights) + output * of.weight_row;
-  const int inputs = int(of.inputs);
+  const int64_t w_row = of.weight_row, inputs = of.inputs;
   __m256 sum[kOuts][kHalfRows];
 #pragma GCC unroll 3
   for (int o = 0; o < kOuts; ++o) {
 #pragma GCC unroll 4
     for (int r = 0; r < kHalfRows; ++r) sum[o][r] = _mm256_setzero_ps();
   }
-  for (int i = 0; i < inputs; i += kOctet) {
-    __m256 some[kOuts];
+  x += row * x_row;
+  int64_t i = 0;
+  for (; i + kLanes <= inputs; i += kLanes) {
     if constexpr (kAhead) {
 #pragma GCC unroll 3
       for (int o = 0; o < kOuts; ++o) {
-        const uint16_t *ahead = w + (o + kOuts) * of.weight_row + i;
-        _mm_prefetch(reinterpret_cast<const char *>(ahead), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char *>(w + (o + kOuts) * w_row + i), _MM_HINT_T0);
       }
     }
-#pragma GCC unroll 3
-    for (int o = 0; o < kOuts; ++o) some[o] = read_some<Half>(w + o * of.weight_row + i, inputs - i);
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const __m256 one = floats_at(x + (row + r) * x_row + i);
-#pragma GCC unroll 3
-      for (int o = 0; o < kOuts; ++o) fused_add(sum[o][r], some[o], one);
+    add_step<Half, kRows, kOuts>(sum, w + i, w_row, x + i, x_row);
+  }
+  if (i < inputs) {
+    uint16_t rest[kOuts * kLanes] = {};
+    for (int o = 0; o < kOuts; ++o) {
+      std::memcpy(rest + o * kLanes, w + o * w_row + i, (inputs - i) * sizeof(uint16_t));
     }
+    add_step<Half, kRows, kOuts>(sum, rest, kLanes, x + i, x_row);
   }
   const uint16_t *bias = reinterpret_cast<const uint16_t *>(of.bias);
   uint16_t *out = reinterpret_cast<uint16_t *>(of.out) + row * of.outputs + output;
@@ -119,8 +131,12 @@ void multiply_halves(const dp_halves &of, const float *x, int64_t x_row, int64_t
 
 template <class Half>
 void read_halves(const uint16_t *from, int count, float *out) {
-  for (int i = 0; i < count; i += kOctet) {
-    _mm256_storeu_ps(out + i, read_some<Half>(from + i, count - i));
+  for (int i = 0; i < count; i += kLanes) {
+    uint16_t some[kLanes] = {};
+    std::memcpy(some, from + i, (count - i < kLanes ? count - i : kLanes) * sizeof(uint16_t));
+    for (int which = 0; which < 2; ++which) {
+      _mm256_storeu_ps(out + i + which * kOctet, Half::read(some, which));
+    }
   }
 }
 

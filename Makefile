@@ -15,6 +15,11 @@ WRITTEN := --self-distill --limit 1500000
 # A worker keeps the tests of a file, and with them what these share, until the other has none left.
 SPREAD := --dist worksteal
 
+# What lint takes longest for runs on one core: the tests begin beside it.
+ifeq ($(filter lint test,$(MAKECMDGOALS)),lint test)
+MAKEFLAGS += --jobs=2
+endif
+
 .PHONY: setup demo test test-all real real-drafts endurance bench-peers models lint wheel packages docs clean FORCE
 
 setup: .venv/dev.stamp

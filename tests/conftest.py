@@ -19,8 +19,9 @@ from platformdirs import user_cache_path
 
 from draftproof.bundled import corpus
 
-# Fixtures: pair, run; chat, chat_models; folder, train; plain_llm, drafted_llm; refuse_tensor.
-pytest_plugins = ("commands", "conversing", "training_folders", "facade", "writing_rows")
+# Fixtures: pair, run; chat, chat_models; folder, train; plain_llm, drafted_llm; refuse_tensor;
+# slow, kernel, turned.
+pytest_plugins = ("commands", "conversing", "training_folders", "facade", "halves", "writing_rows")
 
 # What imports and collecting make stays to the end: the collector would look through it in vain,
 # and each full collection, those that tests ask for among them, would take half a second.

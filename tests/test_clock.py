@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,8 +34,10 @@ def test_processors_of_one_name_are_told_apart(
     assert threads == f"{torch.get_num_threads()} threads"
 
 
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="Linux tells")
+@pytest.mark.skipif("ATEN_CPU_CAPABILITY" in os.environ, reason="torch was told otherwise")
 def test_here() -> None:
-    """What Linux says, by another reader's words."""
+    """By torch's words."""
+    alike = {"AVX2": ("AVX2",), "AVX512": ("AVX512", "AMX")}
     widest = torch.backends.cpu.get_cpu_capability()
-    if widest in ("AVX2", "AVX512"):
-        assert clock.widest() == widest or (widest, clock.widest()) == ("AVX512", "AMX")
+    assert widest not in alike or clock.widest() in alike[widest]

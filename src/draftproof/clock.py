@@ -7,7 +7,8 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from functools import cache
+from itertools import takewhile
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -60,13 +61,14 @@ def _name() -> str:
     return _told().get("model name") or platform.processor() or platform.machine()
 
 
+@cache
 def _told() -> dict[str, str]:
     """What Linux says of the first processor."""
     try:
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+        with open("/proc/cpuinfo") as file:
+            lines = [line.partition(":") for line in takewhile(str.strip, file)]
     except OSError:
         return {}
-    lines = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
 
 

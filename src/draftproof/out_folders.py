@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,14 +26,14 @@ def results_in(folder: Path, ending: str | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def whole(file: Path) -> Iterator[Path]:
+def whole(file: Path, mark: str = "") -> Iterator[Path]:
     """A path beside `file`; what is written there takes its place, after an error nothing does.
 
-    What is there stays until then, whoever else writes the same file meanwhile, and a folder that
-    is gone is made again. Raises `OSError`.
+    What is there stays until then, and a folder that is gone meanwhile is made again. mark: one of
+    its own for each process, where several write the same file. Raises `OSError`.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    part = file.with_name(f"{file.name}{mark}.part")
     try:
         yield part
         part.replace(file)

@@ -10,7 +10,8 @@
 namespace {
 
 constexpr int64_t kWeights = 1 << 15;  // that a thread multiplies at once: they stay near while it does
-constexpr int64_t kOutputs = 12;       // whose number the kernels divide evenly
+constexpr int64_t kOutputs = 12;       // a multiple of those that the kernel takes together
+constexpr size_t kKept = 1 << 22;      // floats of rows, for which room is kept
 
 struct Work {
   const Halves &kernel;
@@ -47,10 +48,13 @@ bool fits(const dp_halves &of) {
 DP_API int32_t dp_halves_product(dp_parallel parallel, int32_t threads, const dp_halves *of) try {
   static const Kernels *kernels = pick_kernels("avx2");
   if (threads < 1 || !of || !kernels || !fits(*of)) return DP_BAD_ARGUMENT;
-  // New room would take as long as what is done in it.
-  static thread_local std::vector<float> room;
+  // New room would take as long as what is done in it, where that is little.
+  static thread_local std::vector<float> kept;
   const int64_t x_row = (of->inputs + kLanes - 1) / kLanes * kLanes;
-  if (int64_t(room.size()) < of->rows * x_row) room.resize(of->rows * x_row);
+  const size_t size = of->rows * x_row;
+  std::vector<float> once(size > kKept ? size : 0);
+  if (size <= kKept && kept.size() < size) kept.resize(size);
+  std::vector<float> &room = size > kKept ? once : kept;
   const int64_t together = std::max(kWeights / of->inputs / kOutputs, int64_t(1)) * kOutputs;
   Work work{kernels->halves[of->fp16 != 0], *of, room.data(), x_row, together, {}, {}};
   if (parallel && threads > 1) {

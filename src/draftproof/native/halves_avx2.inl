@@ -5,18 +5,14 @@
 // stand beside it changes no bit of them.
 namespace {
 
-// Sixteen numbers as two registers of floats.
+// Numbers of 16 bits. read: of sixteen of them the first half or the second.
 struct Bf16 {
   static __m256 read(const uint16_t *from, int which) {
     const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from) + which);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
   static float number(uint16_t x) { return from_bf16(x); }
-  static uint16_t rounded(float x) {
-    const uint32_t bits = bits_of(x);
-    if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;  // NaN stays one
-    return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  }
+  static uint16_t rounded(float x) { return round_bf16(x); }
 };
 
 struct Fp16 {
@@ -25,6 +21,17 @@ struct Fp16 {
   }
   static float number(uint16_t x) { return _cvtsh_ss(x); }
   static uint16_t rounded(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
+};
+
+// Numbers that are not normal count in every thread, or in none: torch's own differ in that where a
+// user has turned it off in one.
+class Denormals {
+ public:
+  Denormals() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
+  ~Denormals() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
 };
 
 // Of four registers the sum of each one's lanes.
@@ -112,6 +119,7 @@ void add_halves(const dp_halves &of, const float *x, int64_t x_row, int64_t row,
 // All rows, which are at `x` as floats, times the weights of the outputs from `begin` to `end`.
 template <class Half>
 void multiply_halves(const dp_halves &of, const float *x, int64_t x_row, int64_t begin, int64_t end) {
+  const Denormals denormals;
   // As evenly as can be: a row alone has few sums.
   int64_t groups = (of.rows + kHalfRows - 1) / kHalfRows;
   for (int64_t row = 0, rows; groups; row += rows, --groups) {

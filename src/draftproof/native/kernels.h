@@ -43,7 +43,7 @@ struct Attention {
 
 // Products of half precision as it lies in memory; see `dp_halves`.
 struct Halves {
-  // n numbers as floats, up to a whole register of them with zeros.
+  // n numbers as floats, with zeros up to a multiple of kLanes.
   void (*read)(const uint16_t *from, int n, float *out);
   // The rows, which are at `x` as floats, `x_row` apart, times the weights of some outputs.
   void (*multiply)(const dp_halves &of, const float *x, int64_t x_row, int64_t begin, int64_t end);

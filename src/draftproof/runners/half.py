@@ -2,13 +2,14 @@
 
 With AVX2 alone torch makes one number of them after another, so that each row of a pass takes as
 long as the one before it. Our own kernel reads weights as they lie, sums in float32, rounds once,
-and gives a row the same bits whatever stands beside it. Where it cannot be had, products of many
-rows turn the weights into float32, which takes as long as some seven rows do.
+and gives a row the same bits in every pass. Where it cannot be had, products of many rows turn the
+weights into float32, which takes as long as some seven rows do.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from ctypes import c_int64, c_uint64, c_void_p
 from functools import cache, partial
@@ -26,6 +27,16 @@ ROWS = 8  # from which on turning gains
 PIECE = 1 << 22  # weights that are turned at once: larger matrices gain from it (docs/log.md)
 
 
+class _Here(threading.local):
+    """Of a thread: whether it is in a pass, and where it turns weights."""
+
+    passing = False
+    room: Tensor | None = None  # kept, as new room takes as long as turning
+
+
+_HERE = _Here()
+
+
 def slow(model: Any) -> bool:
     """Whether this processor computes half precision, in which the model is, far slower."""
     half = model.dtype in HALF and model.device.type == "cpu"
@@ -33,77 +44,87 @@ def slow(model: Any) -> bool:
 
 
 class Layers:
-    """The matrices of a model, which is changed for the length of a call: be alone with it."""
+    """The plain linear layers of a model, which are changed for the length of a pass.
+
+    Be alone with the model. Another thread that passes through it meanwhile has torch's products,
+    and so has whoever gets a copy that was made then.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model, room = model, Room()
         self._layers = [
-            (vars(each), partial(_product_of, each, room))
+            (vars(each), _Forward(_product_of, each))
             for each in model.modules()
-            if type(each) is nn.Linear and "forward" not in vars(each)  # nobody else's
+            if type(each) is nn.Linear
         ]
 
     def during(self, call: Callable[[], T]) -> T:
-        """`call`, which passes rows through the model, as fast as this processor can."""
-        if not slow(self._model):
-            return call()
+        """`call`, which passes rows through the model without gradients."""
+        before, changed = _HERE.passing, list[dict[str, Any]]()
         try:
             for names, forward in self._layers:
-                names["forward"] = forward
+                # Somebody else's stays; one of ours may be left of a pass that was interrupted.
+                if isinstance(names.get("forward", forward), _Forward):
+                    changed.append(names)
+                    names["forward"] = forward
+            _HERE.passing = True
             return call()
         finally:
-            for names, _ in self._layers:
+            _HERE.passing = before
+            for names in changed:
                 names.pop("forward", None)
 
 
-class Room:
-    """Where weights are turned: new room for them takes as long as turning them."""
+class _Forward(partial[Tensor]):
+    """What stands in for a layer's own `forward`."""
 
-    def __init__(self) -> None:
-        self._room = torch.empty(0, dtype=torch.float32)
 
-    def turned(self, weight: Tensor) -> Tensor:
-        """The weights in float32, until others are turned."""
-        if self._room.numel() < weight.numel():
-            self._room = self._room.new_empty(weight.numel())
-        return self._room[: weight.numel()].view(weight.shape).copy_(weight)
+def _product_of(layer: nn.Linear, input: Tensor) -> Tensor:  # noqa: A002  as the layer has it
+    compiled = torch.compiler.is_compiling()  # which would stop at each of them
+    make = product if not compiled and _HERE.passing else functional.linear
+    return make(input, layer.weight, layer.bias)
 
 
 def by(model: Any, weight: Tensor) -> Callable[[Tensor], Tensor]:
     """What multiplies rows (N, in) by a matrix (out, in) of the model's own precision: (N, out)."""
-    if not slow(model):
-        return partial(functional.linear, weight=weight)
-    return partial(product, weight=weight, bias=None, room=Room())
+    return partial(product if slow(model) else functional.linear, weight=weight)
 
 
-def _product_of(layer: nn.Linear, room: Room, rows: Tensor) -> Tensor:
-    return product(rows, layer.weight, layer.bias, room)
-
-
-def product(rows: Tensor, weight: Tensor, bias: Tensor | None, room: Room) -> Tensor:
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """rows (..., inputs), weight (outputs, inputs) and bias (outputs): (..., outputs).
 
-    As torch's own, rounded once, on a processor that computes half precision slowly.
+    Has no gradient. As torch's own, rounded once, on a processor that computes half precision
+    slowly. What does not fit together is torch's to refuse.
     """
-    if rows.dtype in HALF and weight.dtype is rows.dtype and rows.numel() and weight.numel():
+    given = (rows, weight) if bias is None else (rows, weight, bias)
+    alike = all(_plain(each) and each.dtype is rows.dtype for each in given)
+    fits = rows.ndim and rows.shape[-1:] == weight.shape[1:]
+    if alike and fits and (bias is None or bias.shape == weight.shape[:1]):
         if _parallel() is not None and weight.stride(1) == 1:
             return _by_kernel(rows, weight, bias)
         if rows.numel() >= ROWS * rows.shape[-1]:
-            return _turned(rows, weight, bias, room)
+            return _turned(rows, weight, bias)
     return functional.linear(rows, weight, bias)
+
+
+def _plain(given: Tensor) -> bool:
+    """Whether its numbers of half precision lie there; libraries that quantise have other kinds."""
+    kind = type(given) in (Tensor, nn.Parameter) and given.layout is torch.strided
+    return kind and given.dtype in HALF and given.device.type == "cpu" and given.numel() > 0
 
 
 @cache
 def _parallel() -> int | None:
-    """Where the function is that runs others on torch's threads; None without it or the kernels.
+    """OpenMP's function that runs others on its threads; None without it or the kernels.
 
     Threads of our own would wait for torch's, which stay awake between its operations.
     """
+    library = native.found()
+    if library is None or not library.dp_kernels(b"avx2"):
+        return None
     try:
-        found = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p).value
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p).value
     except (OSError, AttributeError, TypeError):  # another system's, or torch with other threads
         return None
-    return None if native.found() is None else found
 
 
 class _Halves(ctypes.Structure):
@@ -136,7 +157,7 @@ def _by_kernel(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return made
 
 
-def _turned(rows: Tensor, weight: Tensor, bias: Tensor | None, room: Room) -> Tensor:
+def _turned(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """By torch, with weights in float32."""
     single = rows.float()
     pieces = weight.split(max(1, PIECE // weight.shape[1]))
@@ -147,7 +168,10 @@ def _turned(rows: Tensor, weight: Tensor, bias: Tensor | None, room: Room) -> Te
         [None] * len(pieces) if bias is None else bias.split(pieces[0].shape[0]),
         strict=True,
     )
+    if _HERE.room is None or _HERE.room.numel() < pieces[0].numel():
+        with torch.inference_mode(False):  # it stays for whoever comes in another mode
+            _HERE.room = torch.empty(pieces[0].numel(), dtype=torch.float32, device="cpu")
     for place, piece, own in parts:
-        own = None if own is None else own.float()
-        place.copy_(functional.linear(single, room.turned(piece), own))
+        turned = _HERE.room[: piece.numel()].view(piece.shape).copy_(piece)
+        place.copy_(functional.linear(single, turned, None if own is None else own.float()))
     return made

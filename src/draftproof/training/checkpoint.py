@@ -6,6 +6,7 @@ Files are there whole or not at all, whoever else writes them at the same time.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -56,7 +57,7 @@ def clear(folder: Path) -> None:
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """See `out_folders.whole`; what fails is told with a way out."""
-    with writing(file), whole(file) as fresh:
+    with writing(file), whole(file, f".{os.getpid()}") as fresh:
         yield fresh
 
 
@@ -66,7 +67,7 @@ def writing(place: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        there = next(each for each in place.absolute().parents if each.exists())
+        there = next((each for each in place.absolute().parents if each.exists()), Path.cwd())
         free = shutil.disk_usage(there).free / 1e6
         cause = " ".join(str(error).split())
         raise OSError(

@@ -146,17 +146,15 @@ def test_without_what_it_needs_there_is_no_kernel(
     slow: None, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     class Library:
-        GOMP_parallel = None
-
         def dp_kernels(self, name: bytes) -> bytes:
             return b"" if lacks == "their set" else name
 
-    half._parallel.cache_clear()
+    half._kernel.cache_clear()
     monkeypatch.setattr(native, "found", lambda: None if lacks == "kernels" else Library())
     if lacks == "function":
         monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     try:
-        assert half._parallel() is None
+        assert half._kernel() is None
         the_product_is_that_of_float32_rounded_once(torch.bfloat16, half.ROWS, 8, 3)
     finally:
-        half._parallel.cache_clear()
+        half._kernel.cache_clear()

@@ -16,13 +16,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kernel(slow: None) -> None:
-    if half._parallel() is None:
+    if half._kernel() is None:
         pytest.skip("there is no AVX2, or torch has other threads")
 
 
 @pytest.fixture
 def turned(slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(half, "_parallel", lambda: None)
+    monkeypatch.setattr(half, "_kernel", lambda: None)
 
 
 def multiplied(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

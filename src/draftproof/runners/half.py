@@ -99,8 +99,8 @@ def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     alike = all(_plain(each) and each.dtype is rows.dtype for each in given)
     fits = rows.ndim and rows.shape[-1:] == weight.shape[1:]
     if alike and fits and (bias is None or bias.shape == weight.shape[:1]):
-        if _parallel() is not None and weight.stride(1) == 1:
-            return _by_kernel(rows, weight, bias)
+        if (kernel := _kernel()) is not None and weight.stride(1) == 1:
+            return _by_kernel(kernel, rows, weight, bias)
         if rows.numel() >= ROWS * rows.shape[-1]:
             return _turned(rows, weight, bias)
     return functional.linear(rows, weight, bias)
@@ -113,8 +113,8 @@ def _plain(given: Tensor) -> bool:
 
 
 @cache
-def _parallel() -> int | None:
-    """OpenMP's function that runs others on its threads; None without it or the kernels.
+def _kernel() -> Callable[[int, int], int] | None:
+    """The library's product, on so many threads; None without it, its set or OpenMP.
 
     Threads of our own would wait for torch's, which stay awake between its operations.
     """
@@ -122,9 +122,10 @@ def _parallel() -> int | None:
     if library is None or not library.dp_kernels(b"avx2"):
         return None
     try:
-        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p).value
+        parallel = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p)
     except (OSError, AttributeError, TypeError):  # another system's, or torch with other threads
         return None
+    return partial(library.dp_halves_product, parallel)
 
 
 class _Halves(ctypes.Structure):
@@ -137,7 +138,9 @@ class _Halves(ctypes.Structure):
     )
 
 
-def _by_kernel(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _by_kernel(
+    kernel: Callable[[int, int], int], rows: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
     outputs, inputs = weight.shape
     given = rows.reshape(-1, inputs)
     given = given if given.stride(1) == 1 else given.contiguous()
@@ -148,9 +151,7 @@ def _by_kernel(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         *(given.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()),
         *(made.data_ptr(), given.stride(0), weight.stride(0)),
     )
-    code = native.library().dp_halves_product(
-        _parallel(), torch.get_num_threads(), ctypes.addressof(of)
-    )
+    code = kernel(torch.get_num_threads(), ctypes.addressof(of))
     if code == native.NO_MEMORY:
         raise MemoryError("no memory for the rows of this pass: lower max_batch")
     assert code == native.OK, "a product that does not fit was let through"

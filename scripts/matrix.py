@@ -122,10 +122,10 @@ def about() -> dict[str, Any]:
 
 
 def save(path: Path, found: Mapping[str, Any], **more: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps({**more, **found}, indent=0) + "\n", encoding="utf-8")
-    part.replace(path)
+    from draftproof.out_folders import whole
+
+    with whole(path) as part:
+        part.write_text(json.dumps({**more, **found}, indent=0) + "\n", encoding="utf-8")
 
 
 def chosen(given: argparse.Namespace, every: Sequence[Any]) -> list[Any]:

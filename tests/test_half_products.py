@@ -9,7 +9,7 @@ import torch
 
 from draftproof import native
 from draftproof.runners import half
-from halves import multiplied, the_product_is_that_of_float32_rounded_once, whole
+from halves import the_product_is_that_of_float32_rounded_once, whole
 
 BOTH = pytest.mark.parametrize("dtype", half.HALF)
 
@@ -37,7 +37,7 @@ def test_it_rounds_as_torch_does(kernel: None, dtype: torch.dtype) -> None:
     """Every number of 16 bits times some: what a product has in float32 is rounded once more."""
     every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)[:, None]
     some = torch.tensor([1.0, 1 / 3, -0.7, 1.5, 200.0, 2.0**-9, torch.inf], dtype=dtype)[:, None]
-    got, want = multiplied(every, some), (every.float() * some.float().T).to(dtype)
+    got, want = half.product(every, some), (every.float() * some.float().T).to(dtype)
     assert torch.equal(got.isnan(), want.isnan()) and want.isinf().any()
     assert torch.equal(got[~got.isnan()], want[~want.isnan()])
 
@@ -50,14 +50,14 @@ def test_a_row_has_the_same_bits_alone_and_among_others(
     generator = torch.Generator().manual_seed(2)
     weight = torch.randn(300, 131, generator=generator).to(dtype)
     rows = torch.randn(33, 131, generator=generator).to(dtype)
-    alone = torch.cat([multiplied(row[None], weight) for row in rows])
+    alone = torch.cat([half.product(row[None], weight) for row in rows])
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         for count in range(1, len(rows) + 1):
             first = 7 * count % (len(rows) - count + 1)
             some = slice(first, first + count)
-            assert torch.equal(multiplied(rows[some], weight), alone[some]), count
+            assert torch.equal(half.product(rows[some], weight), alone[some]), count
     finally:
         torch.set_num_threads(before)
 
@@ -76,7 +76,7 @@ def test_rows_and_weights_lie_as_they_like(kernel: None) -> None:
         (rows[:12].T, weight.T[:48:4].T),  # whose rows do not lie together
     ]
     for some, of in cases:
-        got = multiplied(some, of)
+        got = half.product(some, of)
         assert torch.equal(got, (some.float() @ of.float().T).to(torch.bfloat16))
 
 
@@ -112,18 +112,18 @@ def test_other_kinds_of_tensors_are_left_to_torch(
     quantised = torch.nn.Parameter(weight.as_subclass(Quantised), requires_grad=False)
     want = (rows.float() @ weight.float().T).bfloat16()
     for some, of in ((rows, quantised), (rows.as_subclass(Quantised), weight)):
-        assert torch.equal(multiplied(some, of), want)
-    assert multiplied(rows.float(), weight.float()).dtype is torch.float32
+        assert torch.equal(half.product(some, of), want)
+    assert half.product(rows.float(), weight.float()).dtype is torch.float32
     wrong = [(weight[:, :4], None), (weight.half(), None), (weight, torch.zeros(9))]
     wrong += [(weight, torch.zeros(size).bfloat16()) for size in (8, 10)]
     for of, bias in wrong:
         with pytest.raises(RuntimeError, match=r"shapes|dtype|size"):
-            multiplied(rows, of, bias)
+            half.product(rows, of, bias)
     broadcast = torch.full((1,), 2.0).bfloat16()
     assert torch.equal(
-        multiplied(rows, weight, broadcast), (rows.float() @ weight.float().T + 2).bfloat16()
+        half.product(rows, weight, broadcast), (rows.float() @ weight.float().T + 2).bfloat16()
     )
-    assert torch.equal(multiplied(rows, weight[0]), (rows.float() @ weight[0].float()).bfloat16())
+    assert torch.equal(half.product(rows, weight[0]), (rows.float() @ weight[0].float()).bfloat16())
 
 
 def test_numbers_that_are_not_normal_count_in_every_thread(kernel: None) -> None:
@@ -134,7 +134,7 @@ def test_numbers_that_are_not_normal_count_in_every_thread(kernel: None) -> None
     try:
         torch.set_num_threads(2)
         assert torch.set_flush_denormal(True)  # of this thread
-        got = multiplied(rows, weight)
+        got = half.product(rows, weight)
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(before)

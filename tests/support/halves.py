@@ -25,10 +25,6 @@ def turned(slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half, "_kernel", lambda: None)
 
 
-def multiplied(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return half.product(rows, weight, bias)
-
-
 def whole(generator: torch.Generator, *shape: int, dtype: torch.dtype) -> Tensor:
     """Whole numbers, whose sums have one value in any order."""
     return torch.randint(-9, 9, shape, generator=generator).to(dtype)
@@ -42,6 +38,6 @@ def the_product_is_that_of_float32_rounded_once(
     bias = whole(generator, outputs, dtype=dtype)
     given = whole(generator, 2, rows, inputs, dtype=dtype)
     for own in (bias, None):
-        got = multiplied(given, weight, own)
+        got = half.product(given, weight, own)
         want = given.float() @ weight.float().T + (0 if own is None else own.float())
         assert got.dtype is dtype and torch.equal(got, want.to(dtype))

@@ -114,10 +114,7 @@ def _plain(given: Tensor) -> bool:
 
 @cache
 def _kernel() -> Callable[[int, int], int] | None:
-    """The library's product, on so many threads; None without it, its set or OpenMP.
-
-    Threads of our own would wait for torch's, which stay awake between its operations.
-    """
+    """The library's product, on so many of torch's threads; None without it, its set or OpenMP."""
     library = native.found()
     if library is None or not library.dp_kernels(b"avx2"):
         return None

@@ -77,11 +77,41 @@ def test_without_the_kernel_many_rows_are_turned(
 
 
 @pytest.mark.parametrize("family", ["llama", "T5"])
+def test_where_torch_has_instructions_of_it_few_rows_go_by_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, kernel: None, seen: list[tuple[str, int]], family: str
+) -> None:
+    """And none where it has those of whole tiles, or none of our kernels is as good."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(half, "_best", lambda: b"avx512")
+    long = [3 + 7 * i % 50 for i in range(half.FEW + 1)]
+    write(family, torch.bfloat16, long)
+    assert {name for name, _ in seen} == {"_by_kernel"}
+    assert max(rows for _, rows in seen) < len(long)
+    for best in (b"amx", b"avx2", b""):
+        del seen[:]
+        monkeypatch.setattr(half, "_best", lambda best=best: best)
+        write(family, torch.bfloat16)
+        assert not seen
+
+
+def test_float16_is_slow_without_instructions_of_it(
+    monkeypatch: pytest.MonkeyPatch, kernel: None, seen: list[tuple[str, int]]
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    for there in (False, True):
+        monkeypatch.setattr(half, "_torch_has_float16", lambda there=there: there)
+        assert half.slow(made("llama", torch.float16)) is not there
+        del seen[:]
+        write("llama", torch.float16)
+        assert bool(seen) is not there
+
+
+@pytest.mark.parametrize("family", ["llama", "T5"])
 def test_other_processors_and_precisions_stay_as_they_are(
     monkeypatch: pytest.MonkeyPatch, slow: None, seen: list[tuple[str, int]], family: str
 ) -> None:
     write(family, torch.float64)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     write(family, torch.bfloat16)
     assert not seen
 

@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize("dtype", half.HALF)
 @BOTH
 @pytest.mark.parametrize("inputs", [1, 7, 8, 37, 64])
 @pytest.mark.parametrize("outputs", [1, 2, 48, 53])
-def test_by_the_kernel(kernel: None, dtype: torch.dtype, inputs: int, outputs: int) -> None:
+def test_by_the_kernel(each_kernel: bytes, dtype: torch.dtype, inputs: int, outputs: int) -> None:
     for rows in (1, 2, 3, 9):
         the_product_is_that_of_float32_rounded_once(dtype, rows, inputs, outputs)
 
@@ -33,19 +33,27 @@ def test_with_weights_that_are_turned(
 
 
 @BOTH
-def test_it_rounds_as_torch_does(kernel: None, dtype: torch.dtype) -> None:
+def test_it_rounds_as_torch_does(each_kernel: bytes, dtype: torch.dtype) -> None:
     """Every number of 16 bits times some: what a product has in float32 is rounded once more."""
     every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)[:, None]
     some = torch.tensor([1.0, 1 / 3, -0.7, 1.5, 200.0, 2.0**-9, torch.inf], dtype=dtype)[:, None]
     got, want = half.product(every, some), (every.float() * some.float().T).to(dtype)
-    assert torch.equal(got.isnan(), want.isnan()) and want.isinf().any()
-    assert torch.equal(got[~got.isnan()], want[~want.isnan()])
+    compared = ~want.isnan()
+    if each_kernel == b"avx512" and dtype is torch.bfloat16:
+        # For these instructions, as torch uses them too, numbers that are not normal are zero.
+        least = 2 * torch.finfo(dtype).tiny
+        tiny = compared & (want.float().abs() < least)
+        assert (got[tiny].float().abs() <= least).all()
+        compared &= ~tiny & (every.float().abs() >= least)
+    else:
+        assert torch.equal(got.isnan(), want.isnan())
+    assert want.isinf().any() and torch.equal(got[compared], want[compared])
 
 
 @BOTH
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_row_has_the_same_bits_alone_and_among_others(
-    kernel: None, dtype: torch.dtype, threads: int
+    each_kernel: bytes, dtype: torch.dtype, threads: int
 ) -> None:
     generator = torch.Generator().manual_seed(2)
     weight = torch.randn(300, 131, generator=generator).to(dtype)
@@ -62,7 +70,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(
         torch.set_num_threads(before)
 
 
-def test_rows_and_weights_lie_as_they_like(kernel: None) -> None:
+def test_rows_and_weights_lie_as_they_like(each_kernel: bytes) -> None:
     generator = torch.Generator().manual_seed(3)
     rows = whole(generator, 40, 12, dtype=torch.bfloat16)
     weight = whole(generator, 24, 80, dtype=torch.bfloat16)
@@ -80,22 +88,25 @@ def test_rows_and_weights_lie_as_they_like(kernel: None) -> None:
         assert torch.equal(got, (some.float() @ of.float().T).to(torch.bfloat16))
 
 
-def test_what_does_not_fit_is_refused_by_the_library(kernel: None) -> None:
+def test_what_does_not_fit_is_refused_by_the_library(each_kernel: bytes) -> None:
     library = native.library()
     rows, weight = torch.ones(1, 4).bfloat16(), torch.ones(3, 4).bfloat16()
     out = torch.zeros(3, dtype=torch.bfloat16)
-    sizes = {"rows": 1, "inputs": 4, "outputs": 3, "x_row": 4, "weight_row": 4}
+    sizes = {"rows": 1, "inputs": 4, "outputs": 3, "weight_row": 4}
+    fastest = library.dp_halves_set(half.SETS[0], False)
     places = {"x": rows.data_ptr(), "weights": weight.data_ptr(), "out": out.data_ptr()}
 
     def code(threads: int = 1, **change: int) -> int:
         of = half._Halves(**(sizes | places | change))
-        found: int = library.dp_halves_product(None, threads, ctypes.addressof(of))
+        found: int = library.dp_halves_product(fastest, None, threads, ctypes.addressof(of))
         return found
 
     wrong = [{name: 0} for name in ("rows", "inputs", "outputs", *places)]
     wrong += [{name: -1} for name in sizes] + [{"threads": 0}]
     assert {code(**change) for change in wrong} == {native.BAD_ARGUMENT} and not out.any()
-    assert library.dp_halves_product(None, 1, None) == native.BAD_ARGUMENT
+    assert library.dp_halves_product(fastest, None, 1, None) == native.BAD_ARGUMENT
+    assert library.dp_halves_product(None, None, 1, None) == native.BAD_ARGUMENT
+    assert library.dp_halves_set(b"portable", False) is None
     assert code() == native.OK and out.tolist() == [4.0] * 3
 
 
@@ -126,7 +137,7 @@ def test_other_kinds_of_tensors_are_left_to_torch(
     assert torch.equal(half.product(rows, weight[0]), (rows.float() @ weight[0].float()).bfloat16())
 
 
-def test_numbers_that_are_not_normal_count_in_every_thread(kernel: None) -> None:
+def test_numbers_that_are_not_normal_count_in_every_thread_or_in_none(each_kernel: bytes) -> None:
     """Or an output would hang on which of them has it."""
     rows = torch.full((1, 16), 2.0**-66).bfloat16()
     weight = torch.full((4096, 16), 2.0**-66).bfloat16()
@@ -138,7 +149,7 @@ def test_numbers_that_are_not_normal_count_in_every_thread(kernel: None) -> None
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(before)
-    assert (got == 16 * 2.0**-132).all()
+    assert (got == (0 if each_kernel == b"avx512" else 16 * 2.0**-132)).all()
 
 
 @pytest.mark.parametrize("lacks", ["kernels", "their set", "function"])
@@ -146,15 +157,15 @@ def test_without_what_it_needs_there_is_no_kernel(
     slow: None, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     class Library:
-        def dp_kernels(self, name: bytes) -> bytes:
-            return b"" if lacks == "their set" else name
+        def dp_halves_set(self, name: bytes, fp16: bool) -> int | None:
+            return None if lacks == "their set" else 1
 
     half._kernel.cache_clear()
     monkeypatch.setattr(native, "found", lambda: None if lacks == "kernels" else Library())
     if lacks == "function":
         monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     try:
-        assert half._kernel() is None
+        assert half._kernel(torch.bfloat16) is None
         the_product_is_that_of_float32_rounded_once(torch.bfloat16, half.ROWS, 8, 3)
     finally:
         half._kernel.cache_clear()

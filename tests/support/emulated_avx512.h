@@ -51,6 +51,12 @@ DP_CALLED inline Floats halves(__m256i narrow) {
   return load<Floats>(made);
 }
 
+DP_CALLED inline __m256 eight(Floats x, int which) {
+  float all[16];
+  std::memcpy(all, &x, 64);
+  return _mm256_loadu_ps(all + 8 * which);
+}
+
 DP_CALLED inline Floats fused(Floats a, Floats b, Floats c) {
   for (int i = 0; i < 16; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
   return c;
@@ -152,6 +158,8 @@ DP_CALLED inline Bits dot_u8s8(Bits to, Bits a, Bits b) {
 #define _mm512_set1_ps(x) (emulated512::Floats{} + float(x))
 #define _mm512_set1_epi32(x) ((emulated512::Bits)(emulated512::Integers{} + int32_t(x)))
 #define _mm512_set1_epi8(x) emulated512::bytes(x)
+#define _mm512_castps512_ps256(x) emulated512::eight(x, 0)
+#define _mm512_extractf32x8_ps(x, which) emulated512::eight(x, which)
 #define _mm512_castsi512_ps(x) ((emulated512::Floats)(x))
 #define _mm512_cvtepi32_ps(x) \
   __builtin_convertvector((emulated512::Integers)(x), emulated512::Floats)

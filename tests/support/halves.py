@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,13 +18,29 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kernel(slow: None) -> None:
-    if half._kernel() is None:
-        pytest.skip("there is no AVX2, or torch has other threads")
+    _needs_kernel()
+
+
+@pytest.fixture(params=half.SETS, ids=bytes.decode)
+def each_kernel(
+    slow: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[bytes]:
+    """The instructions by which it multiplies."""
+    monkeypatch.setattr(half, "SETS", (request.param,))
+    half._kernel.cache_clear()
+    _needs_kernel()
+    yield request.param
+    half._kernel.cache_clear()
+
+
+def _needs_kernel() -> None:
+    if not all(map(half._kernel, half.HALF)):
+        pytest.skip("the processor lacks these instructions, or torch has other threads")
 
 
 @pytest.fixture
 def turned(slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(half, "_kernel", lambda: None)
+    monkeypatch.setattr(half, "_kernel", lambda dtype: None)
 
 
 def whole(generator: torch.Generator, *shape: int, dtype: torch.dtype) -> Tensor:

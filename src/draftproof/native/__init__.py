@@ -24,7 +24,7 @@ from ctypes import (
 from pathlib import Path
 from typing import Any
 
-VERSION = 16  # of the interface
+VERSION = 17  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8, INT4, Q4_0, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K = range(9)
 IQ4_NL, IQ4_XS, MXFP4, S4_128, Z4_32, Z4_128 = range(9, 15)
@@ -192,7 +192,8 @@ FUNCTIONS = {
         ),
     ),
     "dp_few_rows": (c_int32, (c_void_p, c_void_p, c_int32)),
-    "dp_halves_product": (c_int32, (c_void_p, c_int32, c_void_p)),
+    "dp_halves_product": (c_int32, (c_void_p, c_void_p, c_int32, c_void_p)),
+    "dp_halves_set": (c_void_p, (c_char_p, c_int32)),
     "dp_ngrams_new": (c_void_p, (c_int32,)),
     "dp_ngrams_free": (None, (c_void_p,)),
     "dp_ngrams_draft": (

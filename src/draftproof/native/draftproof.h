@@ -341,18 +341,16 @@ typedef struct {
 // At most DP_FEW_SLOTS slots of a text, and heads of at most 512.
 DP_API int32_t dp_few_rows(const dp_few *of, const dp_few_text *texts, int32_t count);
 
-// out = x w^T + bias in half precision, summed in float32 and rounded once, for processors with AVX2
-// alone. Pointers are 64-bit numbers, steps between rows are counted in elements, and the elements of a
-// row stand side by side.
+// out = x w^T + bias in half precision, summed in float32 and rounded once. Pointers are 64-bit numbers.
 typedef struct {
   int64_t rows, inputs, outputs;
-  int64_t fp16;                    // 0: all are bfloat16
-  uint64_t x, weights, bias, out;  // weights (outputs, inputs); bias 0: none; out (rows, outputs)
-  int64_t x_row, weight_row;
+  uint64_t x, weights, bias, out;  // x (rows, inputs); weights (outputs, inputs); bias 0: none
+  int64_t weight_row;              // elements from one output's weights to the next one's
 } dp_halves;
 // What calls a function on so many threads, as OpenMP's `GOMP_parallel` does: threads of our own would
 // wait for torch's, which stay awake between its operations.
 typedef void (*dp_parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
+// What multiplies by a set of instructions ("avx2", "avx512"), or null: it does not run here, or has none.
+DP_API const void *dp_halves_set(const char *name, int32_t fp16);
 // A row's bits do not depend on which stand beside it. parallel: null for the caller's thread alone.
-// DP_BAD_ARGUMENT where there is no AVX2, too.
-DP_API int32_t dp_halves_product(dp_parallel parallel, int32_t threads, const dp_halves *of);
+DP_API int32_t dp_halves_product(const void *set, dp_parallel parallel, int32_t threads, const dp_halves *of);

@@ -11,12 +11,12 @@ namespace {
 
 constexpr int64_t kWeights = 1 << 15;  // that a thread multiplies at once: they stay near while it does
 constexpr int64_t kOutputs = 12;       // a multiple of those that the kernel takes together
-constexpr size_t kKept = 1 << 22;      // floats of rows, for which room is kept
+constexpr size_t kKept = 1 << 24;      // bytes of rows, for which room is kept
 
 struct Work {
   const Halves &kernel;
   const dp_halves &of;
-  float *x;
+  char *x;
   int64_t x_row, together;  // outputs
   Phase reading, multiplying;
 };
@@ -26,8 +26,8 @@ void take_part(void *argument) {
   Work &work = *static_cast<Work *>(argument);
   const dp_halves &of = work.of;
   share(work.reading, int(of.rows), 4, [&](int row) {
-    const uint16_t *from = reinterpret_cast<const uint16_t *>(of.x) + row * of.x_row;
-    work.kernel.read(from, int(of.inputs), work.x + row * work.x_row);
+    const uint16_t *from = reinterpret_cast<const uint16_t *>(of.x) + row * of.inputs;
+    work.kernel.read(from, int(of.inputs), work.x + row * work.x_row * work.kernel.bytes);
   });
   share(work.multiplying, int((of.outputs + work.together - 1) / work.together), 1, [&](int item) {
     const int64_t begin = item * work.together;
@@ -40,23 +40,29 @@ bool fits(const dp_halves &of) {
   for (int64_t size : {of.rows, of.inputs, of.outputs}) {
     if (size < 1 || size > most) return false;
   }
-  return of.x && of.weights && of.out && of.x_row >= 0 && of.weight_row >= 0;
+  return of.x && of.weights && of.out && of.weight_row >= 0;
 }
 
 }  // namespace
 
-DP_API int32_t dp_halves_product(dp_parallel parallel, int32_t threads, const dp_halves *of) try {
-  static const Kernels *kernels = pick_kernels("avx2");
-  if (threads < 1 || !of || !kernels || !fits(*of)) return DP_BAD_ARGUMENT;
+DP_API const void *dp_halves_set(const char *name, int32_t fp16) {
+  const Kernels *kernels = pick_kernels(name);
+  return kernels && kernels->halves[fp16 != 0].multiply ? &kernels->halves[fp16 != 0] : nullptr;
+}
+
+DP_API int32_t dp_halves_product(const void *set, dp_parallel parallel, int32_t threads,
+                                 const dp_halves *of) try {
+  if (!set || threads < 1 || !of || !fits(*of)) return DP_BAD_ARGUMENT;
+  const Halves &kernel = *static_cast<const Halves *>(set);
   // New room would take as long as what is done in it, where that is little.
-  static thread_local std::vector<float> kept;
-  const int64_t x_row = (of->inputs + kLanes - 1) / kLanes * kLanes;
-  const size_t size = of->rows * x_row;
-  std::vector<float> once(size > kKept ? size : 0);
+  static thread_local std::vector<char> kept;
+  const int64_t x_row = (of->inputs + kHalvesPadding - 1) / kHalvesPadding * kHalvesPadding;
+  const size_t size = of->rows * x_row * kernel.bytes;
+  std::vector<char> once(size > kKept ? size : 0);
   if (size <= kKept && kept.size() < size) kept.resize(size);
-  std::vector<float> &room = size > kKept ? once : kept;
+  std::vector<char> &room = size > kKept ? once : kept;
   const int64_t together = std::max(kWeights / of->inputs / kOutputs, int64_t(1)) * kOutputs;
-  Work work{kernels->halves[of->fp16 != 0], *of, room.data(), x_row, together, {}, {}};
+  Work work{kernel, *of, room.data(), x_row, together, {}, {}};
   if (parallel && threads > 1) {
     parallel(take_part, &work, threads, 0);
   } else {

@@ -14,6 +14,7 @@ constexpr int kLanes = 16;  // slots in a block of keys; partial sums in a reduc
 constexpr int kTogether = 48;  // (row, head) pairs that go over the keys of a head together
 constexpr int kMostStep = 32;  // positions that an `Attention` adds at once
 constexpr int kMostHeadDim = 512;
+constexpr int kHalvesPadding = 32;  // numbers of half precision
 
 // (rows, 32) = x (rows, inputs), `stride` bytes apart, times a panel.
 using Tile = void(const char *panel, const char *x, int64_t stride, int inputs, int rows,
@@ -43,10 +44,11 @@ struct Attention {
 
 // Products of half precision as it lies in memory; see `dp_halves`.
 struct Halves {
-  // n numbers as floats, with zeros up to a multiple of kLanes.
-  void (*read)(const uint16_t *from, int n, float *out);
-  // The rows, which are at `x` as floats, `x_row` apart, times the weights of some outputs.
-  void (*multiply)(const dp_halves &of, const float *x, int64_t x_row, int64_t begin, int64_t end);
+  // n numbers as they are multiplied, with zeros up to a multiple of kHalvesPadding.
+  void (*read)(const uint16_t *from, int n, void *out);
+  int64_t bytes;  // of such a number
+  // The rows, which are at `x`, `x_row` numbers apart, times the weights of some outputs.
+  void (*multiply)(const dp_halves &of, const void *x, int64_t x_row, int64_t begin, int64_t end);
 };
 
 struct Kernels {

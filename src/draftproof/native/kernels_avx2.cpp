@@ -163,6 +163,7 @@ void weigh(const uint16_t *values, int n, const float *weights, int64_t apart, i
 }  // namespace
 
 #include "halves_avx2.inl"
+#include "halves.inl"
 
 namespace {
 
@@ -178,4 +179,4 @@ const Kernels kAvx2 = {
      kTiles<MXFP4>, kTiles<S4_128>, kTiles<Z4_32>, kTiles<Z4_128>},
     norm, to_bf16, rotate, swiglu, {kRows, 2, scores, weigh}, softmax, argmax, gumbel, soften, max_of,
     few_rows<float>, few_rows<double>,
-    {{read_halves<Bf16>, multiply_halves<Bf16>}, {read_halves<Fp16>, multiply_halves<Fp16>}}};
+    {kHalves<InBf16>, kHalves<InFp16>}};

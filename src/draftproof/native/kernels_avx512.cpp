@@ -183,6 +183,13 @@ void weigh(const uint16_t *values, int n, const float *weights, int64_t apart, i
   }
 }
 
+}  // namespace
+
+#include "halves_avx512.inl"
+#include "halves.inl"
+
+namespace {
+
 template <class F>
 constexpr Tiles kTiles{kMostTileRows, prepare_groups, tile<Whole<F>>};
 
@@ -194,4 +201,5 @@ const Kernels kAvx512 = {
      kTiles<Q5_1>, kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>, kTiles<IQ4_NL>, kTiles<IQ4_XS>,
      kTiles<MXFP4>, kTiles<S4_128>, kTiles<Z4_32>, kTiles<Z4_128>},
     norm, to_bf16, rotate, swiglu, {kPairs, 2, scores, weigh}, softmax, argmax, gumbel, soften, max_of,
-    few_rows<float>, few_rows<double>};
+    few_rows<float>, few_rows<double>,
+    {kHalves<InBf16>, kHalves<InFp16>}};

@@ -1,9 +1,11 @@
-"""Products of half precision, on processors that have none.
+"""Products of half precision that torch makes slowly.
 
-With AVX2 alone torch makes one number of them after another, so that each row of a pass takes as
-long as the one before it. Our own kernel reads weights as they lie, sums in float32, rounds once,
-and gives a row the same bits in every pass. Where it cannot be had, products of many rows turn the
-weights into float32, which takes as long as some seven rows do.
+Where a processor has none of a precision (bfloat16 with AVX2 alone, float16 on all but the newest
+with AVX512), torch makes one number after another, so that each row of a pass takes as long as the
+one before it. Where it has them, torch reads the weights of few rows at half of the speed that
+memory gives. Our own kernel reads weights as they lie, sums in float32, rounds once, and gives a
+row the same bits in every pass. Where it cannot be had, slow products of many rows turn the weights
+into float32, which takes as long as some seven rows do.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from draftproof import native
 
 T = TypeVar("T")
 HALF = (torch.bfloat16, torch.float16)
+SETS = (b"avx512", b"avx2")  # of the kernel, the fastest first
 ROWS = 8  # from which on turning gains
+FEW = 32  # up to which our kernel is no slower than torch's products by instructions of bfloat16
 PIECE = 1 << 22  # weights that are turned at once: larger matrices gain from it (docs/log.md)
 
 
@@ -39,8 +43,37 @@ _HERE = _Here()
 
 def slow(model: Any) -> bool:
     """Whether this processor computes half precision, in which the model is, far slower."""
-    half = model.dtype in HALF and model.device.type == "cpu"
-    return half and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    return model.device.type == "cpu" and _slow(model.dtype)
+
+
+def helped(model: Any) -> bool:
+    """Whether products of the model's precision are ours, those of few rows at least."""
+    return slow(model) or (model.device.type == "cpu" and _few(model.dtype))
+
+
+def _slow(dtype: torch.dtype) -> bool:
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability == "AVX512" and dtype is torch.float16:
+        return not _torch_has_float16()
+    return capability == "AVX2" and dtype in HALF
+
+
+@cache
+def _torch_has_float16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def _few(dtype: torch.dtype) -> bool:
+    """Whether torch has instructions of it, and none for whole tiles."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return dtype is torch.bfloat16 and capability == "AVX512" and _best() == b"avx512"
+
+
+@cache
+def _best() -> bytes:
+    """The best set of our kernels."""
+    library = native.found()
+    return b"" if library is None else library.dp_kernels(b"")
 
 
 class Layers:
@@ -86,52 +119,61 @@ def _product_of(layer: nn.Linear, input: Tensor) -> Tensor:  # noqa: A002  as th
 
 def by(model: Any, weight: Tensor) -> Callable[[Tensor], Tensor]:
     """What multiplies rows (N, in) by a matrix (out, in) of the model's own precision: (N, out)."""
-    return partial(product if slow(model) else functional.linear, weight=weight)
+    return partial(product if helped(model) else functional.linear, weight=weight)
 
 
 def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """rows (..., inputs), weight (outputs, inputs) and bias (outputs): (..., outputs).
 
-    Has no gradient. As torch's own, rounded once, on a processor that computes half precision
-    slowly. What does not fit together is torch's to refuse.
+    Has no gradient. As torch's own, rounded once. What does not fit together is torch's to refuse.
     """
-    given = (rows, weight) if bias is None else (rows, weight, bias)
-    alike = all(_plain(each) and each.dtype is rows.dtype for each in given)
-    fits = rows.ndim and rows.shape[-1:] == weight.shape[1:]
-    if alike and fits and (bias is None or bias.shape == weight.shape[:1]):
-        if (kernel := _kernel()) is not None and weight.stride(1) == 1:
+    if _plain(rows) and _plain(weight) and rows.dtype is weight.dtype and _fit(rows, weight, bias):
+        count, slowly = rows.numel() // rows.shape[-1], _slow(rows.dtype)
+        ours = slowly or (count <= FEW and _few(rows.dtype))
+        if ours and (kernel := _kernel(rows.dtype)) is not None and weight.stride(1) == 1:
             return _by_kernel(kernel, rows, weight, bias)
-        if rows.numel() >= ROWS * rows.shape[-1]:
+        if slowly and count >= ROWS:
             return _turned(rows, weight, bias)
     return functional.linear(rows, weight, bias)
 
 
 def _plain(given: Tensor) -> bool:
-    """Whether its numbers of half precision lie there; libraries that quantise have other kinds."""
-    kind = type(given) in (Tensor, nn.Parameter) and given.layout is torch.strided
-    return kind and given.dtype in HALF and given.device.type == "cpu" and given.numel() > 0
+    """Whether its numbers lie there; libraries that quantise have other kinds."""
+    kind = type(given)
+    known = kind is Tensor or kind is nn.Parameter
+    return known and given.is_cpu and given.layout is torch.strided and given.numel() > 0
+
+
+def _fit(rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    if not rows.ndim or rows.shape[-1:] != weight.shape[1:]:
+        return False
+    alike = bias is None or (bias.dtype is rows.dtype and bias.shape == weight.shape[:1])
+    return alike and (bias is None or _plain(bias))
 
 
 @cache
-def _kernel() -> Callable[[int, int], int] | None:
+def _kernel(dtype: torch.dtype) -> Callable[[int, int], int] | None:
     """The library's product, on so many of torch's threads; None without it, its set or OpenMP."""
     library = native.found()
-    if library is None or not library.dp_kernels(b"avx2"):
+    if library is None:
+        return None
+    sets = (library.dp_halves_set(name, dtype is torch.float16) for name in SETS)
+    if (fastest := next(filter(None, sets), None)) is None:
         return None
     try:
         parallel = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p)
     except (OSError, AttributeError, TypeError):  # another system's, or torch with other threads
         return None
-    return partial(library.dp_halves_product, parallel)
+    return partial(library.dp_halves_product, fastest, parallel)
 
 
 class _Halves(ctypes.Structure):
     """dp_halves."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("rows", "inputs", "outputs", "fp16")),
+        *((name, c_int64) for name in ("rows", "inputs", "outputs")),
         *((name, c_uint64) for name in ("x", "weights", "bias", "out")),
-        *((name, c_int64) for name in ("x_row", "weight_row")),
+        ("weight_row", c_int64),
     )
 
 
@@ -139,14 +181,13 @@ def _by_kernel(
     kernel: Callable[[int, int], int], rows: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
     outputs, inputs = weight.shape
-    given = rows.reshape(-1, inputs)
-    given = given if given.stride(1) == 1 else given.contiguous()
+    rows = rows.contiguous()
     bias = None if bias is None else bias.contiguous()
     made = rows.new_empty(*rows.shape[:-1], outputs)
     of = _Halves(
-        *(given.shape[0], inputs, outputs, rows.dtype is torch.float16),
-        *(given.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()),
-        *(made.data_ptr(), given.stride(0), weight.stride(0)),
+        *(rows.numel() // inputs, inputs, outputs),
+        *(rows.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()),
+        *(made.data_ptr(), weight.stride(0)),
     )
     code = kernel(torch.get_num_threads(), ctypes.addressof(of))
     if code == native.NO_MEMORY:

@@ -216,7 +216,7 @@ class TorchRunner(Committed):
 
     def at_its_best(self, call: Callable[[], T]) -> T:
         """`call`, which multiplies by the model's weights, on the runner's threads."""
-        if not half.slow(self.model):
+        if not half.helped(self.model):
             return on_threads(self.threads, call)
         return on_threads(
             self.threads, lambda: self.takeover.alone(lambda: self._halves.during(call))

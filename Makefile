@@ -20,7 +20,7 @@ ifeq ($(filter lint test,$(MAKECMDGOALS)),lint test)
 MAKEFLAGS += --jobs=2
 endif
 
-.PHONY: setup demo test test-all real real-drafts endurance bench-peers models lint wheel packages docs clean FORCE
+.PHONY: setup demo test test-all real real-drafts endurance bench-peers figures models lint wheel packages docs clean FORCE
 
 setup: .venv/dev.stamp
 
@@ -62,6 +62,11 @@ endurance: setup
 bench-peers: setup
 	sh benchmarks/peers/setup_peers.sh build/peers
 	$(BIN)/python benchmarks/peers/cpu_peers.py
+
+# The published figures once more, with one commit: hours of a machine that does nothing else.
+figures: real
+	$(BIN)/python scripts/measure.py
+	$(BIN)/python scripts/figures.py
 
 # The bundled models from nothing: hours on two cores. Each line goes on where it was interrupted, the
 # first only before it is done. What is shipped was made in more steps: see provenance.json, docs/log.md.

@@ -135,6 +135,14 @@ def gguf_files() -> str:
 # --- docs/benchmarks.md ------------------------------------------------------------------------
 
 
+def runs() -> str:
+    """Every run of scripts/measure.py that stands."""
+    found = sorted(load("aims/runs").items())
+    cells = ("date", "commit", "processor", "minutes")
+    rows = [[f"`{file}`", *[str(run[name]) for name in cells]] for file, run in found]
+    return markdown(("file under `docs`", *cells), rows)
+
+
 def benchmarks() -> str:
     """Every run of `draftproof bench` that is kept."""
     return "\n".join(_run(path) for path in sorted((ROOT / "docs/benchmarks").glob("*.json")))

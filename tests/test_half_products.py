@@ -160,7 +160,7 @@ def test_without_what_it_needs_there_is_no_kernel(
         def dp_halves_set(self, name: bytes, fp16: bool) -> int | None:
             return None if lacks == "their set" else 1
 
-    half._kernel.cache_clear()
+    half._found.cache_clear()
     monkeypatch.setattr(native, "found", lambda: None if lacks == "kernels" else Library())
     if lacks == "function":
         monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
@@ -168,4 +168,4 @@ def test_without_what_it_needs_there_is_no_kernel(
         assert half._kernel(torch.bfloat16) is None
         the_product_is_that_of_float32_rounded_once(torch.bfloat16, half.ROWS, 8, 3)
     finally:
-        half._kernel.cache_clear()
+        half._found.cache_clear()

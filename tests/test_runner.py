@@ -16,16 +16,12 @@ from transformers import PreTrainedModel
 from transformers.models.llama import LlamaConfig
 
 import tiny
+from all_trees import random_tree
 from draftproof.runners import choice
 from draftproof.runners.base import Work
 from draftproof.runners.torch import TorchRunner
 from draftproof.tree import TokenTree
 from forwarding import CONFIGS, TOLERANCES, V, build, close, own, target
-
-
-def random_tree(rng: Random, root: int, nodes: int) -> TokenTree:
-    parents = [-1] + [rng.choice([i - 1, rng.randrange(i)]) for i in range(1, nodes)]
-    return TokenTree([root, *(rng.randrange(3, V) for _ in range(nodes - 1))], parents)
 
 
 def nodes_are_right(

@@ -7,6 +7,7 @@ environment. Not `draftproof bench`, which compares methods inside one process.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from peer_parts import METHODS, Bench
 from peer_report import tables, write
 from peer_sides import Failed, Process, Start, strangers
 
+PROGRAM = "benchmarks/peers/cpu_peers.py"
 PARTS = ("passes", "plain", "speculative", "prompts")
 PASSES = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 BEHIND = 128  # tokens of context under a pass
@@ -222,7 +224,7 @@ def main(
         "machine": clock.machine(),
         "minutes": round((time.monotonic() - began) / 60, 1),
         "versions": {name: side.versions for name, side in running.items()},
-        "command": " ".join(["python", "benchmarks/peers/cpu_peers.py", *sys.argv[1:]]),
+        "command": re.sub(r" --out \S+", "", " ".join(["python", PROGRAM, *sys.argv[1:]])),
     }
     console.print(
         f"{date}, {environment['machine']} after, load {environment['load_before']} before, "

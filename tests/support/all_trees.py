@@ -1,11 +1,13 @@
-"""All trees there are, and the recurrences as the papers write them."""
+"""All trees there are, random ones, and the recurrences as the papers write them."""
 
 from __future__ import annotations
 
 import functools
+from random import Random
 
 from hypothesis import strategies as st
 
+import tiny
 from draftproof.tree import TokenTree
 
 Nested = tuple["Nested", ...]  # a tree as the tuple of its children
@@ -41,3 +43,8 @@ def value(tree: Nested, p: list[float]) -> float:
 
 def depth_of(parents: list[int]) -> int:
     return max(TokenTree([0] * len(parents), parents).depths)
+
+
+def random_tree(rng: Random, root: int, nodes: int, vocabulary: int = tiny.VOCABULARY) -> TokenTree:
+    parents = [-1] + [rng.choice([i - 1, rng.randrange(i)]) for i in range(1, nodes)]
+    return TokenTree([root, *(rng.randrange(3, vocabulary) for _ in range(nodes - 1))], parents)

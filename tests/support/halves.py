@@ -27,10 +27,10 @@ def each_kernel(
 ) -> Iterator[bytes]:
     """The instructions by which it multiplies."""
     monkeypatch.setattr(half, "SETS", (request.param,))
-    half._kernel.cache_clear()
+    half._found.cache_clear()
     _needs_kernel()
     yield request.param
-    half._kernel.cache_clear()
+    half._found.cache_clear()
 
 
 def _needs_kernel() -> None:

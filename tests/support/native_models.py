@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import platform
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers.models.mistral import MistralConfig
 from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
 
+import all_trees
 import tiny
 from draftproof import native
 from draftproof.runners import packing
@@ -28,6 +29,7 @@ from draftproof.runners.weights import LoadedWeights
 from draftproof.tree import TokenTree
 
 V = 99
+random_tree = partial(all_trees.random_tree, vocabulary=V)
 ARM = platform.machine().lower() in ("aarch64", "arm64")
 SETS = ("portable", *(("neon", "neon-dot", "neon-matrix") if ARM else ("avx2", "avx512", "amx")))
 PRECISIONS = ("bfloat16", "int8", "int4")
@@ -159,11 +161,6 @@ def runner(
 def tokens(seed: int, count: int) -> list[int]:
     rng = Random(seed)
     return [rng.randrange(3, V) for _ in range(count)]
-
-
-def random_tree(rng: Random, root: int, nodes: int) -> TokenTree:
-    parents = [-1] + [rng.choice([i - 1, rng.randrange(i)]) for i in range(1, nodes)]
-    return TokenTree([root, *(rng.randrange(3, V) for _ in range(nodes - 1))], parents)
 
 
 def one_by_one(made: NativeRunner, ids: Sequence[int]) -> Tensor:

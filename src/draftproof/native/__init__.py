@@ -193,6 +193,7 @@ FUNCTIONS = {
     ),
     "dp_few_rows": (c_int32, (c_void_p, c_void_p, c_int32)),
     "dp_halves_product": (c_int32, (c_void_p, c_void_p, c_int32, c_void_p)),
+    "dp_half_rows": (c_int32, (c_void_p, c_void_p, c_int32, c_void_p, c_void_p, c_int32)),
     "dp_halves_set": (c_void_p, (c_char_p, c_int32)),
     "dp_ngrams_new": (c_void_p, (c_int32,)),
     "dp_ngrams_free": (None, (c_void_p,)),

@@ -354,3 +354,24 @@ typedef void (*dp_parallel)(void (*work)(void *), void *argument, unsigned threa
 DP_API const void *dp_halves_set(const char *name, int32_t fp16);
 // A row's bits do not depend on which stand beside it. parallel: null for the caller's thread alone.
 DP_API int32_t dp_halves_product(const void *set, dp_parallel parallel, int32_t threads, const dp_halves *of);
+
+// Attention of a few rows in half precision over keys and values as torch keeps them: sums in float32,
+// rounded once. Steps are counted in elements, heads are 1 to 512 long and a multiple of 16.
+typedef struct {
+  int64_t heads, key_heads, size;
+  int64_t window;   // positions that a row sees, itself among them; 0: all
+  uint64_t q, out;  // (heads, rows, size), and (rows, heads, size) without gaps
+  int64_t q_head, q_row;
+  double scale, cap;  // scores become tanh(score / cap) * cap; 0: they stay
+} dp_half_attention;
+typedef struct {
+  int64_t begin, rows, before;  // packed rows; slots that all of them see
+  uint64_t keys, values;        // of key heads that are `head` apart, slots that are `slot` apart
+  int64_t head, slot;
+  // int32: the slots that a row sees behind those, itself the last, all rows' on end, and where each
+  // row's end; both 0: a chain in the slots from `before` on.
+  uint64_t paths, ends;
+} dp_half_text;
+// A row's bits depend on what it sees, position by position: not on its slot, nor on other rows.
+DP_API int32_t dp_half_rows(const void *set, dp_parallel parallel, int32_t threads,
+                            const dp_half_attention *of, const dp_half_text *texts, int32_t count);

@@ -1,6 +1,8 @@
 // Products of half precision as torch keeps it, on processors that have none of their own.
 #include <algorithm>
+#include <atomic>
 #include <exception>
+#include <functional>
 #include <vector>
 
 #include "draftproof.h"
@@ -32,6 +34,39 @@ void take_part(void *argument) {
   share(work.multiplying, int((of.outputs + work.together - 1) / work.together), 1, [&](int item) {
     const int64_t begin = item * work.together;
     work.kernel.multiply(of, work.x, work.x_row, begin, std::min(begin + work.together, of.outputs));
+  });
+}
+
+struct Attending {
+  const Halves &kernel;
+  const dp_half_attention &of;
+  const dp_half_text *texts;
+  int64_t items;  // a text and a key head
+  Phase phase;
+  std::atomic<bool> failed{false};
+};
+
+void attend_part(void *argument) {
+  Attending &work = *static_cast<Attending *>(argument);
+  share(work.phase, int(work.items), 1, [&](int item) {
+    const int64_t heads = work.of.key_heads;
+    try {
+      work.kernel.attend(work.of, work.texts[item / heads], item % heads);
+    } catch (const std::exception &) {
+      work.failed = true;
+    }
+  });
+}
+
+bool fits(const dp_half_attention &of, const dp_half_text *texts, int32_t count) {
+  if (of.size < 1 || of.size > kMostHeadDim || of.size % kLanes || of.window < 0) return false;
+  if (of.key_heads < 1 || of.heads < 1 || of.heads % of.key_heads || !of.q || !of.out) return false;
+  return std::all_of(texts, texts + count, [](const dp_half_text &text) {
+    const bool paths = text.paths && text.ends;
+    if (text.begin < 0 || text.rows < 1 || text.before < 0 || !text.keys || !text.values) return false;
+    if (!paths) return !text.paths && !text.ends;
+    const int32_t *ends = reinterpret_cast<const int32_t *>(text.ends), *end = ends + text.rows;
+    return ends[0] > 0 && std::adjacent_find(ends, end, std::greater_equal<int32_t>()) == end;
   });
 }
 
@@ -71,4 +106,18 @@ DP_API int32_t dp_halves_product(const void *set, dp_parallel parallel, int32_t 
   return DP_OK;
 } catch (const std::exception &) {
   return DP_NO_MEMORY;
+}
+
+DP_API int32_t dp_half_rows(const void *set, dp_parallel parallel, int32_t threads,
+                            const dp_half_attention *of, const dp_half_text *texts, int32_t count) {
+  if (!set || threads < 1 || !of || count < 1 || !texts || !fits(*of, texts, count)) {
+    return DP_BAD_ARGUMENT;
+  }
+  Attending work{*static_cast<const Halves *>(set), *of, texts, count * of->key_heads, {}, {}};
+  if (parallel && threads > 1) {
+    parallel(attend_part, &work, threads, 0);
+  } else {
+    attend_part(&work);
+  }
+  return work.failed ? DP_NO_MEMORY : DP_OK;
 }

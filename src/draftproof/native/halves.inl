@@ -3,6 +3,8 @@
 //
 // A row's sums go over its inputs a register at a time, and are added up in one order: which rows
 // stand beside it changes no bit of them.
+#include <type_traits>
+
 namespace {
 
 // Numbers that are not normal count in every thread, or in none: torch's own differ in that where a
@@ -24,6 +26,14 @@ inline __m128 totals(__m256 a, __m256 b, __m256 c, __m256 d) {
 }
 
 constexpr int kLongRow = 3072;  // weights
+constexpr int kFour = 4;        // sums of `totals`
+
+// Calls work with `count`, which is from 1 to kMost, as a type.
+template <int kMost, class Work>
+void with_count(int count, const Work &work) {
+  if (count == kMost) return work(std::integral_constant<int, kMost>{});
+  if constexpr (kMost > 1) with_count<kMost - 1>(count, work);
+}
 
 // sum[o][r] += as many weights of output o as are taken at once, times those inputs of row r.
 template <class In, int kSome, int kOuts>
@@ -44,21 +54,18 @@ inline __attribute__((always_inline)) void add_step(typename In::Register (&sum)
   }
 }
 
-// kSome rows, padded with zeros, times the weights of kOuts outputs.
+// found[o][r]: the sums of kSome rows, padded with zeros, times kOuts others in half precision.
 // kAhead: those of as many others, which come next, are fetched meanwhile.
-template <class In, int kSome, int kOuts, bool kAhead>
-void add_halves(const dp_halves &of, const typename In::Input *x, int64_t x_row, int64_t row,
-                int64_t output) {
-  constexpr int kAtOnce = In::kAtOnce, kFour = 4;
-  const uint16_t *w = reinterpret_cast<const uint16_t *>(of.weights) + output * of.weight_row;
-  const int64_t w_row = of.weight_row, inputs = of.inputs;
+template <class In, int kSome, int kOuts, bool kAhead = false>
+inline void multiply_some(const uint16_t *w, int64_t w_row, const typename In::Input *x, int64_t x_row,
+                          int64_t inputs, float (&found)[kOuts][In::kRows]) {
+  constexpr int kAtOnce = In::kAtOnce;
   typename In::Register sum[kOuts][In::kRows];
 #pragma GCC unroll 3
   for (int o = 0; o < kOuts; ++o) {
 #pragma GCC unroll 8
     for (int r = 0; r < In::kRows; ++r) sum[o][r] = In::zero();
   }
-  x += row * x_row;
   int64_t i = 0;
   for (; i + kAtOnce <= inputs; i += kAtOnce) {
     if constexpr (kAhead) {
@@ -76,29 +83,43 @@ void add_halves(const dp_halves &of, const typename In::Input *x, int64_t x_row,
     }
     add_step<In, kSome, kOuts>(sum, rest, kAtOnce, x + i, x_row);
   }
-  const uint16_t *bias = reinterpret_cast<const uint16_t *>(of.bias);
-  uint16_t *out = reinterpret_cast<uint16_t *>(of.out) + row * of.outputs + output;
 #pragma GCC unroll 3
   for (int o = 0; o < kOuts; ++o) {
 #pragma GCC unroll 2
-    for (int first = 0; first < kSome; first += kFour) {
-      __m128 four = totals(In::folded(sum[o][first]), In::folded(sum[o][first + 1]),
-                           In::folded(sum[o][first + 2]), In::folded(sum[o][first + 3]));
-      if (bias) four = _mm_add_ps(four, _mm_set1_ps(In::number(bias[output + o])));
-      float found[kFour];
-      _mm_storeu_ps(found, four);
-      for (int r = first; r < kSome && r < first + kFour; ++r) {
-        out[r * of.outputs + o] = In::rounded(found[r - first]);
-      }
+    for (int r = 0; r < kSome; r += kFour) {
+      const __m128 four = totals(In::folded(sum[o][r]), In::folded(sum[o][r + 1]),
+                                 In::folded(sum[o][r + 2]), In::folded(sum[o][r + 3]));
+      _mm_storeu_ps(found[o] + r, four);
     }
   }
 }
 
-template <class In, int kOuts, bool kAhead, int kSome = In::kRows>
-void add_halves(const dp_halves &of, const typename In::Input *x, int64_t x_row, int64_t row, int rows,
+// kSome rows times the weights of kOuts outputs.
+template <class In, int kSome, int kOuts, bool kAhead = false>
+void add_halves(const dp_halves &of, const typename In::Input *x, int64_t x_row, int64_t row,
                 int64_t output) {
-  if (rows == kSome) return add_halves<In, kSome, kOuts, kAhead>(of, x, x_row, row, output);
-  if constexpr (kSome > 1) add_halves<In, kOuts, kAhead, kSome - 1>(of, x, x_row, row, rows, output);
+  const uint16_t *w = reinterpret_cast<const uint16_t *>(of.weights) + output * of.weight_row;
+  const uint16_t *bias = reinterpret_cast<const uint16_t *>(of.bias);
+  uint16_t *out = reinterpret_cast<uint16_t *>(of.out) + row * of.outputs + output;
+  float found[kOuts][In::kRows];
+  multiply_some<In, kSome, kOuts, kAhead>(w, of.weight_row, x + row * x_row, x_row, of.inputs, found);
+  for (int o = 0; o < kOuts; ++o) {
+    const float more = bias ? In::number(bias[output + o]) : 0.0f;
+    for (int r = 0; r < kSome; ++r) {
+      out[r * of.outputs + o] = In::rounded(bias ? found[o][r] + more : found[o][r]);
+    }
+  }
+}
+
+// Calls work(row, how many) until all rows are done: kMost at a time at most, as evenly as can be,
+// since a row alone has few sums.
+template <int kMost, class Work>
+void evenly(int64_t rows, const Work &work) {
+  int64_t groups = (rows + kMost - 1) / kMost;
+  for (int64_t row = 0, some; groups; row += some, --groups) {
+    some = (rows - row + groups - 1) / groups;
+    with_count<kMost>(int(some), [&](auto count) { work(row, count); });
+  }
 }
 
 // All rows, which `read_halves` has made, times the weights of the outputs from `begin` to `end`.
@@ -108,17 +129,15 @@ void multiply_halves(const dp_halves &of, const void *rows_at, int64_t x_row, in
   constexpr int kOuts = In::kOutputs;
   const Denormals denormals;
   const auto *x = static_cast<const typename In::Input *>(rows_at);
-  // As evenly as can be: a row alone has few sums.
-  int64_t groups = (of.rows + In::kRows - 1) / In::kRows;
-  for (int64_t row = 0, rows; groups; row += rows, --groups) {
-    rows = (of.rows - row + groups - 1) / groups;
+  evenly<In::kRows>(of.rows, [&](int64_t row, auto some) {
+    constexpr int kSome = decltype(some)::value;
     // The first rows read weights from memory, and a processor foresees only what lies in long rows.
     const bool ahead = row == 0 && of.inputs <= kLongRow;
-    const auto some = ahead ? add_halves<In, kOuts, true> : add_halves<In, kOuts, false>;
+    const auto add = ahead ? add_halves<In, kSome, kOuts, true> : add_halves<In, kSome, kOuts>;
     int64_t output = begin;
-    for (; output + kOuts <= end; output += kOuts) some(of, x, x_row, row, int(rows), output);
-    for (; output < end; ++output) add_halves<In, 1, false>(of, x, x_row, row, int(rows), output);
-  }
+    for (; output + kOuts <= end; output += kOuts) add(of, x, x_row, row, output);
+    for (; output < end; ++output) add_halves<In, kSome, 1>(of, x, x_row, row, output);
+  });
 }
 
 template <class In>
@@ -131,8 +150,5 @@ void read_halves(const uint16_t *from, int count, void *out) {
     for (int at = 0; at < kHalvesPadding; at += In::kLanes) In::keep(some + at, to + i + at);
   }
 }
-
-template <class In>
-constexpr Halves kHalves{read_halves<In>, sizeof(typename In::Input), multiply_halves<In>};
 
 }  // namespace

@@ -42,13 +42,15 @@ struct Attention {
                 int head_dim, float *acc);
 };
 
-// Products of half precision as it lies in memory; see `dp_halves`.
+// Products and attention of half precision as it lies in memory; see `dp_halves`, `dp_half_attention`.
 struct Halves {
   // n numbers as they are multiplied, with zeros up to a multiple of kHalvesPadding.
   void (*read)(const uint16_t *from, int n, void *out);
   int64_t bytes;  // of such a number
   // The rows, which are at `x`, `x_row` numbers apart, times the weights of some outputs.
   void (*multiply)(const dp_halves &of, const void *x, int64_t x_row, int64_t begin, int64_t end);
+  // Of a text the rows of all heads that share the keys of one. Throws where there is no memory.
+  void (*attend)(const dp_half_attention &of, const dp_half_text &text, int64_t key_head);
 };
 
 struct Kernels {

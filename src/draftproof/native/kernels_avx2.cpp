@@ -162,8 +162,10 @@ void weigh(const uint16_t *values, int n, const float *weights, int64_t apart, i
 
 }  // namespace
 
+#include "halves_numbers.inl"
 #include "halves_avx2.inl"
 #include "halves.inl"
+#include "half_rows.inl"
 
 namespace {
 

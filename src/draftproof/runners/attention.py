@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from draftproof.runners import half_attention
 from draftproof.runners.kv import KVCache
 from draftproof.runners.segments import Part, Segment
 
@@ -89,11 +90,16 @@ def attend(
         step.calls.append(Call(layer, sliding_window, masked, bidirectional, capped, unknown))
     elif attention_mask is not None:  # not on the probe's short sequences
         raise RuntimeError(f"layer {layer} was given a mask, which packed attention does not use")
-    slowly = softcap is not None or s_aux is not None
-    pieces = []
     for seg in step.segments:
         span = slice(seg.begin, seg.end)
         step.cache.write(layer, seg.row, seg.at, key[0, :, span], value[0, :, span])
+    if s_aux is None:
+        asking = step.segments, step.cache, layer, query, scaling, sliding_window, softcap
+        if (found := half_attention.attend(*asking)) is not None:
+            return found, None
+    slowly = softcap is not None or s_aux is not None
+    pieces = []
+    for seg in step.segments:
         for part in seg.parts:
             asked = query[:, :, seg.begin + part.begin : seg.begin + part.end]
             keys, values = step.cache.read(layer, seg.row, part.slots)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 HALF = (torch.bfloat16, torch.float16)
 SETS = (b"avx512", b"avx2")  # of the kernel, the fastest first
 ROWS = 8  # from which on turning gains
-FEW = 32  # up to which our kernel is no slower than torch's products by instructions of bfloat16
+FEW = 64  # up to which a pass by our kernel is no slower than by torch's instructions of bfloat16
 PIECE = 1 << 22  # weights that are turned at once: larger matrices gain from it (docs/log.md)
 
 
@@ -151,9 +151,22 @@ def _fit(rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return alike and (bias is None or _plain(bias))
 
 
-@cache
+def attention(dtype: torch.dtype, rows: int) -> Callable[[int, int, int, int], int] | None:
+    """`dp_half_rows` for a pass over so many rows; None where its products are not ours either."""
+    if rows > FEW or not (_slow(dtype) or _few(dtype)) or (found := _found(dtype)) is None:
+        return None
+    return partial(native.library().dp_half_rows, *found)
+
+
 def _kernel(dtype: torch.dtype) -> Callable[[int, int], int] | None:
     """The library's product, on so many of torch's threads; None without it, its set or OpenMP."""
+    found = _found(dtype)
+    return None if found is None else partial(native.library().dp_halves_product, *found)
+
+
+@cache
+def _found(dtype: torch.dtype) -> tuple[int, c_void_p] | None:
+    """The fastest set, and what calls a function on several of torch's threads."""
     library = native.found()
     if library is None:
         return None
@@ -161,10 +174,9 @@ def _kernel(dtype: torch.dtype) -> Callable[[int, int], int] | None:
     if (fastest := next(filter(None, sets), None)) is None:
         return None
     try:
-        parallel = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p)
+        return fastest, ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p)
     except (OSError, AttributeError, TypeError):  # another system's, or torch with other threads
         return None
-    return partial(library.dp_halves_product, fastest, parallel)
 
 
 class _Halves(ctypes.Structure):

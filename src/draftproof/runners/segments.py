@@ -7,6 +7,7 @@ before it one slot less, so that all of them, from the last to the first, are on
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,7 @@ class Segment:
     first: int
     parts: Sequence[Part] = ()
     _masks: dict[Any, Tensor] = field(default_factory=dict)
+    _paths: tuple[array[int], array[int]] | None = None
 
     def __post_init__(self) -> None:
         rows, tree = self.end - self.begin, self.tree
@@ -77,6 +79,17 @@ class Segment:
         if self.tree is not None:
             chain += [self.root + depth for depth in self.tree.depths[self.first :]]
         return chain
+
+    def paths(self) -> tuple[array[int], array[int]]:
+        """Of the tree's nodes: the slots from the root to each, all on end, and each one's end."""
+        if self._paths is None:
+            assert self.tree is not None
+            paths, ends = array("i"), array("i")
+            for node in range(self.first, len(self.tree)):
+                paths.extend([self.root + each for each in self.tree.path(node)])
+                ends.append(len(paths))
+            self._paths = paths, ends
+        return self._paths
 
     def mask(self, part: Part, window: int | None, like: Tensor) -> Tensor | None:
         """Additive (rows, slots), a chain's rows from the last to the first; None: all is seen."""

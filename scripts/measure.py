@@ -1,0 +1,201 @@
+"""The published figures measured again, one program after another, with one commit.
+
+    python scripts/measure.py              all that are not there yet; goes on where it was stopped
+    python scripts/measure.py --only methods --only bench --list
+
+What a run writes takes the place of what `docs` had, and `docs/aims/runs.json` says when it
+was run, with which commit, on which processor and by which command. A run counts as long as
+nothing under `src` has changed. It needs `make real`, `benchmarks/peers/setup_peers.sh build/peers`
+and a machine that does nothing else meanwhile. `python scripts/figures.py` then writes the pages.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
+
+from draftproof import clock
+from draftproof.out_folders import whole
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD, REAL, INFLATED = "build/figures", "build/smollm2", "build/peers/models/inflated"
+PEERS = "benchmarks/peers/cpu_peers.py"
+SHAPE = "--parts passes,prompts --rounds 5 --passes 1,4,8,12,16,32"
+WRITING = "--target inflated --parts plain,speculative --rounds 5 --num-prompts 3 --max-tokens 96"
+OTHERS = "--sides draftproof,openvino,llama.cpp"
+BENCH = "-m draftproof bench --rounds 5 --ignore-eos"
+BOTH = f"{BENCH} bundled --draft bundled --against transformers --temperature 0 --temperature 0.7"
+LARGE = f"{BENCH} bundled --draft bundled --against transformers --inflate Qwen3-0.6B"
+METHODS = "benchmarks/methods.py --max-tokens 96"
+SLOWER = "benchmarks/never_slower"
+PUBLISHED = "build/gguf/SmolLM2-135M-Instruct"  # a GGUF file, and its kinds by llama.cpp
+OURS = "build/gguf/smollm2"  # GGUF files of the model, by `draftproof convert`
+
+
+class Run(NamedTuple):
+    """file: under docs, without its ending. `{out}`: what the program writes, without its own."""
+
+    file: str
+    command: str
+
+    @property
+    def words(self) -> list[str]:
+        given = [sys.executable, *shlex.split(self.command)]
+        if "{out}" not in self.command:
+            return [*given, "--out", f"{BUILD}/{self.file}"]
+        return [word.format(out=f"{BUILD}/{self.file}/out") for word in given]
+
+
+def runs() -> Iterator[Run]:
+    for precision in ("bf16", "int8", "int4"):
+        target = f"--target Qwen3-0.6B --precision {precision}"
+        yield Run(f"cpu_peers/passes-Qwen3-0.6B-{precision}", f"{PEERS} {target} {SHAPE}")
+    yield Run("cpu_peers/passes-Llama-3.2-1B-bf16", f"{PEERS} --target Llama-3.2-1B {SHAPE}")
+    code = "--target smollm2 --prompts humaneval --num-prompts 3 --max-tokens 96 --lengths 4,8"
+    yield Run("cpu_peers/smollm2-bf16", f"{PEERS} {code} --passes 1,4,8,12,16,32")
+    parts = f"--precision int8 --parts passes,plain,prompts --passes 1,8,12,16 {OTHERS}"
+    yield Run("cpu_peers/smollm2-int8", f"{PEERS} {code} {parts}")
+    for precision in ("bf16", "int8"):
+        of = f"{PEERS} {WRITING} --precision {precision}"
+        yield Run(f"cpu_peers/writing-inflated-{precision}", f"{of} {OTHERS}")
+        drawn = "--temperature 0.7 --sides draftproof,openvino"
+        yield Run(f"cpu_peers/writing-inflated-{precision}-sampled", f"{of} {drawn}")
+    of = f"{PEERS} {WRITING} --rounds 2 --lengths 3,5,8"
+    yield Run("cpu_peers/writing-inflated-bf16-transformers", of)
+    all_methods = "--method none,ngram,draft,ngram+draft"
+    yield Run(
+        "benchmarks/bundled-pair-bfloat16-native",
+        f"{BOTH} {all_methods} --num-prompts 4 --max-tokens 128 --dtype bfloat16",
+    )
+    yield Run(
+        "benchmarks/bundled-pair-float32",
+        f"{BOTH} {all_methods} --num-prompts 8 --max-tokens 64 --dtype float32",
+    )
+    yield Run(
+        "benchmarks/inflated-pair-bfloat16-held-out",
+        f"{LARGE} {all_methods} --num-prompts 4 --max-tokens 64 --dtype bfloat16",
+    )
+    yield Run(
+        "benchmarks/inflated-pair-bfloat16-HumanEval",
+        f"{LARGE} {all_methods} --prompts humaneval --num-prompts 3 --max-tokens 48"
+        " --dtype bfloat16",
+    )
+    yield Run(
+        "benchmarks/inflated-pair-bfloat16-native-batches",
+        f"{BENCH} {INFLATED}/target --draft {INFLATED}/draft --method none,draft --num-prompts 8"
+        " --max-tokens 48 --batch 1 --batch 8 --runner native --dtype bfloat16",
+    )
+    inflated = (
+        f"--target {INFLATED}/target --draft {INFLATED}/draft --num-prompts 4 --name inflated"
+    )
+    inflated += " --max-tokens 64"
+    for temperature in ("0", "0.7"):
+        given = f"{METHODS} --temperature {temperature}"
+        yield Run(f"methods/bundled-bfloat16-{temperature}", f"{given} --num-prompts 8")
+        yield Run(f"methods/inflated-bfloat16-{temperature}", f"{given} {inflated}")
+    yield Run("never_slower/deciding", f"{SLOWER}/deciding.py --out {{out}}.json")
+    yield Run("never_slower/gap", f"{SLOWER}/reader.py gap --out {{out}}.json")
+    yield Run("never_slower/latency", f"{SLOWER}/reader.py latency --out {{out}}.json")
+    yield Run("never_slower/recorded", f"{SLOWER}/recorded.py --out {{out}}.json")
+    yield Run("structured/smollm2", f"benchmarks/structured.py {REAL} --out {{out}}.json")
+    kinds = " ".join(f"{PUBLISHED}.{kind}.gguf" for kind in ("Q4_1", "Q4_0", "Q4_K_M", "Q8_0"))
+    yield Run("formats/gguf-files", f"benchmarks/peers/gguf_files.py {kinds} --out {{out}}.json")
+    served = f"benchmarks/peers/servers.py --out {{out}}.json {OURS}-q8_0.gguf"
+    yield Run("serving/servers", f"{served} {OURS}-bf16.gguf {PUBLISHED}.Q4_1.gguf")
+    yield Run("serving/servers-64", f"{served} --clients 64 --calls 64 --rounds 1")
+    encoder = "benchmarks/encoder_decoder.py"
+    yield Run("encoder_decoder/bundled-mender", f"{encoder} --part mender")
+    yield Run("encoder_decoder/pass", f"{encoder} --part pass")
+    yield Run("encoder_decoder/planted", f"{encoder} --part table")
+
+
+def main(
+    only: Annotated[
+        list[str] | None, typer.Option(help="Part of a file's name; repeatable, any may match.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Print what would be run.")] = False,
+    minutes: Annotated[float, typer.Option(help="Begin no further run after so many.")] = 1e9,
+    docs: Annotated[Path, typer.Option(help="Where files are replaced.")] = Path("docs"),
+) -> None:
+    """Measure, replace, and write down; a run that fails is told, and the next one begins."""
+    console, until = Console(), time.monotonic() + 60 * minutes
+    sources, kept = _told("rev-parse", "HEAD:src"), docs / "aims" / "runs.json"
+    if _told("status", "--porcelain", "src", "benchmarks"):
+        raise typer.BadParameter("a figure names its commit: commit what is changed first")
+    failed = False
+    for run in runs():
+        found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+        there = found.get(run.file, {})
+        if only and not any(part in run.file for part in only):
+            continue
+        if (there.get("sources"), there.get("processor")) == (sources, clock.processor()):
+            continue
+        if listed or time.monotonic() > until:
+            console.print(shlex.join(["python", *run.words[1:]]), highlight=False, soft_wrap=True)
+            continue
+        began = time.monotonic()
+        console.print(f"{time.strftime('%H:%M')} {run.file}", highlight=False)
+        shutil.rmtree(ROOT / BUILD / run.file, ignore_errors=True)
+        (ROOT / BUILD / run.file).mkdir(parents=True)
+        if not _files_are_there(run.words) or subprocess.run(run.words, cwd=ROOT).returncode:
+            console.print(f"failed: {run.file}", highlight=False)
+            failed = True
+            continue
+        _replace(ROOT / BUILD / run.file, docs / run.file)
+        found[run.file] = {
+            "commit": _told("rev-parse", "--short", "HEAD"),
+            "sources": sources,
+            "date": time.strftime("%Y-%m-%d"),
+            "processor": clock.processor(),
+            "minutes": round((time.monotonic() - began) / 60, 1),
+            "command": shlex.join(["python", *run.words[1:]]).split(" --out ")[0],
+        }
+        with whole(kept) as part:
+            part.write_text(json.dumps(found, indent=1) + "\n")
+    raise typer.Exit(1 if failed else 0)
+
+
+def _files_are_there(words: list[str]) -> bool:
+    """Makes the GGUF files that a run reads and nobody publishes."""
+    for file in (word for word in words if word.endswith(".gguf") and not (ROOT / word).exists()):
+        kind = file.removesuffix(".gguf").rsplit("-" if file.startswith(OURS) else ".")[-1]
+        if file.startswith(OURS):
+            dtype = {"q8_0": "int8", "bf16": "bfloat16"}[kind]
+            making = [sys.executable, "-m", "draftproof", "convert", REAL]
+            making += ["--dtype", dtype, "--out", file]
+        else:
+            (program,) = (ROOT / "build/peers").glob("*/vendor/llama.cpp/build/bin/llama-quantize")
+            making = [str(program), "--allow-requantize", f"{PUBLISHED}.Q4_1.gguf", file, kind]
+        if subprocess.run(making, cwd=ROOT).returncode:
+            return False
+    return True
+
+
+def _replace(made: Path, file: Path) -> None:
+    """The JSON file and pictures that a program has made, by the names that the pages know."""
+    (written,) = made.rglob("*.json")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(written, file.with_name(f"{file.name}.json"))
+    for picture in written.parent.glob("*.png"):
+        rest = picture.name.removeprefix(written.stem)
+        shutil.copy(picture, file.with_name(f"{file.name}{rest}"))
+
+
+def _told(*words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+if __name__ == "__main__":
+    typer.run(main)

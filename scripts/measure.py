@@ -1,4 +1,4 @@
-"""The published figures measured again, one program after another, with one commit.
+"""Most of the published figures measured again, one program after another, with one commit.
 
     python scripts/measure.py              all that are not there yet; goes on where it was stopped
     python scripts/measure.py --only methods --only bench --list
@@ -6,12 +6,15 @@
 What a run writes takes the place of what `docs` had, and `docs/aims/runs.json` says when it
 was run, with which commit, on which processor and by which command. A run counts as long as
 nothing under `src` has changed. It needs `make real`, `benchmarks/peers/setup_peers.sh build/peers`
-and a machine that does nothing else meanwhile. `python scripts/figures.py` then writes the pages.
+and a machine with AVX-512 that does nothing else meanwhile. `python scripts/figures.py` then writes
+the pages. Not among them: cells and hindsight of `benchmarks/never_slower`, and what needs drafts
+and heads of SmolLM2 (`make real-drafts`).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -125,14 +128,15 @@ def main(
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Print what would be run.")] = False,
     minutes: Annotated[float, typer.Option(help="Begin no further run after so many.")] = 1e9,
-    docs: Annotated[Path, typer.Option(help="Where files are replaced.")] = Path("docs"),
 ) -> None:
     """Measure, replace, and write down; a run that fails is told, and the next one begins."""
     console, until = Console(), time.monotonic() + 60 * minutes
-    sources, kept = _told("rev-parse", "HEAD:src"), docs / "aims" / "runs.json"
-    if _told("status", "--porcelain", "src", "benchmarks"):
+    commit, sources = _told("rev-parse", "--short", "HEAD"), _told("rev-parse", "HEAD:src")
+    if not clock.processor().endswith("AVX512"):
+        raise typer.BadParameter(f"files are of AVX-512, and this is {clock.processor()}")
+    if not listed and _told("status", "--porcelain", "src", "benchmarks"):
         raise typer.BadParameter("a figure names its commit: commit what is changed first")
-    failed = False
+    kept, failed = ROOT / "docs" / "aims" / "runs.json", False
     for run in runs():
         found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
         there = found.get(run.file, {})
@@ -140,29 +144,43 @@ def main(
             continue
         if (there.get("sources"), there.get("processor")) == (sources, clock.processor()):
             continue
+        command = shlex.join(["python", *run.words[1:]])
         if listed or time.monotonic() > until:
-            console.print(shlex.join(["python", *run.words[1:]]), highlight=False, soft_wrap=True)
+            console.print(command, highlight=False, soft_wrap=True)
             continue
         began = time.monotonic()
         console.print(f"{time.strftime('%H:%M')} {run.file}", highlight=False)
-        shutil.rmtree(ROOT / BUILD / run.file, ignore_errors=True)
-        (ROOT / BUILD / run.file).mkdir(parents=True)
-        if not _files_are_there(run.words) or subprocess.run(run.words, cwd=ROOT).returncode:
+        if not _made(run):
             console.print(f"failed: {run.file}", highlight=False)
             failed = True
             continue
-        _replace(ROOT / BUILD / run.file, docs / run.file)
         found[run.file] = {
-            "commit": _told("rev-parse", "--short", "HEAD"),
+            "commit": commit,
             "sources": sources,
             "date": time.strftime("%Y-%m-%d"),
             "processor": clock.processor(),
             "minutes": round((time.monotonic() - began) / 60, 1),
-            "command": shlex.join(["python", *run.words[1:]]).split(" --out ")[0],
+            "command": re.sub(r" --out \S+", "", command),
         }
         with whole(kept) as part:
             part.write_text(json.dumps(found, indent=1) + "\n")
     raise typer.Exit(1 if failed else 0)
+
+
+def _made(run: Run) -> bool:
+    """Runs it, and puts its JSON file and pictures where the pages look for them."""
+    folder, file = ROOT / BUILD / run.file, ROOT / "docs" / run.file
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if not _files_are_there(run.words) or subprocess.run(run.words, cwd=ROOT).returncode:
+        return False
+    if len(written := list(folder.rglob("*.json"))) != 1:
+        return False
+    shutil.copy(written[0], file.with_name(f"{file.name}.json"))
+    for picture in written[0].parent.glob("*.png"):
+        rest = picture.name.removeprefix(written[0].stem)
+        shutil.copy(picture, file.with_name(f"{file.name}{rest}"))
+    return True
 
 
 def _files_are_there(words: list[str]) -> bool:
@@ -174,21 +192,17 @@ def _files_are_there(words: list[str]) -> bool:
             making = [sys.executable, "-m", "draftproof", "convert", REAL]
             making += ["--dtype", dtype, "--out", file]
         else:
-            (program,) = (ROOT / "build/peers").glob("*/vendor/llama.cpp/build/bin/llama-quantize")
-            making = [str(program), "--allow-requantize", f"{PUBLISHED}.Q4_1.gguf", file, kind]
-        if subprocess.run(making, cwd=ROOT).returncode:
+            found = (ROOT / "build/peers").glob("*/vendor/llama.cpp/build/bin/llama-quantize")
+            making = [
+                str(next(found, "llama-quantize")),
+                "--allow-requantize",
+                f"{PUBLISHED}.Q4_1.gguf",
+                file,
+                kind,
+            ]
+        if not shutil.which(making[0]) or subprocess.run(making, cwd=ROOT).returncode:
             return False
     return True
-
-
-def _replace(made: Path, file: Path) -> None:
-    """The JSON file and pictures that a program has made, by the names that the pages know."""
-    (written,) = made.rglob("*.json")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(written, file.with_name(f"{file.name}.json"))
-    for picture in written.parent.glob("*.png"):
-        rest = picture.name.removeprefix(written.stem)
-        shutil.copy(picture, file.with_name(f"{file.name}{rest}"))
 
 
 def _told(*words: str) -> str:

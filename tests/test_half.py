@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +16,12 @@ from torch.nn import functional
 import draftproof as dp
 import encoders
 import tiny
+from all_trees import random_tree
 from draftproof.runners import half
+from draftproof.runners.base import Work
+from draftproof.runners.torch import TorchRunner
+from draftproof.tree import TokenTree
+from forwarding import CONFIGS, V, build
 from halves import whole
 
 PARAMS = dp.SamplingParams(max_tokens=4, ignore_eos=True)
@@ -82,14 +88,14 @@ def test_where_torch_has_instructions_of_it_few_rows_go_by_the_kernel(
 ) -> None:
     """And none where it has those of whole tiles, or none of our kernels is as good."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    monkeypatch.setattr(half, "_best", lambda: b"avx512")
-    long = [3 + 7 * i % 50 for i in range(half.FEW + 1)]
+    monkeypatch.setattr(half, "_best_set", lambda: b"avx512")
+    long = [3 + 7 * i % 50 for i in range(half.FEW + 2)]
     write(family, torch.bfloat16, long)
     assert {name for name, _ in seen} == {"_by_kernel"}
     assert max(rows for _, rows in seen) < len(long)
     for best in (b"amx", b"avx2", b""):
         del seen[:]
-        monkeypatch.setattr(half, "_best", lambda best=best: best)
+        monkeypatch.setattr(half, "_best_set", lambda best=best: best)
         write(family, torch.bfloat16)
         assert not seen
 
@@ -178,3 +184,43 @@ def test_matrices_of_heads_go_by_the_kernel(kernel: None, seen: list[tuple[str, 
         del seen[:]
         runner.head(torch.ones(2, runner.config.hidden_size).bfloat16())
         assert seen == [("_by_kernel", 2)]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_long_prompts_are_torchs_and_change_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, kernel: None, family: str
+) -> None:
+    """Where torch has instructions too: a prompt with drafts behind it, beside others and alone."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(half, "_best_set", lambda: b"avx512")
+    monkeypatch.setattr(half, "FEW", 6)
+    config = CONFIGS[family]()
+    config.head_dim = 16
+    config.final_logit_softcapping = None
+    model, rng = build(config, torch.bfloat16), Random(8)
+    prompts = [[rng.randrange(3, V) for _ in range(count)] for count in (30, 3, 8, 12)]
+    trees = [TokenTree.chain([4, 5, 6]), random_tree(rng, 4, 6), random_tree(rng, 4, 9), None]
+    alone, together = TorchRunner(model, max_batch=4), TorchRunner(model, max_batch=4)
+    made: list[int] = []
+    linear = functional.linear
+
+    def counted(rows: Tensor, *given: Any) -> Tensor:
+        made.append(rows.numel() // rows.shape[-1])
+        return linear(rows, *given)
+
+    monkeypatch.setattr(functional, "linear", counted)
+    works = [Work(key, prompts[key], trees[key]) for key in range(4)]
+    with torch.inference_mode():
+        outputs = together.forward(works)
+        assert set(made) == {30, 8, 12}
+        for item, output in zip(works, outputs, strict=True):
+            if item.tree is None:
+                continue
+            (first,) = alone.forward([Work(item.key, item.new, TokenTree.root(4))])
+            assert torch.equal(first.logits[0], output.logits[0])
+            for i in range(len(item.tree)):
+                alone.crop(item.key, len(item.new))
+                for token in [item.tree.tokens[j] for j in item.tree.path(i)]:
+                    (one,) = alone.forward([Work(item.key, [], TokenTree.root(token))])
+                    alone.keep(item.key, [0])
+                assert torch.equal(one.logits[0], output.logits[i]), (item.key, i)

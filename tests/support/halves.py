@@ -28,9 +28,11 @@ def each_kernel(
     """The instructions by which it multiplies."""
     monkeypatch.setattr(half, "SETS", (request.param,))
     half._found.cache_clear()
-    _needs_kernel()
-    yield request.param
-    half._found.cache_clear()
+    try:
+        _needs_kernel()
+        yield request.param
+    finally:
+        half._found.cache_clear()
 
 
 def _needs_kernel() -> None:

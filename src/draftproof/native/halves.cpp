@@ -1,4 +1,5 @@
-// Products of half precision as torch keeps it, on processors that have none of their own.
+// Products and attention of half precision as torch keeps it, for passes over few rows of it, and for
+// processors without instructions of it.
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -41,17 +42,20 @@ struct Attending {
   const Halves &kernel;
   const dp_half_attention &of;
   const dp_half_text *texts;
-  int64_t items;  // a text and a key head
+  int64_t parts, items;  // parts of the rows of a text and key head, and all parts
   Phase phase;
-  std::atomic<bool> failed{false};
+  std::atomic<bool> failed;
 };
 
 void attend_part(void *argument) {
   Attending &work = *static_cast<Attending *>(argument);
   share(work.phase, int(work.items), 1, [&](int item) {
-    const int64_t heads = work.of.key_heads;
+    const int64_t part = item % work.parts, which = item / work.parts, heads = work.of.key_heads;
+    const dp_half_text &text = work.texts[which / heads];
+    const int64_t rows = work.of.heads / heads * text.rows;
     try {
-      work.kernel.attend(work.of, work.texts[item / heads], item % heads);
+      work.kernel.attend(work.of, text, which % heads, rows * part / work.parts,
+                         rows * (part + 1) / work.parts);
     } catch (const std::exception &) {
       work.failed = true;
     }
@@ -113,7 +117,8 @@ DP_API int32_t dp_half_rows(const void *set, dp_parallel parallel, int32_t threa
   if (!set || threads < 1 || !of || count < 1 || !texts || !fits(*of, texts, count)) {
     return DP_BAD_ARGUMENT;
   }
-  Attending work{*static_cast<const Halves *>(set), *of, texts, count * of->key_heads, {}, {}};
+  const int64_t whole = count * of->key_heads, parts = (threads + whole - 1) / whole;
+  Attending work{*static_cast<const Halves *>(set), *of, texts, parts, parts * whole, {}, {false}};
   if (parallel && threads > 1) {
     parallel(attend_part, &work, threads, 0);
   } else {

@@ -8,7 +8,7 @@ struct InFloats {
   static constexpr int kLanes = kOctet, kAtOnce = 2 * kOctet;
   static constexpr int kFloats = kOctet;
   static constexpr int kRows = 4, kOutputs = 3;     // twelve sums, and registers for what is multiplied
-  static constexpr int kWeighed = 5, kColumns = 2;  // of attention, the same
+  static constexpr int kWeighed = 5, kColumns = 2;  // of attention: ten sums
 
   static Register zero() { return _mm256_setzero_ps(); }
   static Numbers inputs(const float *from) { return ::floats_at(from); }

@@ -49,8 +49,10 @@ struct Halves {
   int64_t bytes;  // of such a number
   // The rows, which are at `x`, `x_row` numbers apart, times the weights of some outputs.
   void (*multiply)(const dp_halves &of, const void *x, int64_t x_row, int64_t begin, int64_t end);
-  // Of a text the rows of all heads that share the keys of one. Throws where there is no memory.
-  void (*attend)(const dp_half_attention &of, const dp_half_text &text, int64_t key_head);
+  // Of a text the rows of all heads that share the keys of one, those from `begin` to `end` of
+  // heads * rows. Throws where there is no memory.
+  void (*attend)(const dp_half_attention &of, const dp_half_text &text, int64_t key_head, int64_t begin,
+                 int64_t end);
 };
 
 struct Kernels {

@@ -93,19 +93,24 @@ def attend(
     for seg in step.segments:
         span = slice(seg.begin, seg.end)
         step.cache.write(layer, seg.row, seg.at, key[0, :, span], value[0, :, span])
+    found = None
     if s_aux is None:
         asking = step.segments, step.cache, layer, query, scaling, sliding_window, softcap
-        if (found := half_attention.attend(*asking)) is not None:
-            return found, None
+        found = half_attention.attend(*asking)
     slowly = softcap is not None or s_aux is not None
     pieces = []
     for seg in step.segments:
-        for part in seg.parts:
-            asked = query[:, :, seg.begin + part.begin : seg.begin + part.end]
+        for part in seg.parts if found is None else half_attention.left(seg, query):
+            rows = slice(seg.begin + part.begin, seg.begin + part.end)
             keys, values = step.cache.read(layer, seg.row, part.slots)
-            given = seg, part, asked, keys, values, scaling, sliding_window
+            given = seg, part, query[:, :, rows], keys, values, scaling, sliding_window
             piece = _attend_slowly(*given, softcap, s_aux) if slowly else _attend(*given)
-            pieces.append(piece.transpose(1, 2))
+            if found is None:
+                pieces.append(piece.transpose(1, 2))
+            else:
+                found[:, rows] = piece.transpose(1, 2)
+    if found is not None:
+        return found, None
     # Contiguous, as transformers' own functions return it: some models call view on it.
     return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces, dim=1), None
 

@@ -6,13 +6,17 @@ one before it. Where it has them, torch reads the weights of few rows at half of
 memory gives. Our own kernel reads weights as they lie, sums in float32, rounds once, and gives a
 row the same bits in every pass. Where it cannot be had, slow products of many rows turn the weights
 into float32, which takes as long as some seven rows do.
+
+Where torch has instructions, long prompts stay its own, and are multiplied apart from what stands
+beside them: so what a row becomes hangs on its own text alone.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_int64, c_uint64, c_void_p
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -27,14 +31,22 @@ T = TypeVar("T")
 HALF = (torch.bfloat16, torch.float16)
 SETS = (b"avx512", b"avx2")  # of the kernel, the fastest first
 ROWS = 8  # from which on turning gains
-FEW = 64  # up to which a pass by our kernel is no slower than by torch's instructions of bfloat16
+FEW = 64  # rows, up to which our kernel is no slower than torch's instructions of bfloat16
 PIECE = 1 << 22  # weights that are turned at once: larger matrices gain from it (docs/log.md)
 
 
 class _Here(threading.local):
-    """Of a thread: whether it is in a pass, and where it turns weights."""
+    """Of a thread: whether it is in a pass, of which rows, and where it turns weights."""
 
     passing = False
+    rows = 0  # 0: nobody knows them
+    long: Sequence[slice] = ()  # those of them that are prompts of more than FEW tokens
+
+    @property
+    def short(self) -> int:
+        long: int = sum(each.stop - each.start for each in self.long)
+        return self.rows - long
+
     room: Tensor | None = None  # kept, as new room takes as long as turning
 
 
@@ -43,15 +55,20 @@ _HERE = _Here()
 
 def slow(model: Any) -> bool:
     """Whether this processor computes half precision, in which the model is, far slower."""
-    return model.device.type == "cpu" and _slow(model.dtype)
+    return model.device.type == "cpu" and _computes_slowly(model.dtype)
 
 
 def helped(model: Any) -> bool:
     """Whether products of the model's precision are ours, those of few rows at least."""
-    return slow(model) or (model.device.type == "cpu" and _few(model.dtype))
+    return slow(model) or (model.device.type == "cpu" and _reads_slowly(model.dtype))
 
 
-def _slow(dtype: torch.dtype) -> bool:
+def longest(dtype: torch.dtype) -> int:
+    """Tokens of a prompt that our kernels read; longer ones are torch's."""
+    return sys.maxsize if _computes_slowly(dtype) else FEW
+
+
+def _computes_slowly(dtype: torch.dtype) -> bool:
     capability = torch.backends.cpu.get_cpu_capability()
     if capability == "AVX512" and dtype is torch.float16:
         return not _torch_has_float16()
@@ -60,18 +77,18 @@ def _slow(dtype: torch.dtype) -> bool:
 
 @cache
 def _torch_has_float16() -> bool:
-    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    there = torch.backends.mkldnn.is_available()
+    return there and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
-def _few(dtype: torch.dtype) -> bool:
-    """Whether torch has instructions of it, and none for whole tiles."""
+def _reads_slowly(dtype: torch.dtype) -> bool:
+    """Whether torch multiplies it by AVX512's instructions; not by tiles, as far as we know."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return dtype is torch.bfloat16 and capability == "AVX512" and _best() == b"avx512"
+    return dtype is torch.bfloat16 and capability == "AVX512" and _best_set() == b"avx512"
 
 
 @cache
-def _best() -> bytes:
-    """The best set of our kernels."""
+def _best_set() -> bytes:
     library = native.found()
     return b"" if library is None else library.dp_kernels(b"")
 
@@ -90,19 +107,22 @@ class Layers:
             if type(each) is nn.Linear
         ]
 
-    def during(self, call: Callable[[], T]) -> T:
-        """`call`, which passes rows through the model without gradients."""
-        before, changed = _HERE.passing, list[dict[str, Any]]()
+    def during(self, call: Callable[[], T], rows: int = 0, long: Sequence[slice] = ()) -> T:
+        """`call`, which passes rows through the model without gradients.
+
+        rows: how many, where prompts are all that may be long; 0: by the rows of each product.
+        """
+        before, changed = (_HERE.passing, _HERE.rows, _HERE.long), list[dict[str, Any]]()
         try:
             for names, forward in self._layers:
                 # Somebody else's stays; one of ours may be left of a pass that was interrupted.
                 if isinstance(names.get("forward", forward), _Forward):
                     changed.append(names)
                     names["forward"] = forward
-            _HERE.passing = True
+            _HERE.passing, _HERE.rows, _HERE.long = True, rows, long
             return call()
         finally:
-            _HERE.passing = before
+            _HERE.passing, _HERE.rows, _HERE.long = before
             for names in changed:
                 names.pop("forward", None)
 
@@ -128,10 +148,13 @@ def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Has no gradient. As torch's own, rounded once. What does not fit together is torch's to refuse.
     """
     if _plain(rows) and _plain(weight) and rows.dtype is weight.dtype and _fit(rows, weight, bias):
-        count, slowly = rows.numel() // rows.shape[-1], _slow(rows.dtype)
-        ours = slowly or (count <= FEW and _few(rows.dtype))
+        count, slowly = rows.numel() // rows.shape[-1], _computes_slowly(rows.dtype)
+        ours = slowly or _reads_slowly(rows.dtype)
         if ours and (kernel := _kernel(rows.dtype)) is not None and weight.stride(1) == 1:
-            return _by_kernel(kernel, rows, weight, bias)
+            if slowly or count <= max(FEW, _HERE.short):
+                return _by_kernel(kernel, rows, weight, bias)
+            if count == _HERE.rows:
+                return _apart(kernel, rows, weight, bias)
         if slowly and count >= ROWS:
             return _turned(rows, weight, bias)
     return functional.linear(rows, weight, bias)
@@ -151,11 +174,12 @@ def _fit(rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return alike and (bias is None or _plain(bias))
 
 
-def attention(dtype: torch.dtype, rows: int) -> Callable[[int, int, int, int], int] | None:
-    """`dp_half_rows` for a pass over so many rows; None where its products are not ours either."""
-    if rows > FEW or not (_slow(dtype) or _few(dtype)) or (found := _found(dtype)) is None:
+def attention(dtype: torch.dtype) -> Callable[[int, int, int, int], int] | None:
+    """`dp_half_rows` on so many of torch's threads; None where products are torch's too."""
+    if torch.compiler.is_compiling() or not (_computes_slowly(dtype) or _reads_slowly(dtype)):
         return None
-    return partial(native.library().dp_half_rows, *found)
+    found = _found(dtype)
+    return None if found is None else partial(native.library().dp_half_rows, *found)
 
 
 def _kernel(dtype: torch.dtype) -> Callable[[int, int], int] | None:
@@ -205,6 +229,22 @@ def _by_kernel(
     if code == native.NO_MEMORY:
         raise MemoryError("no memory for the rows of this pass: lower max_batch")
     assert code == native.OK, "a product that does not fit was let through"
+    return made
+
+
+def _apart(
+    kernel: Callable[[int, int], int], rows: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    """Of a whole pass long prompts by torch, each by itself, and what stands between them by us."""
+    made = rows.new_empty(*rows.shape[:-1], weight.shape[0])
+    given, out = rows.reshape(-1, weight.shape[1]), made.view(-1, weight.shape[0])
+    at = 0
+    for each in (*_HERE.long, slice(_HERE.rows, _HERE.rows)):
+        if at < each.start:
+            out[at : each.start] = _by_kernel(kernel, given[at : each.start], weight, bias)
+        if each.start < each.stop:
+            out[each] = functional.linear(given[each], weight, bias)
+        at = each.stop
     return made
 
 

@@ -80,6 +80,14 @@ class Segment:
             chain += [self.root + depth for depth in self.tree.depths[self.first :]]
         return chain
 
+    def apart(self, most: int) -> tuple[Sequence[Part], Sequence[Part]]:
+        """Its parts; a prompt of more than `most` new tokens apart from them, as the second."""
+        if self.fresh <= most:
+            return self.parts, ()
+        rows, chain = self.end - self.begin, self.tree is None or self.tree.is_chain
+        nodes = [Part(self.fresh, rows, self.slots, chain)] if rows > self.fresh else []
+        return nodes, [Part(0, self.fresh, self.root, True)]
+
     def paths(self) -> tuple[array[int], array[int]]:
         """Of the tree's nodes: the slots from the root to each, all on end, and each one's end."""
         if self._paths is None:

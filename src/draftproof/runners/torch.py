@@ -207,19 +207,26 @@ class TorchRunner(Committed):
         def taken() -> Any:
             return self.takeover.run(attention.registered(), lambda: self.model(**options), layers)
 
-        out = self.at_its_best(taken)
+        long = [
+            slice(seg.begin, seg.begin + seg.fresh) for seg in step.segments if seg.fresh > half.longest(self.dtype)
+        ]
+        out = self.at_its_best(taken, len(tokens), long)
         logits = out.logits[0]
         hidden = {tap: out.hidden_states[tap][0] for tap in taps}
         if not everything and "logits_to_keep" not in self._accepts:
             logits = logits[torch.tensor(wanted, dtype=torch.long, device=logits.device)]
         return logits, hidden
 
-    def at_its_best(self, call: Callable[[], T]) -> T:
-        """`call`, which multiplies by the model's weights, on the runner's threads."""
+    def at_its_best(self, call: Callable[[], T], rows: int = 0, long: Sequence[slice] = ()) -> T:
+        """`call`, which multiplies by the model's weights, on the runner's threads.
+
+        rows, long: see `half.Layers.during`.
+        """
         if not half.helped(self.model):
             return on_threads(self.threads, call)
         return on_threads(
-            self.threads, lambda: self.takeover.alone(lambda: self._halves.during(call))
+            self.threads,
+            lambda: self.takeover.alone(lambda: self._halves.during(call, rows, long)),
         )
 
     def _segment(self, item: Work, begin: int) -> Segment:

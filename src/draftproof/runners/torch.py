@@ -207,8 +207,9 @@ class TorchRunner(Committed):
         def taken() -> Any:
             return self.takeover.run(attention.registered(), lambda: self.model(**options), layers)
 
+        most = half.longest(self.dtype)
         long = [
-            slice(seg.begin, seg.begin + seg.fresh) for seg in step.segments if seg.fresh > half.longest(self.dtype)
+            slice(seg.begin, seg.begin + seg.fresh) for seg in step.segments if seg.fresh > most
         ]
         out = self.at_its_best(taken, len(tokens), long)
         logits = out.logits[0]

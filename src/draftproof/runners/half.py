@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from ctypes import c_int64, c_uint64, c_void_p
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -179,18 +179,24 @@ def attention(dtype: torch.dtype) -> Callable[[int, int, int, int], int] | None:
     if torch.compiler.is_compiling() or not (_computes_slowly(dtype) or _reads_slowly(dtype)):
         return None
     found = _found(dtype)
-    return None if found is None else partial(native.library().dp_half_rows, *found)
+    return None if found is None else found.attend
 
 
 def _kernel(dtype: torch.dtype) -> Callable[[int, int], int] | None:
-    """The library's product, on so many of torch's threads; None without it, its set or OpenMP."""
+    """`dp_halves_product`, the same; None without the library, its set or OpenMP."""
     found = _found(dtype)
-    return None if found is None else partial(native.library().dp_halves_product, *found)
+    return None if found is None else found.multiply
+
+
+class _Functions(NamedTuple):
+    """The library's, by its fastest set and on so many of torch's threads."""
+
+    multiply: Callable[[int, int], int]
+    attend: Callable[[int, int, int, int], int]
 
 
 @cache
-def _found(dtype: torch.dtype) -> tuple[int, c_void_p] | None:
-    """The fastest set, and what calls a function on several of torch's threads."""
+def _found(dtype: torch.dtype) -> _Functions | None:
     library = native.found()
     if library is None:
         return None
@@ -198,9 +204,13 @@ def _found(dtype: torch.dtype) -> tuple[int, c_void_p] | None:
     if (fastest := next(filter(None, sets), None)) is None:
         return None
     try:
-        return fastest, ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p)
+        parallel = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p)
     except (OSError, AttributeError, TypeError):  # another system's, or torch with other threads
         return None
+    given = fastest, parallel
+    return _Functions(
+        partial(library.dp_halves_product, *given), partial(library.dp_half_rows, *given)
+    )
 
 
 class _Halves(ctypes.Structure):

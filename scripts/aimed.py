@@ -257,7 +257,7 @@ FIGURES: Mapping[str, Callable[[], Run]] = {
     "inflated-held-out": lambda: of_assistant(f"{INFLATED}-held-out"),
     "staged-bundled": lambda: staged("bundled"),
     "staged-inflated": lambda: staged("inflated"),
-    "tokens-a-step": lambda: steps("lookahead", "n-gram", "suffix", "early exit, head"),
+    "tokens-a-step": lambda: steps("lookahead", "n-gram", "suffix", "early exit"),
     "specinfer": lambda: methods(
         lambda m: m["SpecInfer"]["tokens_per_step"] / m["draft"]["tokens_per_step"],
         "bundled-bfloat16-0",

@@ -137,11 +137,12 @@ def main(
     if not listed and _told("status", "--porcelain", "src", "benchmarks"):
         raise typer.BadParameter("a figure names its commit: commit what is changed first")
     kept, failed = ROOT / "docs" / "aims" / "runs.json", False
-    for run in runs():
+    chosen = [run for run in runs() if not only or any(part in run.file for part in only)]
+    if not chosen:
+        raise typer.BadParameter(f"no run is called {', '.join(only or ())}: see --list")
+    for run in chosen:
         found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
         there = found.get(run.file, {})
-        if only and not any(part in run.file for part in only):
-            continue
         if (there.get("sources"), there.get("processor")) == (sources, clock.processor()):
             continue
         command = shlex.join(["python", *run.words[1:]])

@@ -21,16 +21,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from measured import ROOT
 from rich.console import Console
 
 from draftproof import clock
 from draftproof.out_folders import whole
 
-ROOT = Path(__file__).resolve().parent.parent
 BUILD, REAL, INFLATED = "build/figures", "build/smollm2", "build/peers/models/inflated"
 PEERS = "benchmarks/peers/cpu_peers.py"
 SHAPE = "--parts passes,prompts --rounds 5 --passes 1,4,8,12,16,32"
@@ -98,14 +97,12 @@ def runs() -> Iterator[Run]:
         f"{BENCH} {INFLATED}/target --draft {INFLATED}/draft --method none,draft --num-prompts 8"
         " --max-tokens 48 --batch 1 --batch 8 --runner native --dtype bfloat16",
     )
-    inflated = (
-        f"--target {INFLATED}/target --draft {INFLATED}/draft --num-prompts 4 --name inflated"
-    )
-    inflated += " --max-tokens 64"
+    pair = f"--target {INFLATED}/target --draft {INFLATED}/draft --name inflated"
     for temperature in ("0", "0.7"):
         given = f"{METHODS} --temperature {temperature}"
         yield Run(f"methods/bundled-bfloat16-{temperature}", f"{given} --num-prompts 8")
-        yield Run(f"methods/inflated-bfloat16-{temperature}", f"{given} {inflated}")
+        few = f"{given} {pair} --num-prompts 4 --max-tokens 64"
+        yield Run(f"methods/inflated-bfloat16-{temperature}", few)
     yield Run("never_slower/deciding", f"{SLOWER}/deciding.py --out {{out}}.json")
     yield Run("never_slower/gap", f"{SLOWER}/reader.py gap --out {{out}}.json")
     yield Run("never_slower/latency", f"{SLOWER}/reader.py latency --out {{out}}.json")
@@ -194,13 +191,8 @@ def _files_are_there(words: list[str]) -> bool:
             making += ["--dtype", dtype, "--out", file]
         else:
             found = (ROOT / "build/peers").glob("*/vendor/llama.cpp/build/bin/llama-quantize")
-            making = [
-                str(next(found, "llama-quantize")),
-                "--allow-requantize",
-                f"{PUBLISHED}.Q4_1.gguf",
-                file,
-                kind,
-            ]
+            source = f"{PUBLISHED}.Q4_1.gguf"
+            making = [str(next(found, "llama-quantize")), "--allow-requantize", source, file, kind]
         if not shutil.which(making[0]) or subprocess.run(making, cwd=ROOT).returncode:
             return False
     return True

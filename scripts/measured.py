@@ -136,7 +136,7 @@ def gguf_files() -> str:
 
 
 def runs() -> str:
-    """Every run of scripts/measure.py that stands."""
+    """Every run of scripts/measure.py that is kept."""
     found = sorted(load("aims/runs").items())
     cells = ("date", "commit", "processor", "minutes")
     rows = [[f"`{file}`", *[str(run[name]) for name in cells]] for file, run in found]

@@ -356,7 +356,7 @@ DP_API const void *dp_halves_set(const char *name, int32_t fp16);
 DP_API int32_t dp_halves_product(const void *set, dp_parallel parallel, int32_t threads, const dp_halves *of);
 
 // Attention of a few rows in half precision over keys and values as torch keeps them: sums in float32,
-// rounded once. Steps are counted in elements, heads are 1 to 512 long and a multiple of 16.
+// rounded once. Steps are counted in elements; the size of a head is a multiple of 16 up to 512.
 typedef struct {
   int64_t heads, key_heads, size;
   int64_t window;   // positions that a row sees, itself among them; 0: all

@@ -170,8 +170,9 @@ def _plain(given: Tensor) -> bool:
 def _fit(rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     if not rows.ndim or rows.shape[-1:] != weight.shape[1:]:
         return False
-    alike = bias is None or (bias.dtype is rows.dtype and bias.shape == weight.shape[:1])
-    return alike and (bias is None or _plain(bias))
+    return bias is None or (
+        _plain(bias) and bias.dtype is rows.dtype and bias.shape == weight.shape[:1]
+    )
 
 
 def attention(dtype: torch.dtype) -> Callable[[int, int, int, int], int] | None:

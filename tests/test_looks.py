@@ -102,7 +102,8 @@ def test_a_native_glance_is_the_slow_one(
             gain *= 1 + max(each.more() for each in slow if each.guess is not None)
         assert surplus == pytest.approx(gain - PRICE.rate * 0.25)
         for number, (each, source) in enumerate(zip(slow, sources, strict=True)):
-            look = text.looks.all[number]  # type: ignore[union-attr]
+            looks: Any = text.looks
+            look = looks.all[looks.numbers.index(number)]
             assert (look.guess, look.guess >= 0 and look.score) == (
                 (each.guess[0], pytest.approx(each.guess[1])) if each.guess else (-1, False)
             )

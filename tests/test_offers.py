@@ -100,7 +100,8 @@ def test_each_accepted_token_has_the_source_whose_node_ran(
             break
         at = following[0]
         want.append(offer.owners[kept[at]])
-    assert Step(offer=offer, kept=kept).owners(written, None) == want
+    owned = [offer.owners[node] for node in kept[1:]]
+    assert Step(kept=kept, tree=ran, owned=owned).owners(written, None) == want
 
 
 @given(st.lists(st.tuples(st.sampled_from([*UNASKED, "price"]), st.integers(1, 3))))

@@ -187,7 +187,7 @@ void glances_of(int seed) {
   for (int i = 0; i < 2; ++i) {
     dp_look &look = looks[i];
     look.matching = 2, look.context = 64, look.guess = look.place = look.found = -1;
-    look.longest = i ? 16 : 8, look.branches = i ? 1 : 2;
+    look.longest = i ? 16 : 8, look.branches = i ? 1 : 2, look.owner = i, look.yields = -1;
     look.tokens = nodes[i][0], look.parents = nodes[i][1], look.scores = scores[i];
     look.weights = known[i], look.variances = known[i] + 4, look.reach = known[i] + 9;
     look.recent = known[i] + 25;
@@ -206,11 +206,8 @@ void glances_of(int seed) {
     write(round % 3);
     const int32_t more = round % 3, grown = size + more, room = round;
     const int32_t *last = text.data() + size;
-    for (int32_t i = 0; i < 2; ++i) {
-      dp_look *one[] = {looks + i};
-      must(dp_draft(one, offers, 1, i, !i, last, &grown, &more, &room, round % 9, 0.01, 3, &counts) ==
-               DP_OK && counts != 0, "a draft");
-    }
+    must(dp_draft(texts, offers, 1, &both, last, &grown, &more, &room, round % 9, 0.01, 3, right) ==
+             DP_OK && right[0] && right[1], "a draft");
     must(dp_learn(texts, 1, &both, text.data(), &round, right) == DP_OK, "what became of it");
     const double length = size, left = 2;
     must(dp_allot(offers, 1, &price, &worth, &length, &left, &left, &both, kept, &counts, &surplus) == DP_OK &&

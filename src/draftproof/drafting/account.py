@@ -60,7 +60,7 @@ class Books:
 
         alone: no other is written, so nobody waits for what was lost before.
         """
-        saved = min(max(self._saved, 0.0), SAVINGS / 2)
+        saved = min(max(self._saved, 0.0), SAVINGS)
         if alone:
             self.account.debt = -saved * self.account.unit
         return saved

@@ -38,7 +38,7 @@ class Bother:
 
     def affordable(self, texts: list[Text], price: Price, left: float) -> list[Text]:
         """Those that bring most, as many as can be paid for: nobody is asked in vain."""
-        if self.needs(price, len(texts)) <= left:
+        if len(texts) == 1 or self.needs(price, len(texts)) <= left:
             return texts
         count = max([n for n in range(1, len(texts)) if self.needs(price, n) <= left], default=1)
         best = {id(text) for text in sorted(texts, key=lambda text: -text.hopes)[:count]}

@@ -12,14 +12,13 @@ from draftproof.drafting.text import Text
 
 
 class Looking:
-    """numbers: of the sources that can be glanced at."""
+    """numbers: of the sources that can be glanced at; those that yield to others come last."""
 
     def __init__(self, sources: Sequence[Source], numbers: Sequence[int]) -> None:
-        self.sources, self.numbers = sources, numbers
+        self.sources, self.yields = sources, yields(sources)
+        self.numbers = sorted(numbers, key=self.yields.__getitem__)
         self.native: dict[int, LookUp] = {}
-        self.yields = yields(sources)
-        order = sorted(numbers, key=self.yields.__getitem__)
-        for number in order if looks_natively() else ():
+        for number in self.numbers if looks_natively() else ():
             if isinstance(drafter := sources[number].drafter, LookUp):
                 self.native[number] = drafter
 
@@ -55,7 +54,7 @@ class Looking:
             if len(found) < len(numbers) or not found:
                 return None
             for number, look in zip(numbers, found, strict=True):
-                look.yields = self.yields[number]
+                look.owner, look.yields = number, self.yields[number]
             where = [self._known(number, text) for number in numbers]
             known = text.looks = Looks(found, where, numbers, age, len(text.failed))
         return known

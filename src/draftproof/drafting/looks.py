@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from ctypes import CDLL, addressof, c_double, c_int32, c_void_p, sizeof
+from ctypes import CDLL, addressof, c_double, c_int32, c_void_p
 
 from draftproof.drafting.base import Drafter
 from draftproof.drafting.handle import Room
@@ -66,7 +66,6 @@ class Looks:
         self._kept = looks, rooms
         self.all = (Look * len(looks))(*looks)
         self.address = addressof(self.all)
-        self.at = {n: self.address + at * sizeof(Look) for at, n in enumerate(numbers)}
         self.merged = Merged(1 + sum([look.nodes - 1 for look in looks]))
 
     def forget(self) -> None:

@@ -25,16 +25,15 @@ class LookUps:
 
     def of(self, texts: Sequence[Text]) -> list[Looks] | None:
         """The looks at texts of which all that is free is drafted natively; None: not of all."""
-        native = self.looking.native
-        free = {number for number, source in enumerate(self.sources) if source.free}
-        if not native or not native.keys() <= free:
+        native, sources = self.looking.native, self.sources
+        if not native or not all([sources[number].free for number in native]):
             return None
-        others, found = free - native.keys(), list[Looks]()
-        for text, looks in zip(texts, self.looking.all(texts), strict=True):
-            if looks is None or not text.failed >= others:
+        if len(sources) > len(native):
+            free = {number for number, source in enumerate(sources) if source.free}
+            if not all([text.failed >= free - native.keys() for text in texts]):
                 return None
-            found.append(looks)
-        return found
+        found = [looks for looks in self.looking.all(texts) if looks is not None]
+        return found if len(found) == len(texts) else None
 
     def draft(
         self,
@@ -46,40 +45,41 @@ class LookUps:
     ) -> float | None:
         """What drafting took, in passes of `one`; None: nothing is of use, and all are to be asked.
 
+        All look-ups draft in one call, whose time they share evenly.
+
         useful: nodes of a tree. least: chance below which nothing behind a node is looked at.
         """
-        count, took = len(texts), 0.0
-        requests = [text.request for text in texts]
+        count, requests = len(texts), [text.request for text in texts]
         tokens, sizes, fresh = missing(list(zip(requests, looks, strict=True)))
+        told = array("i", [len(each.numbers) for each in looks])
         rooms = array("i", [request.room for request in requests])
-        offers = (c_void_p * count)(*[each.merged.address for each in looks])
-        told = [each.buffer_info()[0] for each in (tokens, sizes, fresh, rooms)]
-        drafted = (c_int32 * count)()
-        counts: list[tuple[int, float, list[int]]] = []
-        for begin, number in enumerate(self.looking.native):
-            source = self.sources[number]
-            began = source.clock()
-            at = (c_void_p * count)(*[each.at.get(number) for each in looks])
-            done = natively().dp_draft(
-                *(at, offers, count, number, not begin, *told),
-                *(useful, least, self.vocabulary, drafted),
-            )
-            nodes = drafted[:]
-            if done < 0 or min(nodes) < 0:
-                return None
-            asked = [text for text, each in zip(texts, nodes, strict=True) if each]
-            if asked:
-                missed = [text.missed(number) for text in asked]
-                passes = source.took(source.clock() - began, len(asked), one, missed)
-                counts.append((number, passes / len(asked), nodes))
-                took += passes
-        for each, size in zip(looks, sizes, strict=True):
+        drafted = (c_int32 * sum(told))()
+        clock = self.sources[looks[0].numbers[0]].clock
+        began = clock()
+        done = natively().dp_draft(
+            (c_void_p * count)(*[each.address for each in looks]),
+            (c_void_p * count)(*[each.merged.address for each in looks]),
+            *(count, *[each.buffer_info()[0] for each in (told, tokens, sizes, fresh, rooms)]),
+            *(useful, least, self.vocabulary, drafted),
+        )
+        nodes = drafted[:]
+        if done < 0 or min(nodes) < 0:
+            return None
+        seconds, at = clock() - began, 0
+        found: dict[int, list[tuple[Text, int]]] = {}
+        for text, each, size in zip(texts, looks, sizes, strict=True):
+            text.step.looks = each
             for own in each.own:
                 own.size = size
-        for text, each in zip(texts, looks, strict=True):
-            text.step.looks = each
-        for number, passes, nodes in counts:
-            self._count(number, [*zip(texts, nodes, strict=True)], passes, one)
+            for number in each.numbers:
+                found.setdefault(number, []).append((text, nodes[at]))
+                at += 1
+        took = 0.0
+        for number, some in found.items():
+            missed = [text.missed(number) for text, _ in some]
+            passes = self.sources[number].took(seconds / len(found), len(some), one, missed)
+            self._count(number, some, passes / len(some), one)
+            took += passes
         return took
 
     def _count(
@@ -88,21 +88,21 @@ class LookUps:
         """So many nodes were drafted for each text, which took so many passes."""
         name = self.sources[number].name
         for text, size in drafted:
-            if size:
-                text.read[number] = len(text.request.tokens)
-                text.spent += passes
-                share = text.request.decisions.share(name)
-                share.seconds += passes * one
-                share.offered += size - 1
-                if size - 1 > LARGEST:
-                    too_large(text, number, self.sources[number], size - 1)
+            text.read[number] = len(text.request.tokens)
+            text.spent += passes
+            share = text.request.decisions.share(name)
+            share.seconds += passes * one
+            share.offered += size - 1
+            if size - 1 > LARGEST:
+                too_large(text, number, self.sources[number], size - 1)
 
     def learn(self, texts: Sequence[Text]) -> None:
         """From what was written behind the last drafts."""
-        tokens, written, told = array("i"), array("i"), list[tuple[Text, Looks]]()
+        told = list[tuple[Text, Looks]]()
+        tokens, written = array("i"), array("i")
         for text in texts:
-            looks, new = text.step.looks, text.request.tokens[text.length :]
-            if looks is not None and new:
+            looks = text.step.looks
+            if looks is not None and (new := text.request.tokens[text.length :]):
                 tokens.extend(new[:DEEP])
                 written.append(min(len(new), DEEP))
                 told.append((text, looks))

@@ -102,10 +102,5 @@ class Offer:
 
         scored: with their survivals.
         """
-        new = dict(zip(kept, range(len(kept)), strict=True))
-        survivals = self.survivals() if scored else ()
-        return TokenTree(
-            [self.tokens[node] for node in kept],
-            [-1, *[new[self.parents[node]] for node in kept[1:]]],
-            scores=[survivals[node] for node in kept] if scored else None,
-        )
+        survivals = self.survivals() if scored else None
+        return TokenTree.of(kept, self.root, self.tokens, self.parents, survivals)

@@ -40,16 +40,16 @@ class Planning:
         for text in texts:
             text.spent = bother
         looks, took = self._offered(texts, price, one)
-        # It was asked because a node can be paid for: that drafting took longer changes nothing.
-        rows = [price.likely(1) + price.attention * text.length for text in texts]
-        kept_back = [row * text.promising for row, text in zip(rows, texts, strict=True)]
-        lefts = [max(text.left, row) for row, text in zip(kept_back, texts, strict=True)]
-        # As much as drafting took may be lost too: it was worth that.
-        bets = [
-            max(BET * text.left, text.spent, row)
-            for row, text in zip(kept_back, texts, strict=True)
-        ]
-        left = max(price.left - took, *kept_back, 0)
+        lefts, bets, one_row, most = list[float](), list[float](), price.likely(1), 0.0
+        for text in texts:
+            # One that seemed worth asking for was asked because a node can be paid for: that
+            # drafting took longer changes nothing.
+            row = one_row + price.attention * text.length if text.promising else 0.0
+            may_lose, most = text.left, max(most, row)
+            lefts.append(max(may_lose, row))
+            # As much as drafting took may be lost too: it was worth that.
+            bets.append(max(BET * may_lose, text.spent - bother, row))
+        left = max(price.left - took, most)
         found = self.allotting.allot(texts, looks, lefts, bets, price, left) if looks else None
         if found is None:
             offers = [offered(text) for text in texts]
@@ -66,8 +66,6 @@ class Planning:
             step.extra = text.spent + (len(own) - 1) * (row + price.attention * text.length)
             if len(own) == 1:
                 step.why = reason(text)
-            else:
-                offered(text)
             trees[text.request.key] = planned(text, self.sources)
             tell(text, self.sources, one)
         return took, row * nodes + bother * len(texts)

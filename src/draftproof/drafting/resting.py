@@ -120,8 +120,9 @@ class Rests:
         # Some were glanced at just now, which ended the rest.
         unseen = [text for text in open_to if not _fresh(text)]
         self.glances.promise(unseen, price, self.bother.each, 0.0 if asked else self.bother.once)
-        asked += [text for text in open_to if text.promising]
-        self._pass_over([text for text in open_to if not text.promising], price, len(texts))
+        if open_to:
+            asked += [text for text in open_to if text.promising]
+            self._pass_over([text for text in open_to if not text.promising], price, len(texts))
         return self.bother.affordable(asked, price, left)
 
     def _pass_over(self, texts: Sequence[Text], price: Price, count: int, step: int = 0) -> None:

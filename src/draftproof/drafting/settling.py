@@ -37,12 +37,14 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     asked = step.only >= 0 or step.looks is not None or step.offer is not None or step.offered
     if asked and step.only < 0:
         _learn(text, sources, written)
-    names: list[str] = []
-    for owner in step.owners(written, request.feedback) if ran else ():
-        names.append(sources[owner].name)
-        decisions.sources[names[-1]].accepted += 1
-        sources[owner].brought(step.worth)
-    decisions.by_token += names + [""] * (len(written) - len(names))
+    owners = step.owners(written, request.feedback) if ran else []
+    for owner in {*owners}:
+        source, accepted = sources[owner], owners.count(owner)
+        decisions.sources[source.name].accepted += accepted
+        source.brought(accepted * step.worth)
+    by_token = decisions.by_token
+    by_token += [sources[owner].name for owner in owners]
+    by_token += [""] * (len(written) - len(owners))
     if plain := steps - unasked - ran:
         decisions.plainly(step.why, plain)
     extra, text.glanced = step.extra + glanced, 0.0
@@ -91,14 +93,22 @@ def _learn(text: Text, sources: Sequence[Source], written: Sequence[int]) -> Non
 def planned(text: Text, sources: Sequence[Source]) -> TokenTree:
     """The tree that is about to run."""
     step, decisions = text.step, text.request.decisions
-    offer = step.offer
     for number, tree in step.offered:
         decisions.share(sources[number].name).offered += len(tree.tokens) - 1
-    if offer is None or len(step.kept) == 1:
+    root, drafted = text.request.tokens[-1], step.kept[1:]
+    if not drafted:
         text.request.planned = (), step.why
-        return TokenTree.root(text.request.tokens[-1])
-    names = [sources[offer.owners[node]].name for node in step.kept[1:]]
-    for name in names:
-        decisions.share(name).used += 1
-    text.request.planned = names, ""
-    return offer.tree(step.kept, scored=text.request.watched is not None)
+        return TokenTree.root(root)
+    scored = text.request.watched is not None
+    if step.offer is not None:
+        owners: Sequence[int] = step.offer.owners
+        step.tree = step.offer.tree(step.kept, scored)
+    else:
+        assert step.looks is not None
+        tokens, parents, owners, survivals = step.looks.merged.arrays
+        step.tree = TokenTree.of(step.kept, root, tokens, parents, survivals if scored else None)
+    owned = step.owned = [owners[node] for node in drafted]
+    for owner in {*owned}:
+        decisions.share(sources[owner].name).used += owned.count(owner)
+    text.request.planned = [sources[owner].name for owner in owned], ""
+    return step.tree

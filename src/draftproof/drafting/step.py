@@ -20,6 +20,8 @@ class Step:
     right: Sequence[int] = ()  # and of each look the tokens that were right; -1: it offered none
     offer: Offer | None = None
     kept: list[int] = field(default_factory=lambda: [0])
+    tree: TokenTree | None = None  # of the nodes `kept`, where several sources offered them,
+    owned: Sequence[int] = ()  # and the source of each but node 0
     only: int = -1  # the source whose own tree ran, where that was settled beforehand
     extra: float = 0.0  # passes over one row more than a plain step takes
     unit: float = 1.0  # a plain step
@@ -36,14 +38,13 @@ class Step:
 
     def owners(self, written: Sequence[int], feedback: Feedback | None) -> list[int]:
         """The source of each token that was drafted and accepted."""
-        offer = self.offer
-        if offer is None:
+        if self.tree is None:
             return [self.only] * (feedback.accepted if feedback is not None else 0)
-        node, owners = 0, list[int]()
-        for child in self.kept[1:]:  # ascending, so what follows a node stands behind it
+        node, owners, tokens = 0, list[int](), self.tree.tokens
+        for child, parent in enumerate(self.tree.parents):  # what follows a node stands behind it
             if len(owners) == len(written):
                 break
-            if offer.parents[child] == node and offer.tokens[child] == written[len(owners)]:
+            if parent == node and tokens[child] == written[len(owners)]:
                 node = child
-                owners.append(offer.owners[child])
+                owners.append(self.owned[child - 1])
         return owners

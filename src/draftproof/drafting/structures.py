@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import Structure, addressof, c_double, c_int32, c_void_p
+from typing import Any
 
 from draftproof.drafting.handle import Compiled
 
@@ -32,6 +33,7 @@ class Look(Structure):
         ("longest", c_int32),
         ("branches", c_int32),
         ("drafted", c_int32),
+        ("owner", c_int32),
         ("yields", c_int32),
         ("tokens", c_void_p),
         ("parents", c_void_p),
@@ -87,6 +89,12 @@ class Merged:
         where = [*map(addressof, self._numbers), *map(addressof, self._chances)]
         self._all = Offered(nodes, 0, 1, *where)
         self.address = addressof(self._all)
+
+    @property
+    def arrays(self) -> tuple[Any, Any, Any, Any]:
+        """Not copied: tokens (node 0's is not known here), parents, owners, survivals."""
+        tokens, parents, owners, _ = self._numbers
+        return tokens, parents, owners, self._chances[1]
 
     def taken(self) -> tuple[list[int], list[int], list[int], list[int], list[float]]:
         """Tokens (node 0's is not known here), parents, owners, depths; chances, given parents."""

@@ -16,9 +16,7 @@ def tell(text: Text, sources: Sequence[Source], one: float) -> None:
     step, changes = text.step, text.request.decisions.changes
     if len(step.kept) == 1 and not text.used:
         return
-    offer = step.offer
-    running = {offer.owners[node] for node in step.kept[1:]} if offer is not None else set()
-    for number in running:
+    for number in {*step.owned}:
         if number not in text.used:
             _add(changes, text, number, sources[number], "on", one)
         text.used[number] = text.steps

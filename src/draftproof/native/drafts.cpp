@@ -57,7 +57,7 @@ double conditional(const dp_look &look, int32_t node) {
 }
 
 // Calibration.chances and Offer.add.
-void merge(dp_offer &offer, const dp_look &look, int32_t owner, double least) {
+void merge(dp_offer &offer, const dp_look &look, double least) {
   const double *w = look.weights, base = w[1] + w[3] * *look.recent;
   double survivals[kLargest + 1] = {1.0};
   int32_t depths[kLargest + 1] = {0}, nodes[kLargest + 1] = {0};
@@ -82,10 +82,10 @@ void merge(dp_offer &offer, const dp_look &look, int32_t owner, double least) {
     while (at < offer.count && (offer.parents[at] != under || offer.tokens[at] != token)) ++at;
     if (at == offer.count) {
       if (at == offer.room || taken(under)) continue;
-      offer.tokens[at] = token, offer.parents[at] = under, offer.owners[at] = owner;
+      offer.tokens[at] = token, offer.parents[at] = under, offer.owners[at] = look.owner;
       offer.chances[at] = chance, offer.depths[at] = offer.depths[under] + 1;
       ++offer.count;
-    } else if (offer.owners[at] != owner) {
+    } else if (offer.owners[at] != look.owner) {
       offer.chances[at] = std::max(offer.chances[at], chance);
     }
     nodes[node] = at;
@@ -137,37 +137,32 @@ struct Listed {
 
 }  // namespace
 
-DP_API int32_t dp_draft(dp_look *const *looks, dp_offer *const *offers, int32_t count, int32_t owner,
-                        int32_t begin, const int32_t *tokens, const int32_t *sizes,
+DP_API int32_t dp_draft(dp_look *const *texts, dp_offer *const *offers, int32_t count,
+                        const int32_t *looks, const int32_t *tokens, const int32_t *sizes,
                         const int32_t *fresh, const int32_t *rooms, int32_t useful, double least,
                         int32_t vocabulary, int32_t *drafted) {
-  if (!looks || !offers || count < 0 || !sizes || !fresh || !rooms || useful < 0 || !drafted)
+  if (!texts || !offers || count < 0 || !looks || !sizes || !fresh || !rooms || useful < 0 || !drafted)
     return DP_BAD_ARGUMENT;
+  const auto outside = [&](int32_t token) { return token < 0 || token >= vocabulary; };
   for (int32_t text = 0; text < count; tokens += fresh[text++]) {
-    drafted[text] = 0;
     if (!complete(offers[text]) || sizes[text] < 1) return DP_BAD_ARGUMENT;
-    if (fresh[text] < 0 || (fresh[text] && !tokens)) return DP_BAD_ARGUMENT;
+    if (looks[text] < 0 || fresh[text] < 0 || (fresh[text] && !tokens)) return DP_BAD_ARGUMENT;
     dp_offer &offer = *offers[text];
-    if (begin) {
-      offer.count = 1, offer.depth = rooms[text] - 1;
-      offer.parents[0] = offer.owners[0] = -1, offer.depths[0] = 0;
-      offer.chances[0] = offer.survivals[0] = 1.0;
+    offer.count = 1, offer.depth = rooms[text] - 1;
+    offer.parents[0] = offer.owners[0] = -1, offer.depths[0] = 0;
+    offer.chances[0] = offer.survivals[0] = 1.0;
+    for (int32_t at = 0; at < looks[text]; ++at) {
+      if (!complete(texts[text] + at)) return DP_BAD_ARGUMENT;
+      dp_look &look = texts[text][at];
+      const int32_t done = draft(look, tokens, sizes[text], fresh[text], useful, rooms[text]);
+      if (done != DP_OK) {
+        look.drafted = 0;
+        return done;
+      }
+      const bool sound = std::none_of(look.tokens + 1, look.tokens + look.drafted, outside);
+      *drafted++ = sound ? look.drafted : -1;
+      if (sound) merge(offer, look, least);
     }
-    if (!looks[text]) continue;
-    if (!complete(looks[text])) return DP_BAD_ARGUMENT;
-    dp_look &look = *looks[text];
-    const int32_t done = draft(look, tokens, sizes[text], fresh[text], useful, rooms[text]);
-    if (done != DP_OK) {
-      look.drafted = 0;
-      return done;
-    }
-    const auto outside = [&](int32_t token) { return token < 0 || token >= vocabulary; };
-    if (std::any_of(look.tokens + 1, look.tokens + look.drafted, outside)) {
-      drafted[text] = -1;
-      continue;
-    }
-    drafted[text] = look.drafted;
-    merge(offer, look, owner, least);
   }
   return DP_OK;
 }

@@ -9,7 +9,7 @@ import pytest
 
 import draftproof as dp
 import fakes
-from draftproof.drafting.account import SHARE
+from draftproof.drafting.account import ADVANCE, SAVINGS, SHARE, Books
 from draftproof.drafting.glancing import Glances
 from draftproof.drafting.price import Price
 from draftproof.drafting.resting import Rests
@@ -50,6 +50,23 @@ def test_short_texts_go_by_what_those_before_them_won() -> None:
     assert one_after_another(["hopeless"], FREE) < 1.03
     assert one_after_another(["easy", "hopeless"], FREE) < 0.7
     assert one_after_another(["easy", "hopeless"], 0.1) < 1.01
+
+
+def test_what_texts_before_won_may_be_lost_once_and_no_more() -> None:
+    """Half a pass and a hundredth that every text may lose, three passes more, and a try of one."""
+    books = Books()
+    for saved in (1.0, 50.0, 1000.0):
+        books.end(saved)
+    assert books.begin(alone=True) == SAVINGS
+    truths, clock = texts(25, 45), Clock()
+    traces = {n: Trace.made("easy", 46, n) for n in range(24)}
+    traces[24] = Trace([False] * 46, traces[0].score)  # as sure as those before it, and all wrong
+    guesser = Guesser(traces, dict(enumerate(truths)), clock, price=FREE)
+    machine, arrivals = Machine(JUMP, clock), [46 * n for n in range(25)]
+    auto = Auto(guesser, clock=clock)
+    run = machine.run(auto, truths, table=known(JUMP), arrivals=arrivals)
+    lost = run.seconds[24] - 45 * (1 + SHARE)
+    assert ADVANCE < lost < ADVANCE + SAVINGS + 0.5
 
 
 class Busy(Clock):

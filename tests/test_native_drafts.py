@@ -18,7 +18,7 @@ from draftproof.drafting.looking import Looking
 from draftproof.drafting.lookups import LookUps
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
-from draftproof.drafting.settling import settle
+from draftproof.drafting.settling import planned, settle
 from draftproof.drafting.sources import Source
 from draftproof.drafting.text import Text
 from draftproof.native import found
@@ -65,8 +65,17 @@ class Side:
 
     def counted(self) -> list[Any]:
         shares = [text.request.decisions.sources for text in self.texts]
-        offered = [{name: each.offered for name, each in some.items()} for some in shares]
-        return [offered, [(text.deep, text.vain, [*text.read]) for text in self.texts]]
+        nodes = [{name: (each.offered, each.used) for name, each in s.items()} for s in shares]
+        return [nodes, [(text.deep, text.vain, [*text.read]) for text in self.texts]]
+
+
+def same_runs(text: Text, slow: Text, sources: Sequence[Source]) -> None:
+    """What is planned for both, whose nodes are chosen."""
+    runs, ran = planned(text, sources), planned(slow, sources)
+    assert (runs.tokens, runs.parents) == (ran.tokens, ran.parents)
+    assert runs.scores == (ran.scores and pytest.approx(ran.scores, rel=ROUGHLY))
+    assert text.step.drafted_by == slow.step.drafted_by
+    assert text.request.planned == slow.request.planned
 
 
 @given(
@@ -79,6 +88,11 @@ def test_native_drafts_are_the_slow_ones(
     earlier: list[int], prompts: list[list[int]], data: st.DataObject, options: dict[str, int]
 ) -> None:
     fast, slow = Side(earlier, prompts, **options), Side(earlier, prompts, **options)
+    for one, other in zip(fast.texts, slow.texts, strict=True):
+        without = data.draw(st.sets(st.integers(0, 1), max_size=1))
+        watched: list[Any] | None = data.draw(st.sampled_from([None, []]))
+        for text in (one, other):
+            text.failed, text.request.watched = set(without), watched
     for _ in range(data.draw(st.integers(1, 8))):
         useful = data.draw(st.integers(0, 20))
         looks = fast.lookups.of(fast.texts)
@@ -93,12 +107,6 @@ def test_native_drafts_are_the_slow_ones(
             for name in ("tokens", "parents", "owners", "depths", "depth", "limit"):
                 assert getattr(merged, name) == getattr(offer, name), name
             assert merged.chances == pytest.approx(offer.chances, rel=ROUGHLY)
-        for text, old in zip(fast.texts, slow.texts, strict=True):
-            text.request.decisions.sources["ngram"].offered += 0
-            for number, tree in old.step.offered:  # which `planned` counts
-                share = old.request.decisions.share(slow.sources[number].name)
-                share.offered += len(tree.tokens) - 1
-        assert fast.counted() == slow.counted()
         lefts = [data.draw(st.floats(-0.1, 1)) for _ in prompts]
         bets = [data.draw(st.floats(-0.1, 0.5)) for _ in prompts]
         left = data.draw(st.floats(0, 2))
@@ -108,6 +116,10 @@ def test_native_drafts_are_the_slow_ones(
         lengths = [text.length for text in slow.texts]
         expected, bring = allot(offers, lengths, lefts, bets, PRICE, left)
         assert kept == expected and brings == pytest.approx(bring, rel=ROUGHLY)
+        for text, old, own, offer in zip(fast.texts, slow.texts, kept, offers, strict=True):
+            text.step.kept, old.step.kept, old.step.offer = own, own, offer
+            same_runs(text, old, fast.sources)
+        assert fast.counted() == slow.counted()
         if data.draw(st.booleans()):  # a glance in between changes nothing of it
             for side in (fast, slow):
                 together = side.lookups.looking.together(side.texts, PRICE, each=0.25)

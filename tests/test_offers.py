@@ -100,8 +100,8 @@ def test_each_accepted_token_has_the_source_whose_node_ran(
             break
         at = following[0]
         want.append(offer.owners[kept[at]])
-    owned = [offer.owners[node] for node in kept[1:]]
-    assert Step(kept=kept, tree=ran, owned=owned).owners(written, None) == want
+    by = [offer.owners[node] for node in kept[1:]]
+    assert Step(kept=kept, tree=ran, drafted_by=by).owners(written, None) == want
 
 
 @given(st.lists(st.tuples(st.sampled_from([*UNASKED, "price"]), st.integers(1, 3))))

@@ -16,7 +16,8 @@ from draftproof.tree import TokenTree
 class Share:
     """What one drafting method had of a text."""
 
-    seconds: float = 0.0  # of drafting, its part of what was drafted for several texts at once
+    # Of drafting; its part where several drafted at once, which counts each of their drafts alike.
+    seconds: float = 0.0
     offered: int = 0  # nodes
     used: int = 0  # of them, run by the target
     accepted: int = 0

@@ -72,19 +72,20 @@ class TokenTree:
     def of(
         cls,
         kept: Sequence[int],
-        root: int,
+        last: int,
         tokens: Sequence[int],
         parents: Sequence[int],
         scores: Sequence[float] | None = None,
     ) -> TokenTree:
         """Of these nodes of a larger one, ascending, node 0 and all parents among them.
 
-        Made in every step that drafts: what is cut out of a tree is one, so nothing is checked.
+        last: the text's last token, which stands for node 0, whatever `tokens` has there. Made in
+        every step that drafts: what is cut out of a tree is one, so nothing is checked.
         """
         tree, new = object.__new__(cls), dict(zip(kept, range(len(kept)), strict=True))
         drafted = kept[1:]
         vars(tree).update(
-            tokens=[root, *[tokens[node] for node in drafted]],
+            tokens=[last, *[tokens[node] for node in drafted]],
             parents=[-1, *[new[parents[node]] for node in drafted]],
             laws=None,
             scores=None if scores is None else [scores[node] for node in kept],

@@ -173,7 +173,7 @@ void glances_of(int seed) {
   uint32_t state = seed + 1;
   std::vector<int32_t> text;
   const auto write = [&](int32_t count) {
-    for (int32_t i = 0; i < count; ++i) text.push_back(int32_t(3 * number(state)));
+    for (int32_t i = 0; i < count; ++i) text.push_back(int32_t(3 * (number(state) + 0.5f)));
   };
   write(200);
   must(dp_automaton_append(newer, text.data(), 200) == DP_OK, "an earlier text");
@@ -187,7 +187,7 @@ void glances_of(int seed) {
   for (int i = 0; i < 2; ++i) {
     dp_look &look = looks[i];
     look.matching = 2, look.context = 64, look.guess = look.place = look.found = -1;
-    look.longest = i ? 16 : 8, look.branches = i ? 1 : 2, look.owner = i, look.yields = -1;
+    look.longest = i ? 16 : 8, look.branches = i ? 1 : 2, look.owner = i, look.yields = i - 1;
     look.tokens = nodes[i][0], look.parents = nodes[i][1], look.scores = scores[i];
     look.weights = known[i], look.variances = known[i] + 4, look.reach = known[i] + 9;
     look.recent = known[i] + 25;
@@ -207,7 +207,7 @@ void glances_of(int seed) {
     const int32_t more = round % 3, grown = size + more, room = round;
     const int32_t *last = text.data() + size;
     must(dp_draft(texts, offers, 1, &both, last, &grown, &more, &room, round % 9, 0.01, 3, right) ==
-             DP_OK && right[0] && right[1], "a draft");
+             DP_OK && right[0] > 0 && right[1] > 0, "a draft");
     must(dp_learn(texts, 1, &both, text.data(), &round, right) == DP_OK, "what became of it");
     const double length = size, left = 2;
     must(dp_allot(offers, 1, &price, &worth, &length, &left, &left, &both, kept, &counts, &surplus) == DP_OK &&

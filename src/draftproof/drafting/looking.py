@@ -12,7 +12,9 @@ from draftproof.drafting.text import Text
 
 
 class Looking:
-    """numbers: of the sources that can be glanced at; those that yield to others come last."""
+    """numbers: of the sources that can be glanced at, of which those that yield to others come last
+    where they draft together.
+    """
 
     def __init__(self, sources: Sequence[Source], numbers: Sequence[int]) -> None:
         self.sources, self.yields = sources, yields(sources)

@@ -1,4 +1,4 @@
-"""Whole drafts of look-ups natively: for all texts of a step in one call each, merged there.
+"""Whole drafts of look-ups natively: all draft in one call for all texts of a step, merged there.
 
 What they offer, and learn from what is written, is what `Asking`, `Offer.add` and `Source.learn`
 make of it text by text (`native/drafts.cpp`). Knows no other source.
@@ -45,27 +45,27 @@ class LookUps:
     ) -> float | None:
         """What drafting took, in passes of `one`; None: nothing is of use, and all are to be asked.
 
-        All look-ups draft in one call, whose time they share evenly.
+        All look-ups draft in one call, of whose time each of their drafts counts the same.
 
         useful: nodes of a tree. least: chance below which nothing behind a node is looked at.
         """
         count, requests = len(texts), [text.request for text in texts]
         tokens, sizes, fresh = missing(list(zip(requests, looks, strict=True)))
-        told = array("i", [len(each.numbers) for each in looks])
+        counts = array("i", [len(each.numbers) for each in looks])
         rooms = array("i", [request.room for request in requests])
-        drafted = (c_int32 * sum(told))()
+        drafted = (c_int32 * sum(counts))()
         clock = self.sources[looks[0].numbers[0]].clock
         began = clock()
         done = natively().dp_draft(
             (c_void_p * count)(*[each.address for each in looks]),
             (c_void_p * count)(*[each.merged.address for each in looks]),
-            *(count, *[each.buffer_info()[0] for each in (told, tokens, sizes, fresh, rooms)]),
+            *(count, *[each.buffer_info()[0] for each in (counts, tokens, sizes, fresh, rooms)]),
             *(useful, least, self.vocabulary, drafted),
         )
         nodes = drafted[:]
         if done < 0 or min(nodes) < 0:
             return None
-        seconds, at = clock() - began, 0
+        each_took, at = (clock() - began) / len(nodes), 0
         found: dict[int, list[tuple[Text, int]]] = {}
         for text, each, size in zip(texts, looks, sizes, strict=True):
             text.step.looks = each
@@ -77,7 +77,8 @@ class LookUps:
         took = 0.0
         for number, some in found.items():
             missed = [text.missed(number) for text, _ in some]
-            passes = self.sources[number].took(seconds / len(found), len(some), one, missed)
+            seconds = each_took * len(some)
+            passes = self.sources[number].took(seconds, len(some), one, missed)
             self._count(number, some, passes / len(some), one)
             took += passes
         return took

@@ -107,8 +107,8 @@ def planned(text: Text, sources: Sequence[Source]) -> TokenTree:
         assert step.looks is not None
         tokens, parents, owners, survivals = step.looks.merged.arrays
         step.tree = TokenTree.of(step.kept, root, tokens, parents, survivals if scored else None)
-    owned = step.owned = [owners[node] for node in drafted]
-    for owner in {*owned}:
-        decisions.share(sources[owner].name).used += owned.count(owner)
-    text.request.planned = [sources[owner].name for owner in owned], ""
+    own = step.drafted_by = [owners[node] for node in drafted]
+    for owner in {*own}:
+        decisions.share(sources[owner].name).used += own.count(owner)
+    text.request.planned = [sources[owner].name for owner in own], ""
     return step.tree

@@ -20,8 +20,8 @@ class Step:
     right: Sequence[int] = ()  # and of each look the tokens that were right; -1: it offered none
     offer: Offer | None = None
     kept: list[int] = field(default_factory=lambda: [0])
-    tree: TokenTree | None = None  # of the nodes `kept`, where several sources offered them,
-    owned: Sequence[int] = ()  # and the source of each but node 0
+    tree: TokenTree | None = None  # of the nodes `kept`; None: there is but one, or it is `only`'s
+    drafted_by: Sequence[int] = ()  # the source of each node of it but node 0, by number
     only: int = -1  # the source whose own tree ran, where that was settled beforehand
     extra: float = 0.0  # passes over one row more than a plain step takes
     unit: float = 1.0  # a plain step
@@ -46,5 +46,5 @@ class Step:
                 break
             if parent == node and tokens[child] == written[len(owners)]:
                 node = child
-                owners.append(self.owned[child - 1])
+                owners.append(self.drafted_by[child - 1])
         return owners

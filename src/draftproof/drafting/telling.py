@@ -16,7 +16,7 @@ def tell(text: Text, sources: Sequence[Source], one: float) -> None:
     step, changes = text.step, text.request.decisions.changes
     if len(step.kept) == 1 and not text.used:
         return
-    for number in {*step.owned}:
+    for number in {*step.drafted_by}:
         if number not in text.used:
             _add(changes, text, number, sources[number], "on", one)
         text.used[number] = text.steps

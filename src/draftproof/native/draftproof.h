@@ -263,7 +263,7 @@ typedef struct {
   // What it drafted last: `drafted` nodes, with room for 1 + `longest` * `branches` of them, as of
   // dp_ngrams_draft; an automaton drafts `longest` nodes, of one branch. Node 0 is the last token.
   int32_t longest, branches, drafted;
-  int32_t owner, yields;  // whose its tokens are; the owner beside whose tokens it offers none, or -1
+  int32_t owner, yields;  // the source of its tokens; the one beside whose it offers none, or -1
   int32_t *tokens, *parents;
   double *scores;
 } dp_look;
@@ -289,7 +289,7 @@ typedef struct {
 // All `looks` of each of `count` texts draft for it, one behind the other, with tokens as of dp_glance:
 // at most `useful` nodes of a branch, where `rooms` tokens may still be written. What they draft makes
 // the text's offer, without what is reached with a chance below `least`. drafted: nodes of each look-up,
-// or -1, behind which nothing of this call is of use: a token is not below `vocabulary`.
+// or -1, behind which nothing of this call is of use: a token is outside of the `vocabulary`.
 DP_API int32_t dp_draft(dp_look *const *texts, dp_offer *const *offers, int32_t count,
                         const int32_t *looks, const int32_t *tokens, const int32_t *sizes,
                         const int32_t *fresh, const int32_t *rooms, int32_t useful, double least,

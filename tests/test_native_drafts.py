@@ -43,6 +43,11 @@ class Side:
         requests = [fakes.request(key, each, max_tokens=80) for key, each in enumerate(prompts)]
         self.texts = [Text(each, len(each.tokens), [4, 4], 0.2) for each in requests]
 
+    def made(self, number: int, without: set[int], watched: bool) -> None:
+        """A text without some of the sources, and maybe with somebody who looks on."""
+        text = self.texts[number]
+        text.failed, text.request.watched = set(without), [] if watched else None
+
     def write(self, more: Sequence[list[int]]) -> None:
         for text, tokens in zip(self.texts, more, strict=True):
             text.request.tokens += tokens
@@ -88,11 +93,10 @@ def test_native_drafts_are_the_slow_ones(
     earlier: list[int], prompts: list[list[int]], data: st.DataObject, options: dict[str, int]
 ) -> None:
     fast, slow = Side(earlier, prompts, **options), Side(earlier, prompts, **options)
-    for one, other in zip(fast.texts, slow.texts, strict=True):
+    for number in range(len(prompts)):
         without = data.draw(st.sets(st.integers(0, 1), max_size=1))
-        watched: list[Any] | None = data.draw(st.sampled_from([None, []]))
-        for text in (one, other):
-            text.failed, text.request.watched = set(without), watched
+        fast.made(number, without, watched := data.draw(st.booleans()))
+        slow.made(number, without, watched)
     for _ in range(data.draw(st.integers(1, 8))):
         useful = data.draw(st.integers(0, 20))
         looks = fast.lookups.of(fast.texts)

@@ -217,7 +217,12 @@ def test_records_of_a_batch_and_of_an_engine():
     assert made.tokens_per_step == 1 + 0.5 * 1.5
     # Two texts, half of whose steps draft two tokens: 4 rows. A plain step takes 1 + 1.
     assert made.speedup == pytest.approx(1.75 / ((2 + 1 + 0.5) / 2))
-    for wrong in ({"drafting": 1.1}, {"nodes": 0.5}, {"batch": 0}, {"own": -1.0}):
+    told = from_records(counts, 0.5, 3, 0.5, cost, batch=2, own=1.0, once=0.25)
+    # A token of a text takes a quarter of a second besides, on either side.
+    assert told.speedup == pytest.approx((2 + 0.25) / (0.25 + 3.5 / 1.75))
+    said = explain(told, 1.75, told.speedup)
+    assert "It took 1.75 plain steps" in said and "+0.00 of the engine" in said
+    for wrong in ({"drafting": 1.1}, {"nodes": 0.5}, {"batch": 0}, {"own": -1.0}, {"once": -1.0}):
         given = {"drafting": 0.5, "nodes": 3, "draft_seconds": 0.5, "cost": cost, **wrong}
         with pytest.raises(ValueError):
             from_records(counts, **given)

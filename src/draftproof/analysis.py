@@ -160,6 +160,7 @@ class Prediction:
     pass_cost: float  # of a verification pass, cost(nodes) / cost(1); 1 where nothing was measured
     free: float  # speed-up if verifying many tokens cost what one costs (Theorem 3.8)
     speedup: float  # speed-up at the measured cost of verification
+    once: float = 0.0  # plain steps that a token of a text takes besides all steps: its prompt's
 
 
 def predict(
@@ -198,39 +199,46 @@ def from_records(
     *,
     batch: int = 1,
     own: float = 0.0,
+    once: float = 0.0,
 ) -> Prediction:
     """What to expect where acceptance was recorded by depth: nothing is assumed independent.
 
     drafting: share of the steps of a text that drafted. nodes: of their trees, node 0 included.
     draft_seconds: of drafting, in a step of the batch. own: seconds of the engine in a step, beside
-    its pass and its drafts. A step runs `batch` texts in one pass; `alpha` and `free` are those of
-    one mean acceptance. Raises `ValueError` as `pass_seconds` does, and unless drafting is in
-    [0, 1], nodes >= 1, batch >= 1, and draft_seconds and own are finite and >= 0.
+    its pass and its drafts. once: seconds beside all steps, as of reading prompts, for each token
+    that a text gets: no draft saves any of them. A step runs `batch` texts in one pass; `alpha` and
+    `free` are those of one mean acceptance. Raises `ValueError` as `pass_seconds` does, and unless
+    drafting is in [0, 1], nodes >= 1, batch >= 1, and all seconds are finite and >= 0.
     """
     if not 0 <= drafting <= 1 or not 1 <= nodes < math.inf or batch < 1:
         raise ValueError("drafting must be in [0, 1], nodes and batch 1 or more")
     plain = pass_seconds(cost, batch) + _ratio("own", own)
-    rows = batch * (1 + drafting * (nodes - 1))
-    low, part = math.floor(rows), rows - math.floor(rows)
-    wide = pass_seconds(cost, low) * (1 - part) + pass_seconds(cost, low + 1) * part
+    wide = 0.0
+    for many in range(batch + 1):  # texts that draft in a step, each for itself
+        chance = math.comb(batch, many) * drafting**many * (1 - drafting) ** (batch - many)
+        rows = batch + many * (nodes - 1)
+        low, part = math.floor(rows), rows - math.floor(rows)
+        wide += chance * (pass_seconds(cost, low) * (1 - part) + pass_seconds(cost, low + 1) * part)
     tokens = 1 + drafting * math.fsum(acceptance.cumulative)
     draft_cost = _ratio("draft_seconds", draft_seconds) / plain
+    pass_cost, beside = (wide + own) / plain, _ratio("once", once) / plain
     return Prediction(
         alpha=acceptance.alpha,
         length=len(acceptance.conditional),
         nodes=max(1, round(nodes)),
         tokens_per_step=tokens,
         draft_cost=draft_cost,
-        pass_cost=(wide + own) / plain,
+        pass_cost=pass_cost,
         free=tokens / (1 + draft_cost),
-        speedup=tokens / ((wide + own) / plain + draft_cost),
+        speedup=(1 + beside) / (beside + (pass_cost + draft_cost) / tokens),
+        once=beside,
     )
 
 
 def explain(prediction: Prediction, tokens_per_step: float, speedup: float) -> str:
     """Two sentences: where the measured tokens per step and speed-up part from the prediction.
 
-    `speedup` is over plain decoding by the same engine, so that tokens_per_step / speedup is what
+    `speedup` is over plain decoding by the same engine, so that it tells with tokens_per_step what
     a step took in units of a plain one. Raises `ValueError` unless both are positive and finite.
     """
     for name, value in (("tokens_per_step", tokens_per_step), ("speedup", speedup)):
@@ -243,7 +251,8 @@ def explain(prediction: Prediction, tokens_per_step: float, speedup: float) -> s
         first += f", of which one mean alpha ({alpha:.2f}) says nothing"
         if tokens_per_step < expected:
             first += f", or because not every step drafted {prediction.length} tokens"
-    took = tokens_per_step / speedup
+    once = prediction.once
+    took = tokens_per_step * ((1 + once) / speedup - once)
     verify = prediction.pass_cost - 1
     rest = took - prediction.pass_cost - prediction.draft_cost
     second = (

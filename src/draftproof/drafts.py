@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -29,12 +29,13 @@ from draftproof.writing import Cost, Feedback, reason
 
 @dataclass
 class Drafted:
-    """What drafting took and gave, over any number of steps."""
+    """What drafting took and gave, over any number of steps, and what the target's passes took."""
 
     seconds: float = 0.0
     depth: int = 0  # of all trees together: the passes of a draft model
     nodes: int = 0  # roots included
     trees: int = 0
+    passes: dict[int, list[float]] = field(default_factory=dict)  # seconds of each, by rows
 
     def count(self, seconds: float, trees: Sequence[TokenTree]) -> None:
         self.seconds += seconds
@@ -44,13 +45,14 @@ class Drafted:
 
     def reset(self) -> None:
         self.seconds, self.depth, self.nodes, self.trees = 0.0, 0, 0, 0
+        self.passes.clear()
 
 
 class Drafts:
     """The trees of a step, and what becomes of a proposer's failures.
 
     proposer: None drafts nothing. vocabulary: ids that a tree may hold; None: any. costs: of the
-    target's passes. `drafted`, where it is set, counts what is proposed.
+    target's passes. `drafted`, where it is set, counts what is proposed and what passes take.
     """
 
     drafted: Drafted | None = None
@@ -136,6 +138,8 @@ class Drafts:
         self.cost = seconds, count
         self.foretold = self.costs.seconds(count, reading) if self.costs.passes else seconds
         self.costs.observe(count, reading, seconds)
+        if self.drafted is not None:
+            self.drafted.passes.setdefault(count, []).append(seconds)
 
     def observe(
         self, request: Request, end: int, hidden: Mapping[int, Tensor], path: Sequence[int] = ()

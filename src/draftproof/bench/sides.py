@@ -57,13 +57,12 @@ class Side:
     write: Callable[[Sequence[list[int]], How], list[Written]]
     peer: bool = False  # another program: skipped where it fails
     batches: bool = True  # takes several prompts at once
-    drafted: Drafted | None = None  # of ours, where something drafts
+    drafted: Drafted | None = None  # of ours
 
 
 def ours(name: str, llm: LLM) -> Side:
     """draftproof with whatever `llm` drafts with, and what that costs."""
-    if llm.engine.proposer is not None:
-        llm.engine.drafts.drafted = Drafted()
+    llm.engine.drafts.drafted = Drafted()
 
     def write(prompts: Sequence[list[int]], how: How) -> list[Written]:
         params = SamplingParams(

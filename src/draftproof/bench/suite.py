@@ -161,7 +161,7 @@ def run(options: Options, progress: Tick) -> Report:
             rounds = max((len(each.tokens_per_s) for each in comparison.finished()), default=0)
             report.incomplete = f"interrupted after {rounds} of {options.rounds} rounds at {where}"
         compare(comparison)
-        predict(comparison, cost)
+        predict(comparison, costs.of(plain.runner))
         report.results += comparison.finished()
         report.skipped += [f"{text} ({where})" for text in comparison.skipped]
         if report.incomplete:

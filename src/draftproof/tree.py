@@ -76,18 +76,20 @@ class TokenTree:
         tokens: Sequence[int],
         parents: Sequence[int],
         scores: Sequence[float] | None = None,
+        laws: Tensor | None = None,
     ) -> TokenTree:
         """Of these nodes of a larger one, ascending, node 0 and all parents among them.
 
-        last: the text's last token, which stands for node 0, whatever `tokens` has there. Made in
-        every step that drafts: what is cut out of a tree is one, so nothing is checked.
+        last: the text's last token, which stands for node 0, whatever `tokens` has there. laws: of
+        those nodes alone. Made in every step that drafts: what is cut out of a tree is one, so
+        nothing is checked.
         """
         tree, new = object.__new__(cls), dict(zip(kept, range(len(kept)), strict=True))
         drafted = kept[1:]
         vars(tree).update(
             tokens=[last, *[tokens[node] for node in drafted]],
             parents=[-1, *[new[parents[node]] for node in drafted]],
-            laws=None,
+            laws=laws,
             scores=None if scores is None else [scores[node] for node in kept],
         )
         return tree
@@ -229,13 +231,7 @@ class TokenTree:
 
     def _part(self, kept: Sequence[int], laws: Tensor | None) -> TokenTree:
         """The tree of the nodes `kept`, ascending, each with its parent."""
-        new = {-1: -1} | {old: i for i, old in enumerate(kept)}
-        return TokenTree(
-            [self.tokens[i] for i in kept],
-            [new[self.parents[i]] for i in kept],
-            laws,
-            None if self.scores is None else [self.scores[i] for i in kept],
-        )
+        return TokenTree.of(kept, self.tokens[0], self.tokens, self.parents, self.scores, laws)
 
 
 def _integers(ids: Sequence[int]) -> list[int]:

@@ -11,9 +11,12 @@ import torch
 
 from draftproof import clock
 
+ZEN_4 = {"model name": "AMD EPYC", "cpu family": "25", "model": "17", "flags": "avx2 avx512f"}
 TOLD = {
     "AMD EPYC, AVX2": {"model name": "AMD EPYC", "flags": "fpu avx2 fma"},
     "AMD EPYC, AVX512": {"model name": "AMD EPYC", "flags": "avx2 avx512f avx512_vnni"},
+    "AMD EPYC (family 25 model 17), AVX512": ZEN_4,
+    "AMD EPYC (family 26 model 2), AVX512": {**ZEN_4, "cpu family": "26", "model": "2"},
     "A Xeon, AMX": {"model name": "A Xeon", "flags": "avx2 avx512f amx_tile amx_bf16"},
     "Old": {"model name": "Old", "flags": "fpu sse2"},
     "aarch64": {"Features": "fp asimd"},

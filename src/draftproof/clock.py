@@ -58,7 +58,11 @@ def widest() -> str:
 
 
 def _name() -> str:
-    return _told().get("model name") or platform.processor() or platform.machine()
+    """With family and model where Linux tells them: clouds call all of a maker's alike."""
+    told = _told()
+    name = told.get("model name") or platform.processor() or platform.machine()
+    kind = [f"{what.split()[-1]} {told[what]}" for what in ("cpu family", "model") if what in told]
+    return f"{name} ({' '.join(kind)})" if kind else name
 
 
 @cache

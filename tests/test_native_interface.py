@@ -293,5 +293,5 @@ def test_kernels_teams_and_rates_that_there_are_not() -> None:
     row, found, scaled, mass = floats([1.0, 2.0]), ids([0]), ctypes.c_double(), ctypes.c_double()
     for n, k in ((2, 0), (2, -1), (0, 1), (-1, 1)):
         out = found, byref(scaled), byref(mass)
-        assert library.dp_race(row, None, n, 1.0, 0, 0, 0, k, *out) == -1
+        assert library.dp_race(row, n, 1.0, 0, 0, 0, k, *out) == -1
     assert library.dp_model_matrix(model().model, native.Q, 0, None, 9, 64, 32) == BAD

@@ -22,7 +22,9 @@ NOTHING = History([])
 class SlowNoise(Noise):
     """The race in torch, its noise in torch."""
 
-    def race(self, logits: Tensor, params: SamplingParams, position: int, k: int) -> None:
+    def race(
+        self, logits: Tensor, params: SamplingParams, position: int, k: int, mass: bool
+    ) -> None:
         return None
 
     def gumbel(self, position: int, vocabulary: int, ids: Tensor | None = None) -> Tensor:
@@ -116,7 +118,7 @@ def test_rows_that_nothing_can_be_picked_from(wrong: float, temperature: float) 
 
 def test_what_it_does_not_take_goes_to_torch(torch_only: None) -> None:
     x = torch.randn(50, generator=torch.Generator().manual_seed(0))
-    assert fast.race(x, None, 1.0, 0, 0, 0, 1) is fast.gumbel(0, 0, 0, 4) is None
+    assert fast.race(x, 1.0, 0, 0, 0, 1, True) is fast.gumbel(0, 0, 0, 4) is None
     assert sampling.race(x, SamplingParams(), NOTHING, [], Noise(0, 0), 0, 1)[0] == [
         int(x.argmax())
     ]
@@ -125,8 +127,8 @@ def test_what_it_does_not_take_goes_to_torch(torch_only: None) -> None:
 def test_other_rows_go_to_torch() -> None:
     x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
     for row in (x[:, 0], x[:, 0].double(), x[:, 0].bfloat16()):
-        assert fast.race(row, None, 1.0, 0, 0, 0, 1) is None
-    assert fast.race(x[:, 0].contiguous(), None, 1.0, 0, 0, 2**32, 1) is None
+        assert fast.race(row, 1.0, 0, 0, 0, 1, True) is None
+    assert fast.race(x[:, 0].contiguous(), 1.0, 0, 0, 2**32, 1, True) is None
 
 
 @pytest.mark.slow

@@ -75,7 +75,9 @@ def test_race_and_pick_against_the_naive_race(shape: str, settings: dict[str, fl
 class SlowNoise(Noise):
     """Without the compiled race, which asks nobody for its exact noise."""
 
-    def race(self, logits: Tensor, temperature: float, position: int, k: int) -> None:
+    def race(
+        self, logits: Tensor, params: SamplingParams, position: int, k: int, mass: bool
+    ) -> None:
         return None
 
 

@@ -180,8 +180,9 @@ void rows_of(const Kernels &set, int n) {
     std::copy(x.begin(), x.end(), out);
     return k.softmax(out, n / 5, n, 0.7f);
   });
-  twice("soften", [&](const Kernels &k, float *out) {
-    return k.soften(x.data(), n % 2 ? add.data() : nullptr, 3.0f, 0.8f, n, out);
+  twice("mass", [&](const Kernels &k, float *) { return k.mass(x.data(), 3.0f, 0.8f, n); });
+  twice("bounds", [&](const Kernels &k, float *out) {
+    return k.bounds(0x123456789abcdef0u + n, 3, n, 5, x.data(), std::min(n, 64), 3.0f, 1.2f, out);
   });
   twice("max", [&](const Kernels &k, float *) { return k.max(x.data(), n); });
   twice("argmax", [&](const Kernels &k, float *out) {

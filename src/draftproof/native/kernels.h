@@ -70,9 +70,12 @@ struct Kernels {
   // -log(u), float, of the ids 4 * block ... of `blocks` blocks; noise.py has the same in Python.
   void (*gumbel)(uint64_t seed, uint32_t stream, uint32_t position, int block, int blocks,
                  float *out);
-  // (x - top) / temperature -> out; returns the sum of its exp. Then `add`, if any, is added.
-  float (*soften)(const float *x, const float *add, float top, float temperature, int n,
-                  float *out);
+  // (x - top) * scale + a bound of -log(u) from above, of the n <= 64 ids 4 * block ...; returns the
+  // largest.
+  float (*bounds)(uint64_t seed, uint32_t stream, uint32_t position, int block, const float *x,
+                  int n, float top, float scale, float *out);
+  // The sum of exp((x - top) / temperature).
+  float (*mass)(const float *x, float top, float temperature, int n);
   float (*max)(const float *x, int64_t n);
   void (*few_floats)(const dp_few &of, const dp_few_text *texts, int count);
   void (*few_doubles)(const dp_few &of, const dp_few_text *texts, int count);

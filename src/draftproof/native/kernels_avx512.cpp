@@ -202,6 +202,6 @@ const Kernels kAvx512 = {
     {{kTileRows, prepare_bf16, tile<Bf16>}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>,
      kTiles<Q5_1>, kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>, kTiles<IQ4_NL>, kTiles<IQ4_XS>,
      kTiles<MXFP4>, kTiles<S4_128>, kTiles<Z4_32>, kTiles<Z4_128>},
-    norm, to_bf16, rotate, swiglu, {kPairs, 2, scores, weigh}, softmax, argmax, gumbel, soften, max_of,
+    norm, to_bf16, rotate, swiglu, {kPairs, 2, scores, weigh}, softmax, argmax, gumbel, bounds, mass, max_of,
     few_rows<float>, few_rows<double>,
     {kHalves<InBf16>, kHalves<InFp16>}};

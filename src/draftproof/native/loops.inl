@@ -198,57 +198,70 @@ inline float log_of(float x) {
   return madd(e, 0.693359375f, f + y);
 }
 
-// Philox4x32-10 of 16 blocks at a time, then -log(u).
+// Philox4x32-10 of kLanes blocks: the four words of each, one block after another.
+inline void words_of(uint64_t seed, uint32_t stream, uint32_t position, int block, uint32_t *words) {
+  uint64_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];  // of 32 bits: lanes of a product
+  for (int l = 0; l < kLanes; ++l) {
+    c0[l] = uint32_t(block + l);
+    c1[l] = position;
+    c2[l] = stream;
+    c3[l] = 0;
+  }
+  const uint64_t low = 0xffffffffu;
+  uint64_t k0 = seed & low, k1 = seed >> 32;
+  for (int round = 0; round < 10; ++round) {
+#pragma GCC unroll 1
+    for (int l = 0; l < kLanes; ++l) {
+      const uint64_t p0 = c0[l] * 0xD2511F53u, p1 = c2[l] * 0xCD9E8D57u;
+      c0[l] = (p1 >> 32) ^ c1[l] ^ k0;
+      c2[l] = (p0 >> 32) ^ c3[l] ^ k1;
+      c1[l] = p1 & low;
+      c3[l] = p0 & low;
+    }
+    k0 = (k0 + 0x9E3779B9u) & low;
+    k1 = (k1 + 0xBB67AE85u) & low;
+  }
+  for (int l = 0; l < kLanes; ++l) {
+    words[4 * l] = uint32_t(c0[l]);
+    words[4 * l + 1] = uint32_t(c1[l]);
+    words[4 * l + 2] = uint32_t(c2[l]);
+    words[4 * l + 3] = uint32_t(c3[l]);
+  }
+}
+
 void gumbel(uint64_t seed, uint32_t stream, uint32_t position, int block, int blocks, float *out) {
   for (int first = 0; first < blocks; first += kLanes) {
-    uint64_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];  // of 32 bits: lanes of a product
-    for (int l = 0; l < kLanes; ++l) {
-      c0[l] = uint32_t(block + first + l);
-      c1[l] = position;
-      c2[l] = stream;
-      c3[l] = 0;
-    }
-    const uint64_t low = 0xffffffffu;
-    uint64_t k0 = seed & low, k1 = seed >> 32;
-    for (int round = 0; round < 10; ++round) {
-#pragma GCC unroll 1
-      for (int l = 0; l < kLanes; ++l) {
-        const uint64_t p0 = c0[l] * 0xD2511F53u, p1 = c2[l] * 0xCD9E8D57u;
-        c0[l] = (p1 >> 32) ^ c1[l] ^ k0;
-        c2[l] = (p0 >> 32) ^ c3[l] ^ k1;
-        c1[l] = p1 & low;
-        c3[l] = p0 & low;
-      }
-      k0 = (k0 + 0x9E3779B9u) & low;
-      k1 = (k1 + 0xBB67AE85u) & low;
-    }
+    uint32_t words[4 * kLanes];
     float g[4 * kLanes];
-    for (int l = 0; l < kLanes; ++l) {
-      g[4 * l] = float(uint32_t(c0[l]));
-      g[4 * l + 1] = float(uint32_t(c1[l]));
-      g[4 * l + 2] = float(uint32_t(c2[l]));
-      g[4 * l + 3] = float(uint32_t(c3[l]));
+    words_of(seed, stream, position, block + first, words);
+    for (int i = 0; i < 4 * kLanes; ++i) {
+      g[i] = -log_of((float(words[i]) + 0.5f) * 2.3283064365386963e-10f);
     }
-    for (float &each : g) each = -log_of((each + 0.5f) * 2.3283064365386963e-10f);
     const int count = blocks - first < kLanes ? blocks - first : kLanes;
     std::memcpy(out + 4 * first, g, count * 4 * sizeof(float));
   }
 }
 
-float soften(const float *x, const float *add, float top, float temperature, int n, float *out) {
+// -log2(u) of 2^32 u = 2^e (1 + f) is at most 32 - e - f, as log2(1 + f) >= f; and e + f is what
+// the bits of a float say, read as an integer.
+float bounds(uint64_t seed, uint32_t stream, uint32_t position, int block, const float *x, int n,
+             float top, float scale, float *out) {
+  uint32_t words[4 * kLanes];
+  words_of(seed, stream, position, block, words);
+  for (int i = 0; i < n; ++i) {
+    const int32_t late = 0x4f800000 - int32_t(bits_of(float(words[i]) + 0.5f));
+    out[i] = (x[i] - top) * scale + float(late) * 8.2629582881927490e-8f;  // log(2) / 2^23
+  }
+  return max_of(out, n);
+}
+
+float mass(const float *x, float top, float temperature, int n) {
   float lane[kLanes] = {};
   int i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) {
-      out[i + l] = (x[i + l] - top) / temperature;
-      lane[l] += exp_of(out[i + l]);
-    }
+    for (int l = 0; l < kLanes; ++l) lane[l] += exp_of((x[i + l] - top) / temperature);
   }
-  for (int l = 0; i + l < n; ++l) {
-    out[i + l] = (x[i + l] - top) / temperature;
-    lane[l] += exp_of(out[i + l]);
-  }
-  for (int j = 0; add && j < n; ++j) out[j] += add[j];
+  for (int l = 0; i + l < n; ++l) lane[l] += exp_of((x[i + l] - top) / temperature);
   return sum_of_lanes(lane);
 }
 

@@ -145,7 +145,7 @@ constexpr Kernels set_of(const char *name) {
            kTiles<Q5_K, Sums>, kTiles<Q6_K, Sums>, kTiles<IQ4_NL, Sums>, kTiles<IQ4_XS, Sums>,
            kTiles<MXFP4, Sums>, kTiles<S4_128, Sums>, kTiles<Z4_32, Sums>, kTiles<Z4_128, Sums>},
           norm, to_bf16, rotate, swiglu, {Floats::kRows, 2, Bf16::scores, Floats::weigh}, softmax,
-          argmax, gumbel, soften, max_of, few_rows<float>, few_rows<double>};
+          argmax, gumbel, bounds, mass, max_of, few_rows<float>, few_rows<double>};
 }
 
 constexpr bool complete(const Kernels &set) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "draftproof.h"
@@ -62,6 +63,13 @@ struct Scored {
 
 constexpr int kBlock = 64;
 
+// Keeps the k best of what is offered, best first.
+void insert(std::vector<Scored> &best, const Scored &fresh, int k) {
+  if (int(best.size()) == k && !(fresh < best.back())) return;
+  best.insert(std::upper_bound(best.begin(), best.end(), fresh), fresh);
+  if (int(best.size()) > k) best.pop_back();
+}
+
 // The k best of x (n), best first, without -inf.
 std::vector<Scored> best_of(const Kernels &kernels, const float *x, int n, int k) {
   std::vector<Scored> best;
@@ -70,14 +78,20 @@ std::vector<Scored> best_of(const Kernels &kernels, const float *x, int n, int k
     const bool full = int(best.size()) == k;
     if (full && !(kernels.max(x + at, count) > best.back().score)) continue;
     for (int i = at; i < at + count; ++i) {
-      if (int(best.size()) == k && !(x[i] > best.back().score)) continue;
-      if (x[i] == -INFINITY) continue;
-      const Scored fresh{x[i], i};
-      best.insert(std::upper_bound(best.begin(), best.end(), fresh), fresh);
-      if (int(best.size()) > k) best.pop_back();
+      if (x[i] > -INFINITY) insert(best, {x[i], i}, k);
     }
   }
   return best;
+}
+
+// Of exp((x - top) / temperature), within 1e-5 relative.
+double mass_of(const Kernels &kernels, const float *x, int n, float top, double temperature) {
+  constexpr int kPiece = 1024;  // few enough for sums in single precision
+  double total = 0;
+  for (int at = 0; at < n; at += kPiece) {
+    total += kernels.mass(x + at, top, float(temperature), std::min(kPiece, n - at));
+  }
+  return total;
 }
 
 // What temperature, min_p, top_k and top_p leave of a row, best first: chain.survivors.
@@ -142,13 +156,7 @@ class Survivors {
 
   // Only top_p: the best are gathered until they hold enough.
   int cut_whole() {
-    constexpr int kPiece = 1024;  // few enough for sums in single precision
-    float room[kPiece];
-    double total = 0;
-    for (int at = 0; at < n_; at += kPiece) {
-      total += kernels_.soften(logits_ + at, nullptr, top_, float(cut_.temperature),
-                               std::min(kPiece, n_ - at), room);
-    }
+    const double total = mass_of(kernels_, logits_, n_, top_, cut_.temperature);
     for (double floor = -4; floor > -64; floor *= 2) {
       gather(floor);
       if (mass() <= cut_.top_p * total * (1 + kSingle)) continue;
@@ -186,6 +194,64 @@ class Survivors {
   float top_ = -INFINITY;
 };
 
+struct Where {
+  uint64_t seed;
+  uint32_t stream, position;
+};
+
+// The race of a row (n), whose largest logit is `top`. Noise is made only where it can still
+// matter, and is exact only where a bound of the score says that it may win: chain._winners has the
+// reasons, and the slack, which covers what rounding takes of these bounds too.
+class Race {
+ public:
+  Race(const Kernels &kernels, const float *logits, int n, float top, double temperature,
+       const Where &where)
+      : kernels_(kernels), logits_(logits), n_(n), top_(top), temperature_(temperature),
+        where_(where) {}
+
+  // The k best; `first` is the id of the largest logit, which gives others something to beat.
+  std::vector<Scored> best(int32_t first, int k) {
+    k_ = k;
+    take(first);
+    const float scale = float(1 / temperature_);
+    float bound[kBlock];
+    for (int at = 0; at < n_; at += kBlock) {
+      const int count = std::min(kBlock, n_ - at);
+      if ((kernels_.max(logits_ + at, count) - top_) * scale + kMost < border_) continue;
+      const float high = kernels_.bounds(where_.seed, where_.stream, where_.position, at / 4,
+                                         logits_ + at, count, top_, scale, bound);
+      if (high < border_) continue;
+      for (int i = 0; i < count; ++i) {
+        if (bound[i] >= border_ && at + i != first) take(at + i);
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  static constexpr float kMost = 24;  // of -log(E), and a little
+
+  void take(int32_t id) {
+    if (logits_[id] == -INFINITY) return;
+    const double scaled = (double(logits_[id]) - double(top_)) / temperature_;
+    const double e = exponential(where_.seed, where_.stream, where_.position, uint32_t(id));
+    insert(found_, {scaled - std::log(e), id}, k_);
+    if (int(found_.size()) < k_) return;
+    const double least = found_.back().score;
+    border_ = float(least - 0x1p-18 * (std::fabs(least) + 64.0));
+  }
+
+  const Kernels &kernels_;
+  const float *logits_;
+  const int n_;
+  const float top_;
+  const double temperature_;
+  const Where where_;
+  int k_ = 1;
+  float border_ = -INFINITY;  // of a bound that may win
+  std::vector<Scored> found_;
+};
+
 }  // namespace
 
 DP_API void dp_gumbel(uint64_t seed, uint32_t stream, uint32_t position, int32_t blocks,
@@ -198,55 +264,26 @@ DP_API void dp_exponential(uint64_t seed, uint32_t stream, uint32_t position, co
   for (int i = 0; i < count; ++i) out[i] = exponential(seed, stream, position, uint32_t(ids[i]));
 }
 
-DP_API int32_t dp_race(const float *logits, const float *gumbel, int32_t n, double temperature,
-                       uint64_t seed, uint32_t stream, uint32_t position, int32_t k, int32_t *ids,
-                       double *scaled, double *log_mass) try {
+DP_API int32_t dp_race(const float *logits, int32_t n, double temperature, uint64_t seed,
+                       uint32_t stream, uint32_t position, int32_t k, int32_t *ids, double *scaled,
+                       double *log_mass) try {
   if (n < 1 || k < 1) return -1;
   const Kernels &kernels = *pick_kernels("");
   float top = -INFINITY;
   int32_t first = -1, bad = 0;
   kernels.argmax(logits, n, 0, &top, &first, &bad);
   if (bad || first < 0) return -1;
-  // Kept: room of this size would be mapped and cleared anew for every row.
-  static thread_local std::vector<float> bound;
-  if (bound.size() < size_t(n)) bound.resize(n);
-  *log_mass = std::log(double(
-      kernels.soften(logits, gumbel, top, float(gumbel ? temperature : 1.0), n, bound.data())));
-  if (!gumbel) {
-    const auto best = best_of(kernels, logits, n, k);
-    for (size_t i = 0; i < best.size(); ++i) {
-      ids[i] = best[i].id;
-      scaled[i] = best[i].score - double(top);
-    }
-    return int32_t(best.size());
+  const bool races = temperature > 0;
+  const double divisor = races ? temperature : 1.0;
+  if (log_mass) *log_mass = std::log(mass_of(kernels, logits, n, top, divisor));
+  const std::vector<Scored> best =
+      races ? Race(kernels, logits, n, top, temperature, {seed, stream, position}).best(first, k)
+            : best_of(kernels, logits, n, k);
+  for (const Scored &each : best) {
+    *ids++ = each.id;
+    *scaled++ = (double(logits[each.id]) - double(top)) / divisor;
   }
-  const auto scale = [&](int32_t id) { return (double(logits[id]) - double(top)) / temperature; };
-  const auto exact = [&](int32_t id) {
-    return Scored{scale(id) - std::log(exponential(seed, stream, position, uint32_t(id))), id};
-  };
-  // As chain._winners: whoever can still win has a bound near the k-th best exact score.
-  auto found = best_of(kernels, bound.data(), n, k);
-  for (Scored &each : found) each = exact(each.id);
-  std::sort(found.begin(), found.end());
-  if (int(found.size()) == k && k < n) {
-    const double t = found.back().score;
-    const float border = float(t - 0x1p-18 * (std::fabs(t) + 64.0));
-    found.clear();
-    for (int at = 0; at < n; at += kBlock) {
-      const int count = std::min(kBlock, n - at);
-      if (kernels.max(bound.data() + at, count) < border) continue;
-      for (int i = at; i < at + count; ++i) {
-        if (bound[i] >= border) found.push_back(exact(i));
-      }
-    }
-    std::sort(found.begin(), found.end());
-    found.resize(std::min<size_t>(found.size(), k));
-  }
-  for (size_t i = 0; i < found.size(); ++i) {
-    ids[i] = found[i].id;
-    scaled[i] = scale(found[i].id);
-  }
-  return int32_t(found.size());
+  return int32_t(best.size());
 } catch (const std::bad_alloc &) {
   return -1;
 }

@@ -124,7 +124,7 @@ def _winners(
     """
     V, whole = len(logits), params.whole
     can = logits.device.type == "cpu" and params.temperature >= _TINY_TEMPERATURE
-    if can and (made := noise.race(logits, params, position, k)):
+    if can and (made := noise.race(logits, params, position, k, mass)):
         return list(zip(*made[:2], strict=True)), made[2]
     if whole:
         ids, x, top, temperature = None, logits, _top(logits), params.temperature
@@ -231,7 +231,7 @@ def race(
     if params.temperature > 0:
         found, log_mass = _winners(row, params, noise, position, k, mass=True)
         return [i for i, _ in found], [math.exp(s - log_mass) for _, s in found]
-    if made := fast.race(row, None, 1.0, 0, 0, 0, k):
+    if made := fast.race(row, 0.0, 0, 0, 0, k, mass=True):
         return made[0], [math.exp(s - made[2]) for s in made[1]]
     top = _top(row)
     ids = _best(row, min(k, len(row)))

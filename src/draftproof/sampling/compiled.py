@@ -33,21 +33,15 @@ def gumbel(seed: int, stream: int, position: int, vocabulary: int) -> Tensor | N
 
 
 def race(
-    logits: Tensor,
-    noise: Tensor | None,
-    temperature: float,
-    seed: int,
-    stream: int,
-    position: int,
-    k: int,
+    logits: Tensor, temperature: float, seed: int, stream: int, position: int, k: int, mass: bool
 ) -> Raced | None:
     """The k best of a row (V,), their scaled logits, and log of the mass of the whole row.
 
-    noise: `gumbel`'s row; None: the best logits, at temperature 1. None for a row that is not
-    float32 on the CPU, and for one that nothing can be picked from.
+    temperature 0: the best logits, as at temperature 1. mass: whether that is wanted; else 0 stands
+    there. None for a row that is not float32 on the CPU, and for one that nothing can be picked
+    from.
     """
-    row = None if noise is None else noise.data_ptr()
-    return _raced("dp_race", logits, [row], temperature, (seed, stream, position), k)
+    return _raced("dp_race", logits, temperature, (seed, stream, position), k, mass)
 
 
 def survivors(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor] | None:
@@ -68,21 +62,21 @@ def race_cut(
     logits: Tensor, params: SamplingParams, seed: int, stream: int, position: int, k: int
 ) -> Raced | None:
     """`race` among the survivors; the log is of their mass. None as for them."""
-    return _raced("dp_race_cut", logits, [], byref(_cut(params)), (seed, stream, position), k)
+    return _raced("dp_race_cut", logits, byref(_cut(params)), (seed, stream, position), k, True)
 
 
 def _raced(
-    call: str, logits: Tensor, noise: list[Any], how: Any, where: tuple[int, int, int], k: int
+    call: str, logits: Tensor, how: Any, where: tuple[int, int, int], k: int, mass: bool
 ) -> Raced | None:
     """where: seed, stream and position, of which the last two have 32 bits."""
     library, V = found(), len(logits)
     if library is None or not _fits(logits) or max(where[1:]) > _MASK:
         return None
     k = min(k, V)
-    ids, scaled, mass = (c_int32 * k)(), (c_double * k)(), c_double()
-    made = k, ids, scaled, byref(mass)
-    count = getattr(library, call)(logits.data_ptr(), *noise, V, how, *where, *made)
-    return None if count < 0 else (ids[:count], scaled[:count], mass.value)
+    ids, scaled, log_mass = (c_int32 * k)(), (c_double * k)(), c_double()
+    made = k, ids, scaled, byref(log_mass) if mass else None
+    count = getattr(library, call)(logits.data_ptr(), V, how, *where, *made)
+    return None if count < 0 else (ids[:count], scaled[:count], log_mass.value)
 
 
 def _fits(logits: Tensor) -> bool:

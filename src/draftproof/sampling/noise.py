@@ -136,17 +136,17 @@ class Noise:
         return result
 
     def race(
-        self, logits: Tensor, params: SamplingParams, position: int, k: int
+        self, logits: Tensor, params: SamplingParams, position: int, k: int, mass: bool
     ) -> fast.Raced | None:
         """The k best ids of what the parameters leave of a row (V,), and their scaled logits.
 
-        Best first; and the log of the mass of all that is left. None where there is no compiled
-        race for such a row: `chain` has it in torch.
+        Best first; and, where `mass` asks for it, the log of the mass of all that is left. None
+        where there is no compiled race for such a row: `chain` has it in torch.
         """
-        if not params.whole:
-            return fast.race_cut(logits, params, self.seed, self.stream, position, k)
-        row, where = self.gumbel(position, len(logits)), (self.seed, self.stream, position, k)
-        return fast.race(logits, row, params.temperature, *where)
+        where = self.seed, self.stream, position, k
+        if params.whole:
+            return fast.race(logits, params.temperature, *where, mass)
+        return fast.race_cut(logits, params, *where)
 
     def gumbel(self, position: int, vocabulary: int, ids: Tensor | None = None) -> Tensor:
         """g = -log(u) >= -log(E) of all ids below `vocabulary`, or of `ids` (K,); float32."""

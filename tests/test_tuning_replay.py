@@ -20,8 +20,9 @@ from draftproof.runners.costs import PassCosts
 from draftproof.runners.curves import FURTHER, attended
 from draftproof.tuning import job, reading, recording, sources
 from draftproof.tuning.decided import Settled, decided, unreplayed
+from draftproof.tuning.machine import Drafting, Machine
 from draftproof.tuning.records import MOST_BYTES, Text, bytes_of
-from draftproof.tuning.replay import Drafting, Machine, Tape, replay
+from draftproof.tuning.replay import Tape, replay
 
 PROMPTS = [[5, 6, 7], [8, 9, 3, 4, 5, 6, 7, 8], [1, 2, 3], [40, 50]]
 TREE = ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
@@ -54,9 +55,8 @@ def recorded(temperature: float, tokens: int) -> list[Text]:
 
 def machine() -> Machine:
     asked = {"ngram": Drafting(1e-5), "suffix": Drafting(1e-5)}
-    return Machine(
-        PassCosts(), (1e-4, 1e-5), asked | {"draft d": Drafting(1e-4, 1e-3, PassCosts())}
-    )
+    asked["draft d"] = Drafting(1e-4, level=1e-3, passes=PassCosts())
+    return Machine(PassCosts(), (1e-4, 1e-5), asked)
 
 
 def settings() -> list[Choice]:
@@ -152,9 +152,15 @@ def test_the_controller_is_replayed_by_itself() -> None:
 
 
 def test_steps_with_drafts_take_more_beside_their_pass() -> None:
-    here = replace(machine(), trees=(1e-3, 1e-4))
-    took = here.beside(np.array([4, 4]), np.array([0, 2]))
-    assert took == pytest.approx([1.4e-4, 1.4e-4 + 1.2e-3])
+    here = replace(machine(), trees=(1e-3, 1e-4), token=1e-5)
+    took = here.beside(np.array([4, 4]), np.array([0, 2]), np.array([0, 7]))
+    assert took == pytest.approx([1.4e-4, 1.4e-4 + 1.2e-3 + 7e-5])
+
+
+def test_a_draft_costs_a_call_each_text_and_each_level_of_them() -> None:
+    asked = Drafting(1e-4, call=1e-3, level=1e-2, node=1e-1)
+    took = asked.seconds(np.array([0, 0, 1, 3]), np.array([0, 2, 1, 2]))
+    assert took == pytest.approx([0.0, 1.2e-3, 1.1e-3 + 0.11, 1.2e-3 + 3 * 0.21])
 
 
 def test_prompts_in_slices_ask_the_costs_of_the_replay() -> None:

@@ -2,9 +2,10 @@
 
     python benchmarks/never_slower/recorded.py
 
-Texts of a cell (`cells.py`) are written once, with what look-ups draft at every position, and what
-passes cost is measured once; both are kept under `--kept`. Then the engine and `auto` run over them
-with a clock that ticks the same at every look, and fixed look-ups are replayed with the same costs.
+Texts of a cell (`cells.py`) are written once, with what every source drafts at every position, and
+what passes and drafts cost is measured once; both are kept under `--kept`. Then the engine and
+`auto` run over them with a clock that ticks the same at every look, and each source by itself, with
+each of its settings, is replayed with the same costs.
 So a change of the controller is seen without the machine's noise: remove nothing that is kept, and
 run it before and after. What deciding takes is what `--look-us` says, and no measurement.
 """
@@ -23,13 +24,15 @@ from hindsight import Recording
 from rich.console import Console
 from rich.table import Table
 
+from draftproof import bundled
 from draftproof.profiles import Choice
 from draftproof.runners.costs import PassCosts, knee_of
 from draftproof.tuning.decided import decided, unreplayed
+from draftproof.tuning.machine import Drafting, Machine
 from draftproof.tuning.records import Text
-from draftproof.tuning.replay import Drafting, Machine, Tape, replay
+from draftproof.tuning.replay import Tape, replay
 from draftproof.tuning.replayed import Clock
-from draftproof.tuning.sources import look_ups
+from draftproof.tuning.sources import Source, draft, heads, look_ups
 from draftproof.tuning.timing import of_machine
 
 ALL = (1, 2, 3, 4, 6, 8, 12)
@@ -37,6 +40,8 @@ CELLS = (
     "smollm2, bfloat16, humaneval, batch 1, T=0",
     "smollm2, bfloat16, mt-bench, batch 1, T=0",
     "bundled, bfloat16, humaneval, batch 1, T=0",
+    "bundled + draft, bfloat16, humaneval, batch 1, T=0",
+    "bundled + draft, bfloat16, humaneval, batch 1, T=0.7",
 )
 
 
@@ -55,12 +60,22 @@ class Ticking(Clock):
         self.decides = begins
 
 
+def given_to(cell: cells.Cell) -> list[Source]:
+    """The look-ups, and what the cell drafts with besides."""
+    if not cell.drafts:
+        return look_ups()
+    if cell.drafts == "heads":
+        return [*look_ups(), heads(str(bundled.folder("heads")), "bundled", exits=False)]
+    folder = cells.hopeless() if cell.drafts == "hopeless" else bundled.folder("draft")
+    return [*look_ups(), draft(str(folder), cell.drafts)]
+
+
 def recorded(cell: cells.Cell, count: int, max_tokens: int, kept: Path) -> list[Text]:
     """The cell's texts and costs, written and measured where they are not kept yet."""
     place = kept / cell.name.replace(", ", "_")
     files = [place / f"{number}.npz" for number in range(count)]
     if not all(file.exists() for file in (*files, place / "costs.json")):
-        llm, given = cells.writer(cell), look_ups()
+        llm, given = cells.writer(cell), given_to(cell)
         job = Recording(llm, 1, max_tokens, None, lambda text, share: None)
         prompts, pool = list[tuple[list[int], str]](), cells.turns(cell, llm)
         while len(prompts) < count:
@@ -74,23 +89,38 @@ def recorded(cell: cells.Cell, count: int, max_tokens: int, kept: Path) -> list[
 
 
 def _told(machine: Machine) -> dict[str, Any]:
-    texts = {name: drafting.text for name, drafting in machine.drafting.items()}
-    passes = machine.passes
-    return {"own": machine.own, "trees": machine.trees, "drafting": texts, **passes.learnt()}
+    drafting = {
+        name: vars(each) | {"passes": each.passes and each.passes.learnt()}
+        for name, each in machine.drafting.items()
+    }
+    told = {"own": machine.own, "trees": machine.trees, "token": machine.token}
+    return told | {"drafting": drafting} | machine.passes.learnt()
 
 
 def costs(cell: cells.Cell, kept: Path) -> Machine:
     """What `recorded` measured for the cell."""
     told = json.loads((kept / cell.name.replace(", ", "_") / "costs.json").read_text())
-    passes = PassCosts(told["knee"])
-    passes.restore(told)
-    drafting = {name: Drafting(text) for name, text in told["drafting"].items()}
-    return Machine(passes, tuple(told["own"]), drafting, tuple(told["trees"]))
+    drafting = {
+        name: Drafting(
+            **each | {"passes": each["passes"] and _passes(told["knee"], each["passes"])}
+        )
+        for name, each in told["drafting"].items()
+    }
+    passes = _passes(told["knee"], told)
+    return Machine(passes, tuple(told["own"]), drafting, tuple(told["trees"]), told["token"])
 
 
-def judged(texts: list[Text], machine: Machine, batch: int, look: float) -> dict[str, Any]:
-    """Seconds of plain decoding, of the best fixed look-up and of `auto`; what was best."""
-    given = look_ups()
+def _passes(knee: float, learnt: dict[str, Any]) -> PassCosts:
+    """Of a target, or of its draft on the same runner."""
+    passes = PassCosts(knee)
+    passes.restore(learnt)
+    return passes
+
+
+def judged(
+    texts: list[Text], given: list[Source], machine: Machine, batch: int, look: float
+) -> dict[str, Any]:
+    """Seconds of plain decoding, of the best fixed source and of `auto`; what was best."""
     fixed = [Choice(), *(Choice((part,)) for source in given for part in source.settings())]
     tape = Tape(texts, given)
     more = unreplayed(tape, machine, batch)
@@ -124,12 +154,10 @@ def main(
     console, rows = Console(), list[dict[str, Any]]()
     table = Table("text", "batch", "of plain", "of the best", "best", "tokens/step")
     for cell in [each for name in names or CELLS for each in cells.chosen([name])]:
-        if cell.drafts:
-            raise SystemExit(f"{cell.name}: only look-ups are recorded: leave such cells out")
         texts = recorded(cell, num_prompts, max_tokens, kept)
-        machine = costs(cell, kept)
+        machine, given = costs(cell, kept), given_to(cell)
         for batch in batches or ALL:
-            found = judged(texts, machine, batch, look_us / 1e6)
+            found = judged(texts, given, machine, batch, look_us / 1e6)
             rows.append({"cell": cell.name, "batch": batch, **found})
             plain, best = (found[side] / found["auto"] for side in ("plain", "best"))
             shown = (
@@ -141,7 +169,7 @@ def main(
             table.add_row(cell.name, str(batch), *shown)
     console.print(table)
     means = [statistics.fmean(r[side] / r["auto"] for r in rows) for side in ("plain", "best")]
-    console.print(f"mean: {means[0]:.3f} of plain decoding, {means[1]:.3f} of the best look-up")
+    console.print(f"mean: {means[0]:.3f} of plain decoding, {means[1]:.3f} of the best source")
     given = {"look_us": look_us, "max_tokens": max_tokens, "num_prompts": num_prompts}
     records.write(out, given | {"rows": rows})
 

@@ -24,8 +24,9 @@ from draftproof.runners.curves import attended
 from draftproof.sampling import SamplingParams
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
+from draftproof.tuning.machine import Array, Machine
 from draftproof.tuning.records import WIDE, Text
-from draftproof.tuning.replay import Array, Machine, Steps, Tape, groups_of, replay
+from draftproof.tuning.replay import Steps, Tape, groups_of, replay
 from draftproof.tuning.replayed import Clock, Replayed
 from draftproof.tuning.sources import LOOK_UPS, MORE, Source
 from draftproof.writing import Writing
@@ -83,18 +84,23 @@ class Known:
         reading = sum(attended(each.rows(), self._cached[each.key]) for each in work)
         seconds = float(self.machine.seconds(rows, np.array([reading]))[0])
         drafted = sum(each.tree is not None and len(each.tree) > 1 for each in work)
-        self.clock.passed += seconds + float(self.machine.beside(len(work), drafted))
         self.passes += any(each.tree is not None for each in work)
-        outputs = []
+        outputs, right = [], 0
         for each in work:
             self._cached[each.key] += len(each.new)
-            outputs.append(Output(torch.empty(0, 1), argmaxes=self._picks(each)))
+            picks, accepted = self._picks(each)
+            outputs.append(Output(torch.empty(0, 1), argmaxes=picks))
+            right += accepted
+        self.clock.passed += seconds + float(self.machine.beside(len(work), drafted, right))
         return outputs
 
-    def _picks(self, work: Work) -> list[int]:
-        """After the nodes that agree with the text its next token, after others token 0."""
+    def _picks(self, work: Work) -> tuple[list[int], int]:
+        """After the nodes that agree with the text its next token, after others token 0.
+
+        And how many tokens in a row agree.
+        """
         if work.tree is None:
-            return []
+            return [], 0
         text = self.texts[work.key]
         at = self._cached[work.key] + 1 - len(text.prompt)
         picks: list[int] = []
@@ -105,7 +111,7 @@ class Known:
                 after = agree[parent] + 1
             agree.append(after)
             picks.append(text.output[after] if 0 <= after < len(text.output) else 0)
-        return picks
+        return picks, max(agree) - at
 
     def cached(self, key: int) -> int:
         return self._cached[key]

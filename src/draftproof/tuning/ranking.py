@@ -12,8 +12,9 @@ import numpy as np
 from draftproof import shapes
 from draftproof.profiles import Choice, Part
 from draftproof.tuning.decided import decided, unreplayed
+from draftproof.tuning.machine import Array, Machine
 from draftproof.tuning.records import FIRST
-from draftproof.tuning.replay import Array, Machine, Steps, Tape, replay
+from draftproof.tuning.replay import Steps, Tape, replay
 from draftproof.tuning.sources import LOOK_UPS, Source, owners_of
 
 SAMPLES = 1000  # of the groups, for an interval

@@ -9,81 +9,16 @@ costs. Knows no model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from draftproof.profiles import Choice, Part
-from draftproof.runners.costs import PassCosts
-from draftproof.runners.curves import FURTHER, MOST, attended
+from draftproof.runners.curves import attended
 from draftproof.shapes import choices_to_parents, parents_to_choices
+from draftproof.tuning.machine import Array, Machine
 from draftproof.tuning.records import ACCEPTED, DEEP, DOUBTS, DRAFTED, LEVELS, NONE, WIDE, Text
 from draftproof.tuning.sources import Source, owners_of
-
-Array = NDArray[Any]
-BUDGET = 512  # prompt tokens in a pass
-
-
-@dataclass(frozen=True)
-class Drafting:
-    """Seconds of asking a source: for each text, and for each level, with so many texts in it."""
-
-    text: float
-    level: float = 0.0
-    passes: PassCosts | None = None  # of the model that grows its drafts
-
-    def seconds(self, levels: Array, texts: Array) -> Array:
-        """levels: of the deepest of the texts that are asked."""
-        wide = np.ones_like(levels, float)
-        if self.passes is not None:
-            curve = np.array(self.passes.curve())
-            wide = curve[np.minimum(texts, MOST)]
-        took: Array = self.text * texts + self.level * levels * wide
-        return took
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a step takes here.
-
-    own: seconds of a step beyond what the table has for its pass, and of each text in it; below 0
-    where the table's passes are the slower ones. trees: the same of what drafts add to that, of a
-    step in which any are run, and of each text with some.
-    """
-
-    passes: PassCosts
-    own: tuple[float, float]
-    drafting: dict[str, Drafting] = field(default_factory=dict)
-    trees: tuple[float, float] = (0.0, 0.0)
-
-    def beside(self, texts: Array | int, drafted: Array | int) -> Array:
-        """Seconds of steps beside their passes: so many texts each, and of them with a draft."""
-        more = np.where(np.greater(drafted, 0), self.trees[0] + self.trees[1] * drafted, 0.0)
-        return more + self.own[0] + self.own[1] * texts
-
-    def seconds(self, rows: Array, reading: Array) -> Array:
-        """Of passes over so many rows; reading: `attended` of all their texts, added up."""
-        shares = self._shares[np.minimum(rows, len(self._shares) - 1)]
-        took: Array = (shares + self.passes.attention * reading) * self.passes.one
-        return took
-
-    @cached_property
-    def _shares(self) -> Array:
-        more = [self.passes.seconds(rows) / self.passes.one for rows in range(MOST + 1, 1025)]
-        return np.array([*self.passes.curve(), *more])
-
-    def reading(self, lengths: Sequence[int]) -> float:
-        """Of prompts of these lengths, all but the last token of each, in passes of the budget."""
-        total, took = sum(lengths), 0.0
-        behind = sum(length**2 for length in lengths) / max(1, total) / 2
-        while total > 0:
-            rows = np.array([min(total, BUDGET)])
-            took += float(self.seconds(rows, FURTHER * rows * behind)[0])
-            total -= BUDGET
-        return took
 
 
 @dataclass
@@ -280,16 +215,17 @@ def _walk(
         rows = np.where(going, 1 + more, 0)
         width = going.sum(1)
         active = width > 0
+        accepts = np.where(going, accepted[row, here], 0).sum(1)
         seconds += np.where(
             active,
             machine.seconds(rows.sum(1), attended(rows, tape.behind[here] - 1).sum(1))
-            + machine.beside(width, (more > 0).sum(1)),
+            + machine.beside(width, (more > 0).sum(1), accepts),
             0.0,
         )
         for name, mask in asked.items():
             deepest = np.where(drafts, levels[name][row, here], 0).max(1)
             seconds += mask * machine.drafting[name].seconds(deepest, drafts.sum(1))
-        right += np.where(going, accepted[row, here], 0).sum(1)
+        right += accepts
         drafted += more.sum(1)
         text_steps += width
         steps += active

@@ -12,9 +12,9 @@ from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Drafter, GoesOn
 from draftproof.runners.base import Load, Target
 from draftproof.tree import TokenTree
+from draftproof.tuning.machine import Machine
 from draftproof.tuning.recording import root
 from draftproof.tuning.records import Text
-from draftproof.tuning.replay import Machine
 from draftproof.tuning.sources import Source
 from draftproof.writing import Writing
 

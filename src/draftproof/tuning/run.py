@@ -22,8 +22,9 @@ from draftproof.profiles import FORMAT, Choice, fingerprint
 from draftproof.runners import kept
 from draftproof.tuning import ranking
 from draftproof.tuning.job import Job, listed
+from draftproof.tuning.machine import Machine
 from draftproof.tuning.records import Text, bytes_of
-from draftproof.tuning.replay import Machine, Tape
+from draftproof.tuning.replay import Tape
 from draftproof.tuning.sources import Source
 from draftproof.tuning.timing import of_machine
 from draftproof.tuning.trying import Tick

@@ -19,7 +19,6 @@ from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Drafter
 from draftproof.llm import LLM
 from draftproof.models import beside
-from draftproof.profiles import Part
 from draftproof.runners import costs
 from draftproof.runners.base import EncoderInput, Load, Target
 from draftproof.runners.costs import PassCosts
@@ -28,8 +27,8 @@ from draftproof.runners.measuring import measure
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
 from draftproof.tuning.decided import Settled
+from draftproof.tuning.machine import Drafting, Machine
 from draftproof.tuning.records import Text
-from draftproof.tuning.replay import Drafting, Machine
 from draftproof.tuning.sources import Source
 from draftproof.writing import Writing
 
@@ -70,20 +69,22 @@ def of_machine(
     share = SECONDS / (2 + len(models))
     measure(llm.runner, costs.of(llm.runner), share)
     passes = Settled(costs.of(llm.runner))
-    own, trees = _beside(llm, texts, wide, passes)
+    own, trees, token = _beside(llm, texts, wide, passes)
     drafting = {source.name: _asked(source, texts) for source in sources if source not in models}
     for source in models:
-        drafting[source.name] = _grown(llm.runner, source, texts[0], load, share)
-    return Machine(passes, own, drafting, trees)
+        drafting[source.name] = _grown(llm.runner, source, _fitting(texts, wide), load, share)
+    return Machine(passes, own, drafting, trees, token)
 
 
 class _Told(Drafter):
-    """Drafts so many tokens of what is known to be written."""
+    """Drafts so many tokens of what is known to be written, or as many that are wrong."""
 
     name = "told"
 
-    def __init__(self, texts: Sequence[Text], nodes: int) -> None:
-        self.outputs = {tuple(text.asked): text.output for text in texts}
+    def __init__(self, texts: Sequence[Text], nodes: int, right: bool) -> None:
+        wrong = [[(token + 1) % 2 for token in text.output] for text in texts]
+        drafts = [text.output for text in texts] if right else wrong
+        self.outputs = {tuple(text.asked): each for text, each in zip(texts, drafts, strict=True)}
         self.nodes = nodes
 
     def bind(self, target: Target, load: Load) -> None:
@@ -103,25 +104,31 @@ Beside = tuple[float, float]  # seconds of a step, and of each text in it
 
 
 @torch.inference_mode()
-def _beside(llm: LLM, texts: Sequence[Text], wide: int, known: PassCosts) -> tuple[Beside, Beside]:
-    """What steps take beyond `known` passes: without drafts, and what drafts add to that.
+def _beside(
+    llm: LLM, texts: Sequence[Text], wide: int, known: PassCosts
+) -> tuple[Beside, Beside, float]:
+    """What steps take beyond `known` passes.
 
-    Steps of one text and of many, with drafts and without, a few at a time in turn: a machine that
-    gets slower meanwhile makes none of them look dearer than the others, and what a step finds in
-    the caches is left there by one like it.
+    Without drafts, what drafts add to that, and what each token of them adds that is accepted.
+    Steps of one text and of many, without drafts, with wrong and with right ones, a few at a time
+    in turn: a machine that gets slower meanwhile makes none of them look dearer than the others,
+    and what a step finds in the caches is left there by one like it.
     """
     some = _fitting(texts, wide)
     nodes = min(NODES, max(1, min(map(len, some)) // LEAST - 1))
     one, many = 1, len(some)
-    kinds = [(count, more) for count in sorted({one, many}) for more in (0, nodes)]
+    kinds = [(count, kind) for count in sorted({one, many}) for kind in (None, False, True)]
     with ExitStack() as stack:
-        sides = {kind: _Side(llm, some[: kind[0]], kind[1], stack) for kind in kinds}
+        sides = {
+            (count, right): _Side(llm, some[:count], nodes, right, stack) for count, right in kinds
+        }
         for turn in range(1 + STEPS // TOGETHER):  # the first one reads the prompts
             for kind in clock.in_turn(kinds, turn):
                 sides[kind].steps(TOGETHER if turn else 1)
     beyond = {kind: side.beyond(known) for kind, side in sides.items()}
-    own, drafted = [_shared(beyond[one, n], beyond[many, n], many) for n in (0, nodes)]
-    return own, (drafted[0] - own[0], drafted[1] - own[1])
+    own, drafted = [_shared(beyond[one, n], beyond[many, n], many) for n in (None, False)]
+    token = max(0.0, beyond[many, True] - beyond[many, False]) / (nodes * many)
+    return own, (drafted[0] - own[0], drafted[1] - own[1]), token
 
 
 def _fitting(texts: Sequence[Text], wide: int) -> list[Text]:
@@ -138,10 +145,16 @@ def _shared(one: float, all_: float, count: int) -> Beside:
 
 
 class _Side:
-    """An engine that writes texts of which so many tokens are drafted in each step, all right."""
+    """An engine that writes texts of which so many tokens are drafted in each step.
 
-    def __init__(self, llm: LLM, texts: Sequence[Text], nodes: int, stack: ExitStack) -> None:
-        told = _Told(texts, nodes) if nodes else None
+    right: whether all of them are, or none; None: nothing is drafted.
+    """
+
+    def __init__(
+        self, llm: LLM, texts: Sequence[Text], nodes: int, right: bool | None, stack: ExitStack
+    ) -> None:
+        nodes = 0 if right is None else nodes
+        told = None if right is None else _Told(texts, nodes, right)
         side = stack.enter_context(LLM(llm, speculate=told, max_batch=len(texts)))
         self.engine, self.each, self.rows = side.engine, 1 + nodes, len(texts) * (1 + nodes)
         self._took: list[tuple[float, float]] = []  # seconds of a step, and what its pass read
@@ -179,45 +192,60 @@ def _asked(source: Source, texts: Sequence[Text]) -> Drafting:
     if not source.grows:
         return Drafting(seconds)
     levels = max(1, dict(source.part.options)["num_draft_tokens"])
-    return Drafting(0.0, seconds / levels)
+    return Drafting(0.0, node=seconds / levels)
 
 
 @torch.inference_mode()
-def _grown(target: Target, source: Source, text: Text, load: Loaded, seconds: float) -> Drafting:
-    """Of a draft model: drafts of two lengths, each behind what is written after another one."""
-    known: PassCosts | None = None
-    took: dict[int, list[float]] = {LOW: [], HIGH: []}
-    passed = np.zeros(CACHES, np.uint8)
-    for length in took:
-        part: Part = source.grown(num_draft_tokens=length, min_confidence=0.0)
-        drafter = adopt(part.proposer())
+def _grown(
+    target: Target, source: Source, texts: Sequence[Text], load: Loaded, seconds: float
+) -> Drafting:
+    """Of a draft model: drafts of two lengths, of one text and of all of these.
+
+    Each behind what is written after another one.
+    """
+    many, known, took = len(texts), PassCosts(), dict[tuple[int, int], float]()
+    for length in (LOW, HIGH):
+        drafter = adopt(source.grown(num_draft_tokens=length, min_confidence=0.0).proposer())
         loaded: Load = load
         drafter.bind(target, loaded)
-        runner: Target = getattr(drafter, "beside").runner  # noqa: B009
-        if known is None:
+        if not took:
+            runner: Target = getattr(drafter, "beside").runner  # noqa: B009
             known = costs.of(runner)
             measure(runner, known, seconds / 2)
-        writing = Writing(
-            KEY,
+        for count in sorted({1, many}):
+            took[length, count] = _proposing(drafter, texts[:count], known.one)
+        drafter.close()
+    levels = HIGH - LOW
+    one, all_ = [(took[HIGH, count] - took[LOW, count]) / levels for count in (1, many)]
+    level, node = _shared(max(0.0, one), max(0.0, all_), many)
+    first, every = [took[LOW, count] - each for count, each in ((1, one), (many, all_))]
+    call, text = _shared(max(0.0, first), max(0.0, every), many)
+    return Drafting(text, call, level, node, known)
+
+
+def _proposing(drafter: Drafter, texts: Sequence[Text], usual: float) -> float:
+    """Median seconds of a call for these texts; `usual` where they are too short to tell."""
+    writings = [
+        Writing(
+            KEY - number,
             text.prompt,
             SamplingParams(temperature=text.temperature, max_tokens=text.longest + HIGH + 2),
             seed=text.seed,
             rule=rules.named("coupled"),
             encoder_input=None if text.reads is None else EncoderInput(text.reads),
         )
-        for at in range(0, min(len(text), 2 * (ASKED + 1)), 2):
+        for number, text in enumerate(texts)
+    ]
+    passed, took = np.zeros(CACHES, np.uint8), list[float]()
+    for at in range(0, min([2 * (ASKED + 1), *map(len, texts)]), 2):
+        for writing, text in zip(writings, texts, strict=True):
             writing.tokens = [*text.prompt, *text.output[:at]]
             writing.history.append(text.output[max(0, at - 2) : at])
-            passed += 1  # as the target's pass before it, which leaves nothing of it in the caches
-            began = time.perf_counter()
-            drafter.propose([writing])
-            if at:  # the first one reads the prompt
-                took[length].append(time.perf_counter() - began)
+        passed += 1  # as the target's pass before it, which leaves nothing of it in the caches
+        began = time.perf_counter()
+        drafter.propose(writings)
+        if at:  # the first one reads the prompts
+            took.append(time.perf_counter() - began)
+    for writing in writings:
         drafter.release(writing)
-        drafter.close()
-    assert known is not None
-    if not took[LOW] or not took[HIGH]:
-        return Drafting(0.0, known.one, known)
-    low, high = statistics.median(took[LOW]), statistics.median(took[HIGH])
-    level = max(0.0, high - low) / (HIGH - LOW)
-    return Drafting(max(0.0, low - level), level, known)
+    return statistics.median(took) if took else usual

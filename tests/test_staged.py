@@ -130,10 +130,11 @@ def test_a_draft_that_takes_what_is_guessed_for_it_is_found(
 
 def test_it_costs_by_the_level_what_its_passes_take() -> None:
     """Told by a clock that stands still but for the draft's passes."""
-    made, asked = staged(INNER["draft"](), 8), list[list[int]]()
+    made, asked, begun = staged(INNER["draft"](), 8), list[list[int]](), list[int]()
 
     def goes_on(growths: Sequence[Partial]) -> list[bool]:
         asked.append([levels(growth) for growth in growths])
+        begun.append(len(passes))
         return [max(asked[-1]) < 6] * len(growths)
 
     with dp.LLM(target(NAME), speculate=made, max_batch=2) as llm:
@@ -146,9 +147,11 @@ def test_it_costs_by_the_level_what_its_passes_take() -> None:
     depth = max(max(tree.depths) for tree in trees)
     assert asked[0] == [0, 0] and len(asked) == len(passes) + 1
     assert len(passes) < 6 <= depth  # several levels a pass
-    each = min(len(passes) / depth, 4 * before + 1e-3)
-    assert source.cost == pytest.approx(before + (each - before) / 8)
-    assert took == pytest.approx(source.cost * depth)
+    first, most = max(asked[1]), 4 * before + 1e-3
+    each = min(begun[1] / first, most), min((len(passes) - begun[1]) / (depth - first), most)
+    known = [before + (one - before) / 8 for one in each]
+    assert [source.cost, source.further] == pytest.approx(known, rel=1e-6)
+    assert took == pytest.approx(source.cost + (depth - 1) * source.further)
 
 
 def test_under_auto_it_is_one_source() -> None:

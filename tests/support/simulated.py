@@ -89,7 +89,10 @@ class Trace:
 
 
 class Guesser(Drafter):
-    """Drafts chains by the traces of texts. price: passes over one row that a token takes."""
+    """Drafts chains by the traces of texts.
+
+    price: passes over one row that a token takes. call: that its first one takes besides.
+    """
 
     def __init__(
         self,
@@ -98,11 +101,12 @@ class Guesser(Drafter):
         clock: Clock,
         *,
         price: float = 0.0,
+        call: float = 0.0,
         longest: int = 12,
         slower: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self.traces, self.truths, self.clock = traces, truths, clock
-        self.price, self.longest, self.slower = price, longest, slower
+        self.price, self.call, self.longest, self.slower = price, call, longest, slower
         self.stepwise = price >= 0.03
         self.name, self.drafting_cost = f"guesser {price:g}", price
         self.glanced = not self.stepwise
@@ -125,7 +129,8 @@ class Guesser(Drafter):
             if not growing:
                 break
             if self.stepwise:
-                self.clock.now += self.price * ONE * self.slower()
+                took = self.price + (0.0 if depth else self.call)
+                self.clock.now += took * ONE * self.slower()
             for each in growing:
                 self._extend(each)
         return [TokenTree.chain(each.tokens, scores=each.scores) for each in grown]
@@ -260,14 +265,16 @@ def texts(count: int, length: int) -> list[list[int]]:
     return [[rng.randrange(1, 1000) for _ in range(length + 1)] for _ in range(count)]
 
 
-def fixed(trace: Trace, curve: Curve, price: float, longest: int, free: bool) -> float:
+def fixed(
+    trace: Trace, curve: Curve, price: float, longest: int, free: bool, call: float = 0.0
+) -> float:
     """Passes over one row that a draft of one length takes for a text."""
     at, total, end = 1, 0.0, len(trace.right)
     while at < end:
         accepted = 0
         while accepted < longest and at + accepted < end and trace.right[at + accepted]:
             accepted += 1
-        drafting = (price if free else price * longest) if longest else 0.0
+        drafting = call + (price if free else price * longest) if longest else 0.0
         total += drafting + cost(curve, 1 + longest)
         at += accepted + 1
     return total

@@ -14,6 +14,8 @@ LATELY = 1 / 32  # weight of the last step in what is true of late
 ADVANCE = 0.5  # plain passes that may be lost before anything is won
 SHARE = 0.01  # of the plain time so far that may be lost besides
 SAVINGS = 3.0  # plain passes won that may be lost again, at most
+LOAN, SAVED = 2.0, 64.0  # passes over one row that a source may take at first, and at most
+GIVEN = 0.005  # of each plain step, to a source
 ENDED = 1 / 8  # weight of the last text that ended in what texts win
 
 
@@ -39,6 +41,25 @@ class Account:
         self.unit = unit
         self.plain += steps * unit + won
         self.debt = max(self.debt + extra - won, -SAVINGS * unit)
+
+
+@dataclass(slots=True)
+class Funds:
+    """What a dear source may take, whatever texts it drafts for: what it brought, less its costs.
+
+    At first it has a loan, and each plain step gives it a little more: it may be of use by then.
+    So one that brings nothing takes no more than that, and leaves what others won to them.
+    """
+
+    left: float = LOAN
+
+    def earn(self, worth: float) -> None:
+        """Tokens of it were accepted, which brought forward so much, or time has passed."""
+        self.left = min(self.left + worth, SAVED)
+
+    def lacks(self, unit: float) -> int:
+        """Plain steps, of `unit` each, until it may be asked."""
+        return max(0, math.ceil(-self.left / (GIVEN * unit)))
 
 
 def wait(lacking: float, unit: float) -> int:

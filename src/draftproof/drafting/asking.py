@@ -14,9 +14,10 @@ from draftproof.drafting.base import GoesOn, alone
 from draftproof.drafting.deepening import Deepening
 from draftproof.drafting.failing import check, give_up, let_go, too_large
 from draftproof.drafting.lawful import lawful
+from draftproof.drafting.looking import yields
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
-from draftproof.drafting.sources import LARGEST, Source, yields
+from draftproof.drafting.sources import LARGEST, Source
 from draftproof.drafting.text import Text
 from draftproof.drafting.together import passed
 from draftproof.tree import TokenTree
@@ -49,13 +50,13 @@ class Asking:
         """As `free`, behind those, which took so much; whether an offer has more than before."""
         left, more = price.left, False
         for number, source in enumerate(self.sources):
-            if not source.free:
+            if not source.free and source.funds.left >= 0:
                 price = replace(price, left=left - took)
                 found, shadow = dear.chosen(number, source, texts, offers, price)
                 if not found:
                     continue
                 asked = [text for text, _ in found.values()]
-                levels = 1 if shadow else None
+                levels = (1 if source.asking.known else 2) if shadow else None
                 deepening = partial(Deepening, number, source, found, price, levels)
                 took += self.propose(number, asked, one, deepening)
                 if not shadow:
@@ -133,11 +134,7 @@ class Asking:
         return took
 
     def _offer(
-        self,
-        number: int,
-        texts: Sequence[Text],
-        offers: Sequence[Offer],
-        least: float,
+        self, number: int, texts: Sequence[Text], offers: Sequence[Offer], least: float
     ) -> None:
         for text, offer in zip(texts, offers, strict=True):
             offered = text.step.offered

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from draftproof.drafting import dear
-from draftproof.drafting.account import Books
+from draftproof.drafting.account import GIVEN, Books
 from draftproof.drafting.asking import Asking
 from draftproof.drafting.base import alone
 from draftproof.drafting.fixed import Fixed
@@ -83,6 +83,7 @@ class Control:
             step.unit, step.texts, step.weight, step.worth = unit, count, each, each * token
         for source in self.sources:
             source.drafter.useful = sys.maxsize
+            source.funds.earn(GIVEN * steps_done * price.unit)
         bound = [text for text in texts if alone(text.request)]
         trees, took = self.fixed.propose(bound, self.asking, one) if bound else ({}, 0.0)
         free = [text for text in texts if text.request.key not in trees]

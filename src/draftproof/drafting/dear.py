@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftproof.drafting import pausing
+from draftproof.drafting.asking_cost import READ
 from draftproof.drafting.deepening import RESERVE, Chosen, gain
 from draftproof.drafting.offers import Offer
 from draftproof.drafting.price import Price
-from draftproof.drafting.sources import READ, SOON, Source
+from draftproof.drafting.sources import SOON, Source
 from draftproof.drafting.text import FULL, PROBE, Text
 
 AMORTISED = 8  # steps over which it is paid that a draft has to read what it missed
@@ -35,7 +36,7 @@ def chosen(
             if (
                 first > 0
                 and not pausing.rests(number, text)
-                and prompt <= source.balance
+                and prompt <= source.funds.left
                 and text.left > source.cost + written + price.likely(1) + RESERVE
             ):
                 paying.append((first, text, offer))
@@ -64,15 +65,15 @@ def _calls(source: Source, texts: int) -> float:
 
 def reading_pays(number: int, source: Source, text: Text) -> bool:
     """Whether a source may read a prompt along: drafting will bring more than that takes."""
-    reading = len(text.request.prompt) * source.cost / READ
-    if source.free or reading > source.balance:
+    reading = len(text.request.prompt) * source.further / READ
+    if source.free or reading > source.funds.left:
         return source.free
-    won, survival = 0.0, 1.0
+    won, survival = source.further - source.cost, 1.0
     for depth in range(1, DEPTHS + 1):
         survival *= source.expected(depth, text.recent[number])
-        won += max(0.0, survival - source.cost)
+        won += max(0.0, survival - source.further)
     tokens = min(text.request.room, AHEAD)
-    return won / (1 + won) * tokens > 2 * reading
+    return won > 0 and won / (1 + won) * tokens > 2 * reading
 
 
 def first_look(sources: Sequence[Source], text: Text) -> int:
@@ -105,13 +106,14 @@ def next_look(asked: Sequence[tuple[int, Source]], text: Text, price: Price, bot
             continue
         prompt, written = _reading(number, source, text)
         offer = text.step.offer or Offer.to(text.request, text.step.weight)
-        if prompt > source.balance or offer.depth <= 0:
+        if prompt > source.funds.left or offer.depth <= 0:
             continue
         lacking = text.steps + text.wait(source.cost + written + price.likely(1) + RESERVE)
         cost = _calls(source, text.step.texts) / text.step.texts
         pays = _worth(number, source, text, offer, price) > price.rate * cost
         pays = pays and not pausing.rests(number, text)
         due = soon if pays else text.due[number]
+        due = max(due, text.steps + source.funds.lacks(price.unit))
         if text.step.asked(number):
             due = min(due, text.steps + SOON)  # it is not learnt from before that
         steps = min(steps, max(due, lacking, soon if pays else text.steps + 1))
@@ -119,15 +121,17 @@ def next_look(asked: Sequence[tuple[int, Source]], text: Text, price: Price, bot
 
 
 def _worth(number: int, source: Source, text: Text, offer: Offer, price: Price) -> float:
-    """Of a first token; of a source that is asked once for a whole draft, of all of it."""
-    recent = text.recent[number]
+    """Of a draft, but for what its first token takes, which comes with the others'."""
+    recent, grows = text.recent[number], source.drafter.stepwise
     total = best = gain(source, recent, text, offer, 1.0, 1, price)
-    if source.drafter.stepwise:
-        return best
+    level = price.rate * source.further / text.step.texts if grows else 0.0
     survival = 1.0
     for depth in range(1, DEPTHS):
         survival *= source.expected(depth, recent)
-        total += gain(source, recent, text, offer, survival, depth + 1, price)
+        more = gain(source, recent, text, offer, survival, depth + 1, price) - level
+        if grows and more <= 0:  # it would end there
+            break
+        total += more
         best = max(best, total)
     return best
 
@@ -135,11 +139,11 @@ def _worth(number: int, source: Source, text: Text, offer: Offer, price: Price) 
 def _due(number: int, source: Source, text: Text) -> bool:
     """Whether a source that does not pay is looked at again: sooner where it was right."""
     prompt, written = _reading(number, source, text)
-    waited = text.steps >= text.due[number] and prompt <= source.balance
+    waited = text.steps >= text.due[number] and prompt <= source.funds.left
     return waited and text.left > source.cost + written + RESERVE
 
 
 def _reading(number: int, source: Source, text: Text) -> tuple[float, float]:
     """What it takes to read what the source missed: of the prompt, and of what was written."""
     prompt, written = text.missed(number)
-    return prompt * source.cost / READ, written * source.cost / READ
+    return prompt * source.further / READ, written * source.further / READ

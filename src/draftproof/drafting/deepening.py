@@ -33,18 +33,16 @@ class Deepening:
         self.level = 1 + max(map(levels, growths))
         if self.level == 1:
             return [True] * len(growths)
-        rate = self.price.rate
+        rate, drafting = self.price.rate, self.source.asking.of(self.level)
         # Of what a text may lose its rows are paid too.
-        spent = self.level * self.source.cost / len(growths)
-        spent += self.price.likely(self.level) + RESERVE
+        spent = drafting / len(growths) + self.price.likely(self.level) + RESERVE
+        if self.levels is not None:
+            able = self.level <= self.levels and drafting <= self.price.left
+            return [able and self.found[each.request.key][0].left > spent for each in growths]
         gains = [self._gain(growth) for growth in growths]
-        pays = sum([gain for gain in gains if gain > 0]) > rate * self.source.cost
-        cost = self.level * self.source.cost + self.price.likely(self.level * len(growths))
-        if (
-            not pays
-            or cost > self.price.left
-            or (self.levels is not None and self.level > self.levels)
-        ):
+        pays = sum([gain for gain in gains if gain > 0]) > rate * self.source.further
+        cost = drafting + self.price.likely(self.level * len(growths))
+        if not pays or cost > self.price.left:
             return [False] * len(growths)
         return [
             gain > 0 and self.found[growth.request.key][0].left > spent

@@ -7,7 +7,7 @@ from ctypes import addressof, c_double, sizeof
 
 from draftproof.drafting.looks import Looks, LookUp, Together, looks_natively
 from draftproof.drafting.price import SAFELY, Price
-from draftproof.drafting.sources import Source, yields
+from draftproof.drafting.sources import Source
 from draftproof.drafting.text import Text
 
 
@@ -67,3 +67,10 @@ class Looking:
         learning = (calibration.weights, calibration.variances, source.reach)
         here = addressof(text.recent) + number * sizeof(c_double)
         return (*map(addressof, learning), here)
+
+
+def yields(sources: Sequence[Source]) -> list[int]:
+    """Of each the source, by number, beside whose tokens it adds none; -1: there is none such."""
+    names = [source.drafter.name for source in sources]
+    asked = [source.drafter.yields for source in sources]
+    return [names.index(name) if name in names else -1 for name in asked]

@@ -41,7 +41,7 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     for owner in {*owners}:
         source, accepted = sources[owner], owners.count(owner)
         decisions.sources[source.name].accepted += accepted
-        source.brought(accepted * step.worth)
+        source.funds.earn(accepted * step.worth)
     by_token = decisions.by_token
     by_token += [sources[owner].name for owner in owners]
     by_token += [""] * (len(written) - len(owners))

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from ctypes import c_double
 
+from draftproof.drafting.account import Funds
+from draftproof.drafting.asking_cost import AskingCost, Halfway, reading
 from draftproof.drafting.base import Drafter, GoesOn
 from draftproof.drafting.calibration import Calibration, conditional
 from draftproof.tree import TokenTree
@@ -17,14 +19,12 @@ from draftproof.writing import Writing
 
 DEEP = 16  # depths that are told apart
 SIBLINGS = 3  # children of a node that are learnt from
-RECENT, REACH, COSTS = 1 / 12, 1 / 24, 1 / 8  # weights of the latest
+RECENT, REACH = 1 / 12, 1 / 24  # weights of the latest
 # Passes over one row below which a source is asked without being asked about; the lower one of a
 # method that says that it takes passes of its own.
 FREE, FREE_OF_PASSES = 0.2, 0.03
 LARGEST = 256  # drafted tokens of a tree that are looked at
 SOON = 4  # steps until a dear source is tried again, behind a success
-READ = 24.0  # tokens that a draft reads in the time of drafting one
-LOAN, SAVED = 4.0, 64.0  # passes over one row
 
 Clock = Callable[[], float]
 
@@ -34,12 +34,11 @@ class Source:
 
     def __init__(self, drafter: Drafter, name: str, clock: Clock = time.perf_counter) -> None:
         self.drafter, self.name, self.clock = drafter, name, clock
-        # In passes over one row: of a level for all texts, or, of a whole draft, for one text.
-        self.cost = drafter.drafting_cost
+        # In passes over one row: of levels for all texts, or of whole drafts for so many texts.
+        self.asking = AskingCost(drafter.drafting_cost, drafter.stepwise)
+        self.cost, self.further = self.asking.first, self.asking.further
         self.pause = SOON  # steps until it is tried again, in the text that ended last
-        # Of what it brought, what it may take to read the prompts of further texts; at first a
-        # loan, so that one that brings nothing takes no more than that from all texts together.
-        self.balance = LOAN
+        self.funds = Funds()
         # [d]: that one of the nodes at depth d + 1 is right if one at depth d is.
         self.reach = (c_double * DEEP)(*[drafter.promise] * DEEP)
         self._calibrations: dict[int, Calibration] = {}
@@ -59,32 +58,39 @@ class Source:
         """Its trees, and what such drafts take, in passes over one row of `one` seconds.
 
         missed: of each text the tokens of its prompt that the source has to read first, which is
-        paid from its balance, and those that were written behind it.
+        paid from its funds alone, and those that were written behind it.
         """
-        began = self.clock()
+        began, halfway = self.clock(), None
         if goes_on is not None and self.drafter.stepwise:
-            trees = self.drafter.propose_within(requests, goes_on)
+            halfway = Halfway(goes_on, self.clock)
+            trees = self.drafter.propose_within(requests, halfway)
         else:
             trees = self.drafter.propose(requests)
-        seconds, calls = self.clock() - began, len(requests)
+        ended, calls = self.clock(), len(requests)
         if self.drafter.stepwise:
             calls = max((max(tree.depths) for tree in trees), default=0) or 1
-        return trees, self.took(seconds, calls, one, missed)
+        if halfway is None:
+            return trees, self.took(ended - began, calls, one, missed)
+        halfway.end(ended, calls)
+        written, prompts = reading(missed)
+        first, further = max(0.0, halfway.at - began), max(0.0, ended - halfway.at)
+        made = halfway.levels + written + prompts, further / one, calls - halfway.levels
+        self.asking.learn_apart(first / one, *made)
+        return trees, self._taken(calls + written, prompts)
 
     def took(
         self, seconds: float, drafts: int, one: float, missed: Sequence[tuple[int, int]]
     ) -> float:
         """What such drafts take, of which so many took these seconds; the rest as of `propose`."""
-        calls = drafts + sum([written for _, written in missed]) / READ
-        prompts = sum([prompt for prompt, _ in missed]) / READ
-        each = max(0.0, seconds) / one / (calls + prompts)
-        self.cost += (min(each, 4 * self.cost + 1e-3) - self.cost) * COSTS
-        self.balance -= self.cost * prompts
-        return self.cost * calls
+        written, prompts = reading(missed)
+        self.asking.learn(max(0.0, seconds) / one, drafts + written + prompts)
+        return self._taken(drafts + written, prompts)
 
-    def brought(self, worth: float) -> None:
-        """Tokens of it were accepted, which brought forward so much."""
-        self.balance = min(self.balance + worth, SAVED)
+    def _taken(self, calls: float, prompts: float) -> float:
+        self.cost, self.further = self.asking.first, self.asking.further
+        took = self.asking.of(calls)
+        self.funds.left -= took + self.further * prompts
+        return took
 
     def chances(
         self, request: Writing, tree: TokenTree, recent: float, least: float
@@ -139,10 +145,3 @@ class Source:
         if found is None:
             found = self._calibrations[sort] = Calibration(self.drafter.trust)
         return found
-
-
-def yields(sources: Sequence[Source]) -> list[int]:
-    """Of each the source, by number, beside whose tokens it adds none; -1: there is none such."""
-    names = [source.drafter.name for source in sources]
-    asked = [source.drafter.yields for source in sources]
-    return [names.index(name) if name in names else -1 for name in asked]

@@ -131,6 +131,34 @@ def test_other_rows_go_to_torch() -> None:
     assert fast.race(x[:, 0].contiguous(), 1.0, 0, 0, 2**32, 1, True) is None
 
 
+@pytest.mark.parametrize("k", [1, 5])
+def test_scores_that_tie_up_to_rounding(k: int) -> None:
+    """Logits that make up for the noise: bounds decide nothing, and must let all through."""
+    V, place = 700, (9, 0, 4)
+    e = noise.noise(*place, V)
+    for temperature in (0.01, 0.7, 1.0, 50.0):
+        x = (e.log() * temperature + 3).float()
+        scores = (x.double() - float(x.max())) / temperature - e.log()
+        wanted = sorted(range(V), key=lambda i: (-float(scores[i]), i))[:k]
+        made = fast.race(x, temperature, *place, k, mass=False)
+        assert made is not None and made[0] == wanted
+
+
+def test_a_token_far_below_the_top_wins_where_its_noise_is_as_large() -> None:
+    V, positions = 8192, range(64)
+    rows = [noise.noise(3, 0, position, V) for position in positions]
+    place = max(positions, key=lambda at: float(-rows[at].log().min()))
+    e = rows[place]
+    rare, usual = int(e.argmin()), int((e - 1).abs().argmin())
+    late = float(-e[rare].log())
+    assert late > 11 and rare // 64 != usual // 64
+    for less, winner in ((late - 0.5, rare), (late + 0.5, usual)):
+        x = torch.full((V,), -200.0)
+        x[usual], x[rare] = 0.0, -less
+        made = fast.race(x, 1.0, 3, 0, place, 1, mass=False)
+        assert made is not None and made[0] == [winner]
+
+
 @pytest.mark.slow
 def test_a_million_picks_are_those_of_torch() -> None:
     """Short rows whose laws are flat, where a wrong bound or a wrong tie would show."""

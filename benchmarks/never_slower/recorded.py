@@ -74,7 +74,7 @@ def recorded(cell: cells.Cell, count: int, max_tokens: int, kept: Path) -> list[
     """The cell's texts and costs, written and measured where they are not kept yet."""
     place = kept / cell.name.replace(", ", "_")
     files = [place / f"{number}.npz" for number in range(count)]
-    if not all(file.exists() for file in (*files, place / "costs.json")):
+    if not all(file.exists() for file in (*files, place / "machine.json")):
         llm, given = cells.writer(cell), given_to(cell)
         job = Recording(llm, 1, max_tokens, None, lambda text, share: None)
         prompts, pool = list[tuple[list[int], str]](), cells.turns(cell, llm)
@@ -84,7 +84,7 @@ def recorded(cell: cells.Cell, count: int, max_tokens: int, kept: Path) -> list[
         job.keep(texts, files)
         machine = of_machine(llm, texts, given, job.load, max(ALL))
         told = {"knee": knee_of(llm.runner), **_told(machine)}
-        (place / "costs.json").write_text(json.dumps(told) + "\n")
+        (place / "machine.json").write_text(json.dumps(told) + "\n")
     return [Text.load(file) for file in files]
 
 
@@ -99,7 +99,7 @@ def _told(machine: Machine) -> dict[str, Any]:
 
 def costs(cell: cells.Cell, kept: Path) -> Machine:
     """What `recorded` measured for the cell."""
-    told = json.loads((kept / cell.name.replace(", ", "_") / "costs.json").read_text())
+    told = json.loads((kept / cell.name.replace(", ", "_") / "machine.json").read_text())
     drafting = {
         name: Drafting(
             **each | {"passes": each["passes"] and _passes(told["knee"], each["passes"])}

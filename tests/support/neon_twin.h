@@ -24,7 +24,7 @@ const Kernels kTwin = {
     {{kTileRows, prepare_bf16, tile_bf16}, kTiles<Q8_0>, kTiles<Q4_1>, kTiles<Q4_0>, kTiles<Q5_0>,
      kTiles<Q5_1>, kTiles<Q4_K>, kTiles<Q5_K>, kTiles<Q6_K>, kTiles<IQ4_NL>, kTiles<IQ4_XS>,
      kTiles<MXFP4>, kTiles<S4_128>, kTiles<Z4_32>, kTiles<Z4_128>},
-    norm, to_bf16, rotate, swiglu, {4, 2, scores, weigh}, softmax, argmax, gumbel, soften, max_of};
+    norm, to_bf16, rotate, swiglu, {4, 2, scores, weigh}, softmax, argmax, gumbel, bounds, mass, max_of};
 
 // The same numbers on every machine.
 struct Random {

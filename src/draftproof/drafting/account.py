@@ -48,7 +48,7 @@ class Funds:
     """What a dear source may take, whatever texts it drafts for: what it brought, less its costs.
 
     At first it has a loan, and each plain step gives it a little more: it may be of use by then.
-    So one that brings nothing takes no more than that, and leaves what others won to them.
+    So one that brings nothing takes little more than that, and leaves what others won to them.
     """
 
     left: float = LOAN
@@ -57,9 +57,13 @@ class Funds:
         """Tokens of it were accepted, which brought forward so much, or time has passed."""
         self.left = min(self.left + worth, SAVED)
 
-    def lacks(self, unit: float) -> int:
-        """Plain steps, of `unit` each, until it may be asked."""
-        return max(0, math.ceil(-self.left / (GIVEN * unit)))
+    def spend(self, took: float) -> None:
+        """It was asked, or it read a prompt. What stalled it keeps nobody from it for long."""
+        self.left = max(self.left - took, -LOAN)
+
+    def lacks(self, unit: float, wanted: float = 0.0) -> int:
+        """Plain steps, of `unit` each, until it may take so much."""
+        return max(0, math.ceil((wanted - self.left) / (GIVEN * unit)))
 
 
 def wait(lacking: float, unit: float) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from draftproof.drafting import dear
+from draftproof.drafting import dear, worth
 from draftproof.drafting.base import GoesOn, alone
 from draftproof.drafting.deepening import Deepening
 from draftproof.drafting.failing import check, give_up, let_go, too_large
@@ -71,7 +71,7 @@ class Asking:
                 text
                 for text in texts
                 if text.may_ask(number, source.name)
-                and (alone(text.request) or dear.reading_pays(number, source, text))
+                and (alone(text.request) or worth.reading_pays(number, source, text))
             ]
             if reading:
                 self._read(number, reading)
@@ -87,6 +87,7 @@ class Asking:
             give_up(text, number, source, error)
 
         for text, _ in passed(texts, read, stop):
+            source.funds.spend(worth.reading(number, source, text)[0])
             text.read[number] = len(text.request.prompt)
 
     def propose(

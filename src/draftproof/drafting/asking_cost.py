@@ -13,9 +13,12 @@ from draftproof.drafting.base import GoesOn, Partial
 from draftproof.drafting.growth import levels
 
 LATE = 1 / 8  # weight of the latest
+LEAST = 1e-9  # by a clock that stands still nothing takes any time
 MOST = 4.0  # times what is known that a call may be thought to have taken
 READ = 24.0  # tokens that a draft reads in the time of drafting a further one
 TOLD = 3  # calls that went further, behind which it is known what that takes
+
+Call = tuple[float, int]  # passes over one row, and levels that they made
 
 
 class AskingCost:
@@ -40,20 +43,25 @@ class AskingCost:
     def learn(self, took: float, count: float) -> None:
         """So many levels or texts took so long in all."""
         if self.grows:
-            share = took / max(self.of(count), 1e-9)
-            self.first = _late(self.first, share * self.first)
-            self.further = _late(self.further, share * self.further)
+            share = took / (self.of(count) + count * LEAST)
+            self.first = _late(self.first, share * (self.first + LEAST))
+            self.further = _late(self.further, share * (self.further + LEAST))
         else:
             self.first = self.further = _late(self.first, took / count)
 
-    def learn_apart(self, took: float, levels: float, further: float, count: int) -> None:
-        """The first of that many levels took so long, what was read among them; then others."""
-        share = (self.first + 1e-9) / (self.of(levels) + 1e-9)
-        self.first = _late(self.first, took * share)
+    def learn_apart(self, first: Call, further: Call, read: float) -> None:
+        """A first call, with which was read as much as so many levels take; then others."""
+        took, levels = first
+        made = self.of(levels) + levels * LEAST
+        drafting = made / (made + read * self.further)
+        if read < READ:  # which may take less than is thought
+            drafting = max(drafting, 0.5)
+        self.first = _late(self.first, took * drafting * (self.first + LEAST) / made)
+        took, count = further
         if count > 0:
             self._told += 1
-            self.further = _late(self.further, further / count)
-        elif not self.known:
+            self.further = _late(self.further, took / count, max(LATE, 1 / self._told))
+        elif not self._told:
             self.further = self.first
 
 
@@ -62,17 +70,16 @@ class Halfway:
 
     def __init__(self, goes_on: GoesOn, clock: Callable[[], float]) -> None:
         self.goes_on, self.clock = goes_on, clock
-        self.calls, self.at, self.levels = 0, 0.0, 0
+        self.at, self.levels = 0.0, 0
 
     def __call__(self, growths: Sequence[Partial]) -> Sequence[bool]:
-        self.calls += 1
-        if self.calls == 2:
-            self.at, self.levels = self.clock(), max(map(levels, growths))
+        if not self.levels and (made := max(map(levels, growths))):
+            self.at, self.levels = self.clock(), made
         return self.goes_on(growths)
 
     def end(self, at: float, levels: int) -> None:
         """The draft is done, with so many levels."""
-        if self.calls < 2:
+        if not self.levels:
             self.at, self.levels = at, levels
 
 
@@ -84,5 +91,5 @@ def reading(missed: Sequence[tuple[int, int]]) -> tuple[float, float]:
     return sum([each for _, each in missed]) / READ, sum([each for each, _ in missed]) / READ
 
 
-def _late(known: float, took: float) -> float:
-    return known + (min(took, MOST * known + 1e-3) - known) * LATE
+def _late(known: float, took: float, weight: float = LATE) -> float:
+    return known + (min(took, MOST * known + 1e-3) - known) * weight

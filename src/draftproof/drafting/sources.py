@@ -73,9 +73,9 @@ class Source:
             return trees, self.took(ended - began, calls, one, missed)
         halfway.end(ended, calls)
         written, prompts = reading(missed)
-        first, further = max(0.0, halfway.at - began), max(0.0, ended - halfway.at)
-        made = halfway.levels + written + prompts, further / one, calls - halfway.levels
-        self.asking.learn_apart(first / one, *made)
+        first = max(0.0, halfway.at - began) / one, halfway.levels
+        further = max(0.0, ended - halfway.at) / one, calls - halfway.levels
+        self.asking.learn_apart(first, further, written + prompts)
         return trees, self._taken(calls + written, prompts)
 
     def took(
@@ -89,7 +89,8 @@ class Source:
     def _taken(self, calls: float, prompts: float) -> float:
         self.cost, self.further = self.asking.first, self.asking.further
         took = self.asking.of(calls)
-        self.funds.left -= took + self.further * prompts
+        if not self.free:
+            self.funds.spend(took + self.further * prompts)
         return took
 
     def chances(

@@ -175,10 +175,10 @@ DP_API void dp_gumbel(uint64_t seed, uint32_t stream, uint32_t position, int32_t
 // E, double, of some ids: the bits of noise.noise.
 DP_API void dp_exponential(uint64_t seed, uint32_t stream, uint32_t position, const int64_t *ids,
                            int32_t count, double *out);
-// The k best of a row (n), ties to the lowest id: of the race at a temperature, or (0) of the logits
-// themselves, as at temperature 1. `scaled`: (x - max) / temperature; `log_mass`, where it is not
-// NULL: the log of the sum of its exp over the row. Returns how many were found, or -1 where NaN or
-// +inf is in the row, nothing is finite, or k < 1.
+// The k best of a row (n), ties to the lowest id: of the race at a temperature of 1e-3 at least, or
+// (0) of the logits themselves, as at temperature 1. `scaled`: (x - max) / temperature; `log_mass`,
+// where it is not NULL: the log of the sum of its exp over the row. Returns how many were found, or
+// -1 where NaN or +inf is in the row, nothing is finite, or k < 1.
 DP_API int32_t dp_race(const float *logits, int32_t n, double temperature, uint64_t seed,
                        uint32_t stream, uint32_t position, int32_t k, int32_t *ids, double *scaled,
                        double *log_mass);

@@ -17,6 +17,7 @@ import torch
 from draftproof import clock, interrupts, rules
 from draftproof.drafting.adopting import adopt
 from draftproof.drafting.base import Drafter
+from draftproof.drafting.reading import SLICE
 from draftproof.llm import LLM
 from draftproof.models import beside
 from draftproof.runners import costs
@@ -192,7 +193,7 @@ def _asked(source: Source, texts: Sequence[Text]) -> Drafting:
     if not source.grows:
         return Drafting(seconds)
     levels = max(1, dict(source.part.options)["num_draft_tokens"])
-    return Drafting(0.0, node=seconds / levels)
+    return Drafting(0.0, level=seconds / levels)
 
 
 @torch.inference_mode()
@@ -203,7 +204,9 @@ def _grown(
 
     Each behind what is written after another one.
     """
-    many, known, took = len(texts), PassCosts(), dict[tuple[int, int], float]()
+    known, took = PassCosts(), dict[tuple[int, int], float]()
+    some = [text for text in texts if len(text) > LOW + 1]
+    many = len(some)
     for length in (LOW, HIGH):
         drafter = adopt(source.grown(num_draft_tokens=length, min_confidence=0.0).proposer())
         loaded: Load = load
@@ -212,9 +215,11 @@ def _grown(
             runner: Target = getattr(drafter, "beside").runner  # noqa: B009
             known = costs.of(runner)
             measure(runner, known, seconds / 2)
-        for count in sorted({1, many}):
-            took[length, count] = _proposing(drafter, texts[:count], known.one)
+        for count in sorted({1, many} if some else set()):
+            took[length, count] = _proposing(drafter, some[:count])
         drafter.close()
+    if not some:  # too short to tell
+        return Drafting(0.0, level=known.one, passes=known)
     levels = HIGH - LOW
     one, all_ = [(took[HIGH, count] - took[LOW, count]) / levels for count in (1, many)]
     level, node = _shared(max(0.0, one), max(0.0, all_), many)
@@ -223,8 +228,8 @@ def _grown(
     return Drafting(text, call, level, node, known)
 
 
-def _proposing(drafter: Drafter, texts: Sequence[Text], usual: float) -> float:
-    """Median seconds of a call for these texts; `usual` where they are too short to tell."""
+def _proposing(drafter: Drafter, texts: Sequence[Text]) -> float:
+    """Median seconds of a call for these texts, whose prompts are read before."""
     writings = [
         Writing(
             KEY - number,
@@ -236,6 +241,8 @@ def _proposing(drafter: Drafter, texts: Sequence[Text], usual: float) -> float:
         )
         for number, text in enumerate(texts)
     ]
+    for _ in range(1 + sum(len(text.prompt) for text in texts) // SLICE):
+        drafter.read_along(writings)
     passed, took = np.zeros(CACHES, np.uint8), list[float]()
     for at in range(0, min([2 * (ASKED + 1), *map(len, texts)]), 2):
         for writing, text in zip(writings, texts, strict=True):
@@ -244,8 +251,8 @@ def _proposing(drafter: Drafter, texts: Sequence[Text], usual: float) -> float:
         passed += 1  # as the target's pass before it, which leaves nothing of it in the caches
         began = time.perf_counter()
         drafter.propose(writings)
-        if at:  # the first one reads the prompts
+        if at:  # the first one reads what is left of the prompts
             took.append(time.perf_counter() - began)
     for writing in writings:
         drafter.release(writing)
-    return statistics.median(took) if took else usual
+    return statistics.median(took)

@@ -5,6 +5,7 @@ Knows the JSON files under docs/never_slower; of a run that nobody has made yet 
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -79,7 +80,7 @@ def recorded(run: Any) -> str:
     """Every row of recorded.py, and the means."""
     rows = [
         [
-            row["cell"].rsplit(", batch", 1)[0],
+            re.sub(r", batch \d+", "", row["cell"]),
             str(row["batch"]),
             f"{row['plain'] / row['auto']:.3f}",
             row["setting"],
@@ -96,8 +97,8 @@ def recorded(run: Any) -> str:
     return (
         markdown(headings, [*rows, ["mean", "", means[0], "", means[1], ""]])
         + f"\n{run['date']}, {machine(run['machine'])}; {run['num_prompts']} texts of "
-        f"{run['max_tokens']} tokens, T = 0; seconds of plain decoding, and of the best fixed "
-        f"look-up, over those of `auto`, where a look at the clock takes {run['look_us']:g} "
+        f"{run['max_tokens']} tokens; seconds of plain decoding, and of the best source with fixed "
+        f"settings, over those of `auto`, where a look at the clock takes {run['look_us']:g} "
         "microseconds. Nothing is timed.\n"
     )
 

@@ -234,6 +234,11 @@ def test_where_a_draft_breaks_even():
     steep = {n: float(n) for n in range(1, 10)}
     assert break_even(0.0, steep) is None and break_even(1.5, flat) is None
     cost = {1: 1.0, 2: 1.1, 4: 1.4, 9: 2.5}
+    # What a draft takes whatever its length: one token has to bring all of it, eight an eighth.
+    assert break_even(0.0, flat, longest=1, call=0.4) == pytest.approx(0.4, abs=1e-6)
+    shared = break_even(0.0, flat, call=0.4)
+    assert shared is not None and shared < 0.3 < 0.4
+    assert break_even(0.1, flat, longest=3, call=2.7) is None
     needed = break_even(0.1, cost)
     assert needed is not None and 0.1 < needed < 1
     for gain in (1.0, 1.25):

@@ -47,16 +47,22 @@ def best_length(alpha: float, c: float, longest: int = 64) -> int:
 
 
 def break_even(
-    c: float, cost: Mapping[int, float], longest: int = 8, gain: float = 1.0
+    c: float,
+    cost: Mapping[int, float],
+    longest: int = 8,
+    gain: float = 1.0,
+    call: float = 0.0,
 ) -> float | None:
     """The least alpha at which drafting some length, up to `longest`, pays; None: none does.
 
     c = seconds of drafting a token / seconds of a target pass over one; `cost` maps tokens in a
     target pass to measured seconds, see `pass_seconds`; `gain` times as fast as plain decoding it
-    has to be. Raises `ValueError` as `pass_seconds` does.
+    has to be; `call`, as c, is what a draft takes besides, whatever its length. Raises `ValueError`
+    as `pass_seconds` does.
     """
     passes = [pass_seconds(cost, n + 1) / pass_seconds(cost, 1) for n in range(longest + 1)]
-    steps = [length * _ratio("c", c) + passes[length] for length in range(1, longest + 1)]
+    once, each = _ratio("call", call), _ratio("c", c)
+    steps = [once + length * each + passes[length] for length in range(1, longest + 1)]
 
     def pays(alpha: float) -> bool:
         return any(

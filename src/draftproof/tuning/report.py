@@ -98,11 +98,11 @@ def advice(tuned: Tuned) -> list[str]:
 def _break_even(tuned: Tuned) -> Iterable[str]:
     cost = {int(rows): seconds for rows, seconds in tuned.costs["costs"].items()}
     for source in tuned.sources:
-        right, c = source["first_right"], source["of_a_pass"]
+        right, c, call = (source[k] for k in ("first_right", "of_a_pass", "call_of_a_pass"))
         if not source["grows"]:
             continue
-        name = f"{source['name']} costs {c:.2f} of a pass for each token"
-        needed = analysis.break_even(c, cost)
+        name = f"{source['name']} costs {call:.2f} of a pass, and {c:.2f} for each token"
+        needed = analysis.break_even(c, cost, call=call)
         heat = f"at temperature {source['temperature']:g}"
         if needed is None:
             yield f"{name}: that never pays, use a smaller draft."

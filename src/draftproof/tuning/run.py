@@ -180,7 +180,8 @@ def _fastest(rows: Sequence[ranking.Row]) -> Choice:
 
 
 def _told(tape: Tape, source: Source, machine: Machine, temperature: float) -> dict[str, Any]:
-    drafting = machine.drafting[source.name]
+    drafting, one = machine.drafting[source.name], machine.passes.seconds(1)
+    call, level = drafting.call + drafting.text, drafting.level + drafting.node
     return {
         "name": source.name,
         "model": source.part.model,
@@ -188,8 +189,9 @@ def _told(tape: Tape, source: Source, machine: Machine, temperature: float) -> d
         "temperature": temperature,
         "first_right": ranking.first_right(tape, source),
         "survival": ranking.survival(tape, source),
-        "ms": 1e3 * (drafting.level or drafting.text),
-        "of_a_pass": (drafting.level or drafting.text) / machine.passes.seconds(1),
+        "ms": 1e3 * (call + level),  # of a first token
+        "of_a_pass": level / one,  # for each token, besides what a draft takes whatever its length
+        "call_of_a_pass": call / one,
         "grows": source.grows,
     }
 

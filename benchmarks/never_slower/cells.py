@@ -124,8 +124,13 @@ def speculation(drafts: str) -> Any:
     if drafts == "heads":
         given["heads"] = bundled.folder("heads")
     elif drafts:
-        given["draft"] = bundled.folder("draft") if drafts == "draft" else hopeless()
+        given["draft"] = draft(drafts)
     return methods.named("auto", given)
+
+
+def draft(drafts: str) -> Path:
+    """The folder of a cell's draft model."""
+    return bundled.folder("draft") if drafts == "draft" else hopeless()
 
 
 @cache

@@ -57,8 +57,7 @@ def sources_of(cell: Cell) -> list[Source]:
     if cell.drafts == "heads":
         found.append(_asked("medusa", str(bundled.folder("heads"))))
     elif cell.drafts:
-        folder = cells.hopeless() if cell.drafts == "hopeless" else bundled.folder("draft")
-        found.append(sources.draft(str(folder), cell.drafts))
+        found.append(sources.draft(str(cells.draft(cell.drafts)), cell.drafts))
     return found
 
 

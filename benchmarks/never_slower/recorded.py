@@ -66,8 +66,7 @@ def given_to(cell: cells.Cell) -> list[Source]:
         return look_ups()
     if cell.drafts == "heads":
         return [*look_ups(), heads(str(bundled.folder("heads")), "bundled", exits=False)]
-    folder = cells.hopeless() if cell.drafts == "hopeless" else bundled.folder("draft")
-    return [*look_ups(), draft(str(folder), cell.drafts)]
+    return [*look_ups(), draft(str(cells.draft(cell.drafts)), cell.drafts)]
 
 
 def recorded(cell: cells.Cell, count: int, max_tokens: int, kept: Path) -> list[Text]:

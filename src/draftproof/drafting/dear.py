@@ -33,12 +33,15 @@ def chosen(
     if 0 < len(paying) < len(able):  # fewer share what further levels take
         paying = _paying(number, source, able, price, len(paying))
     paying.sort(key=lambda each: -each[0])
-    while paying and _takes(number, source, paying, price) > price.left:
+    while paying:  # a first token for each, what it missed read, and its row
+        takes = calls(source, len(paying)) + sum([each[1] for each in paying])
+        if takes + price.likely(len(paying)) <= price.left:
+            break
         paying.pop()
     if sum([each[0] for each in paying]) > price.rate * calls(source, len(paying)):
-        for _, text, _ in paying:
+        for _, _, text, _ in paying:
             pausing.go_on(number, text)
-        return {text.request.key: (text, offer) for _, text, offer in paying}, False
+        return {text.request.key: (text, offer) for _, _, text, offer in paying}, False
     due, left, funds = Chosen(), price.left, source.funds.left
     for text, offer in zip(texts, offers, strict=True):
         prompt, written = reading(number, source, text)
@@ -56,19 +59,14 @@ def chosen(
     return due, True
 
 
-def _takes(
-    number: int, source: Source, paying: Sequence[tuple[float, Text, Offer]], price: Price
-) -> float:
-    """A first token for each, what it missed read, and its row."""
-    written = sum([reading(number, source, text)[1] for _, text, _ in paying])
-    return calls(source, len(paying)) + written + price.likely(len(paying))
-
-
 def _paying(
     number: int, source: Source, able: Sequence[tuple[Text, Offer]], price: Price, sharing: int
-) -> list[tuple[float, Text, Offer]]:
-    """Those for which a draft is expected to pay, with what it brings, its first token unpaid."""
-    paying, funds = list[tuple[float, Text, Offer]](), source.funds.left
+) -> list[tuple[float, float, Text, Offer]]:
+    """Those for which a draft is expected to pay.
+
+    With what it brings, its first token unpaid, and what reading takes of what was written.
+    """
+    paying, funds = list[tuple[float, float, Text, Offer]](), source.funds.left
     for text, offer in able:
         prompt, written = reading(number, source, text)
         first = worth(number, source, text, offer, price, sharing)
@@ -79,7 +77,7 @@ def _paying(
             and prompt <= funds
             and text.left > source.cost + written + price.likely(1) + RESERVE
         ):
-            paying.append((first, text, offer))
+            paying.append((first, written, text, offer))
             funds -= prompt
     return paying
 

@@ -211,7 +211,7 @@ def _grown(
         drafter = adopt(source.grown(num_draft_tokens=length, min_confidence=0.0).proposer())
         loaded: Load = load
         drafter.bind(target, loaded)
-        if not took:
+        if length == LOW:
             runner: Target = getattr(drafter, "beside").runner  # noqa: B009
             known = costs.of(runner)
             measure(runner, known, seconds / 2)

@@ -28,7 +28,7 @@ OFFER = "drafting.base drafting.adopting drafting.lawful"
 SAMPLED = "counts templates text sampling sampling.*"
 READ = "conversations training.data.*"
 SERVED = "!server !server.* !ray !ray.*"
-FOLDERS = "runners.* heads.files drafting.beside export.* | torch transformers"
+FOLDERS = "out_folders runners.* heads.files drafting.beside export.* | torch transformers"
 OUTLINED, FETCHED = "configurations runners.outline", "torch transformers huggingface_hub"
 WEB = "| fastapi starlette uvicorn msgspec prometheus_client pydantic pydantic_core"
 TABLE = f"""
@@ -57,7 +57,7 @@ runners runners.*       <- tree clock native native.* runners runners.* | torch 
 turns                   <-
 counts                  <- tree
 verify                  <- tree sampling | torch
-writing                 <- tree sampling counts runners.base | torch
+writing                 <- tree sampling counts verify runners.base | torch
 rules                   <- tree sampling verify writing runners.base | torch
 request         <- foreign_names tree sampling counts verify writing rules runners.base | torch
 drafting.automaton drafting.ngrams drafting.script drafting.together <-
@@ -89,14 +89,15 @@ convert       <- hub native places bundled out_folders gguf.* runners.* vocabula
 export export.*         <- hub places bundled profiles methods convert gguf.* vocabularies {FOLDERS}
 chunks                  <- engine request text
 llm                     <- * {SERVED} !cli !bench !bench.* !training !training.*
-hf          <- llm profiles counts sampling hf_bound hf_inputs hf_options hf_rows foreign_names
+hf  <- llm profiles rules counts kinds sampling hf_bound hf_inputs hf_options hf_rows foreign_names
 hf_bound                <- grammars.store intake sampling | torch
 hf_inputs               <- runners.base | torch
 hf_options              <-  | transformers
 hf_rows                 <- hf_bound request | torch transformers
 certify certify.*       <- llm rules counts tree sampling request runners.* analysis certify*
-quality quality.*       <- llm runners.* tree sampling pictures out_folders quality quality.*
+quality quality.*   <- llm runners.* tree sampling pictures tables out_folders quality quality.*
 pictures out_folders    <-  |
+tables                  <-  | rich
 bench bench.*           <- * {SERVED} !cli !demo !demo.* !training !training.* !certify.*
 demo demo.*             <- llm models analysis methods text bundled bundled.* demo demo.* draftproof
 bundled bundled.*       <- bundled bundled.*

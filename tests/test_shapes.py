@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from all_trees import Nested, depth_of, rates, trees, value
 from draftproof.analysis import expected_tokens
 from draftproof.shapes import (
-    best_chain,
     best_shape,
     calibrated,
     choices_to_parents,
@@ -266,11 +265,6 @@ def test_rates_are_pooled_by_rank():
         lambda: choices_to_parents([[]]),
         lambda: choices_to_parents([[0], [-1]]),
         lambda: parents_to_choices([-1, 0, 2]),
-        lambda: best_chain([0.5, 1.1], {1: 1.0}, 0.1, 1),
-        lambda: best_chain([0.5], {1: 1.0}, math.nan, 1),
-        lambda: best_chain([0.5], {1: 1.0}, 0.1, 2),
-        lambda: best_chain([0.5], {1: 1.0}, 0.1, -1),
-        lambda: best_chain([0.5], {}, 0.1, 1),
         lambda: positional([1], [1, 2]),
         lambda: positional([2], [1]),
         lambda: positional([-1], [1]),

@@ -15,7 +15,6 @@ from all_trees import Nested, depth_of, rates, trees, value
 from draftproof.analysis import best_length, expected_tokens, pass_seconds
 from draftproof.shapes import (
     Best,
-    best_chain,
     best_shape,
     calibrated,
     choices_to_parents,
@@ -86,39 +85,6 @@ def test_one_rate_and_a_flat_cost_are_leviathans(alpha, c, longest):
     least = (length * c + 1) / expected_tokens(alpha, length)
     best = best_shape([alpha], {1: 1.0}, c, longest + 1, longest)
     assert best.seconds_per_token == pytest.approx(least, rel=1e-12)
-    chain = best_chain([alpha] * longest, {1: 1.0}, c, longest)
-    ours = (chain * c + 1) / expected_tokens(alpha, chain)
-    assert ours == pytest.approx(least, rel=1e-12)
-
-
-# --- chains ---
-
-
-@given(st.lists(rates, max_size=8), st.floats(0, 2), st.floats(1, 4))
-def test_no_chain_takes_less_time(conditional, draft_seconds, dear):
-    cost = {1: 1.0, 8: dear}
-    times = []
-    for length in range(len(conditional) + 1):
-        tokens = sum(math.prod(conditional[:n]) for n in range(length + 1))
-        times.append((length * draft_seconds + pass_seconds(cost, length + 1)) / tokens)
-    best = best_chain(conditional, cost, draft_seconds, len(conditional))
-    assert times[best] == pytest.approx(min(times), rel=1e-12)
-    assert best_chain(conditional, cost, draft_seconds, 0) == 0
-
-
-def test_a_chain_of_measured_rates_is_not_that_of_one_alpha():
-    """Whoever comes far stands on easy ground, which the pooled rate does not know: it stops."""
-    conditional, cost = [0.5, 0.7, 0.9, 0.95, 0.95], {1: 1.0, 6: 1.1}
-    reached = [math.prod(conditional[:n]) for n in range(6)]
-    alpha = sum(reached[1:]) / sum(reached[:-1])
-    assert best_chain(conditional, cost, 0.1, 5) == 5
-    assert best_chain([alpha] * 5, cost, 0.1, 5) == 4
-
-
-def test_chains_at_their_limits():
-    assert best_chain([0.5], {1: 1.0}, 0.5, 1) == 0  # a tie
-    assert best_chain([0.9, 0.0, 1.0], {1: 1.0}, 0.1, 3) == 1
-    assert best_chain([], {1: 1.0}, 0.1, 0) == 0
 
 
 # --- Medusa's calibration ---

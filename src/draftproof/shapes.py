@@ -186,34 +186,6 @@ def parents_to_choices(parents: Sequence[int]) -> list[Path]:
     return paths[1:]
 
 
-def best_chain(
-    conditional: Sequence[float], cost: Mapping[int, float], draft_seconds: float, longest: int
-) -> int:
-    """The chain length in 0..longest of the least time per token, the shortest among equals.
-
-    conditional[d] = the chance that the token at depth d + 1 is accepted if those before it were,
-    as measured (`analysis.Acceptance.conditional`): nothing is assumed independent. `cost` maps
-    tokens in a target pass to seconds (see `pass_seconds`), `draft_seconds` drafts one token. With
-    the same rate everywhere and a flat cost this is `analysis.best_length` (Leviathan et al. 2023,
-    arXiv 2211.17192, Theorem 3.8). Raises `ValueError` as `pass_seconds` does, and unless rates are
-    in [0, 1], draft_seconds is finite and >= 0, and 0 <= longest <= len(conditional): deeper,
-    nothing was measured.
-    """
-    _refuse_rates("conditional", conditional)
-    _refuse_seconds("draft_seconds", draft_seconds)
-    if not 0 <= longest <= len(conditional):
-        raise ValueError(f"longest is {longest}, but must be in [0, {len(conditional)}]: measured")
-    tokens = reached = 1.0
-    best, least = 0, pass_seconds(cost, 1)
-    for length in range(1, longest + 1):
-        reached *= conditional[length - 1]
-        tokens += reached
-        time = (length * draft_seconds + pass_seconds(cost, length + 1)) / tokens
-        if time < least:
-            best, least = length, time
-    return best
-
-
 def positional(accepted: Sequence[int], offered: Sequence[int]) -> list[float]:
     """Positional acceptances from counts by rank: accepted / offered, 0 where none was offered.
 

@@ -10,17 +10,19 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from draftproof import tables
 from draftproof.methods import needed, takes
 
 OURS = "draftproof "
 PLAIN = "draftproof none"
 WORTH = 1.03  # a method is named the fastest if it is at least so much faster than plain
-UNBOUNDED = 10_000  # columns, more than any table takes
+NAMES = (
+    *("tokens/s", "of\nplain", "of trans-\nformers", "pre-\ndicted"),
+    *("tokens\n/step", "alpha", "differ"),
+)
 
 
 def heading(found: dict[str, Any]) -> str:
@@ -61,10 +63,11 @@ def table(found: dict[str, Any], width: int) -> Group:
     What a table takes hangs on its figures: a spread of 100% or more takes a column more.
     """
     grouped, prompts = cases(found), found["prompts"]
-    drawn: list[RenderableType] = [_table(results, prompts) for results in grouped.values()]
-    paper = Console(width=UNBOUNDED)
-    if any(paper.measure(each).maximum > width for each in drawn):
-        drawn = [_stacked(results, prompts) for results in grouped.values()]
+    rows = [[_row(each, prompts) for each in results] for results in grouped.values()]
+    made = [tables.in_columns(NAMES, each, padding=0) for each in rows]
+    drawn: list[RenderableType] = [*made]
+    if not all(tables.fits(each, width) for each in made):
+        drawn = [tables.stacked(NAMES, each) for each in rows]
     legend = "Medians of the rounds ± the farthest one; differ: answers unlike plain's."
     parts: list[RenderableType] = [Text(heading(found))]
     for (temperature, batch), each in zip(grouped, drawn, strict=True):
@@ -86,33 +89,6 @@ def _row(each: dict[str, Any], prompts: int) -> list[str]:
         f"{each['acceptance']['alpha']:.2f}" if each["acceptance"] else "-",
         "-" if each["differing"] is None else f"{each['differing']}/{prompts}",
     ]
-
-
-def _table(results: list[dict[str, Any]], prompts: int) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    made.add_column("", no_wrap=True)
-    for name in ("tokens/s", "of\nplain", "of trans-\nformers", "pre-\ndicted"):
-        made.add_column(name, justify="right")
-    for name in ("tokens\n/step", "alpha", "differ"):
-        made.add_column(name, justify="right")
-    for each in results:
-        made.add_row(*_row(each, prompts))
-    return made
-
-
-def _stacked(results: list[dict[str, Any]], prompts: int) -> Text:
-    """A block of lines per side, without what a side has not."""
-    names = (
-        *("tokens/s", "of plain", "of transformers"),
-        *("predicted", "tokens/step", "alpha", "differ"),
-    )
-    lines = []
-    for each in results:
-        side, *values = _row(each, prompts)
-        lines.append(side)
-        pairs = zip(names, values, strict=True)
-        lines += [f"  {name:<16}{value}" for name, value in pairs if value != "-"]
-    return Text("\n".join(lines))
 
 
 def _short(ratio: dict[str, float] | None) -> str:

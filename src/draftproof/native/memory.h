@@ -19,7 +19,7 @@ class Memory {
  public:
   Memory() = default;
   // Throws std::bad_alloc.
-  explicit Memory(size_t bytes, bool large_pages = true) : bytes_(bytes) {
+  explicit Memory(size_t bytes, bool large_pages = true) {
     if (!bytes) return;
 #if defined(DP_MAPPED)
     const size_t page = size_t(1) << 21;
@@ -57,17 +57,15 @@ class Memory {
   T *as() const {
     return reinterpret_cast<T *>(data_);
   }
-  size_t bytes() const { return bytes_; }
 
  private:
   void swap(Memory &other) noexcept {
     std::swap(base_, other.base_);
     std::swap(data_, other.data_);
     std::swap(mapped_, other.mapped_);
-    std::swap(bytes_, other.bytes_);
   }
 
   void *base_ = nullptr;
   char *data_ = nullptr;
-  size_t mapped_ = 0, bytes_ = 0;
+  size_t mapped_ = 0;
 };

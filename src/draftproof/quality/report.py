@@ -8,17 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
+from draftproof import tables
 from draftproof.out_folders import save_figure, whole
 from draftproof.pictures import STYLES
 from draftproof.quality import BIN, Cost, Quality
 
 NAMES = ("perplexity", "KL", "KL p99", "top-1", "texts\nsame", "part\nafter", "MB", "tokens/s")
-UNBOUNDED = 10_000  # columns
 
 
 def heading(quality: Quality, model: str, machine: str, source: str) -> str:
@@ -31,22 +28,9 @@ def heading(quality: Quality, model: str, machine: str, source: str) -> str:
 
 def table(quality: Quality, width: int) -> RenderableType:
     """One row per precision, the reference first; stacked where it takes more than `width`."""
-    rows = [(quality.reference, _own(quality))]
-    rows += [(each.precision, _row(quality, each)) for each in quality.costs]
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    made.add_column("", no_wrap=True)
-    for name in NAMES:
-        made.add_column(name, justify="right")
-    for name, values in rows:
-        made.add_row(name, *values)
-    if Console(width=UNBOUNDED).measure(made).maximum <= width:
-        return made
-    lines = []
-    for name, values in rows:
-        lines.append(name)
-        pairs = zip(NAMES, values, strict=True)
-        lines += [f"  {key:<16}{x}".replace("\n", " ") for key, x in pairs if x != "-"]
-    return Text("\n".join(lines))
+    rows = [[quality.reference, *_own(quality)]]
+    rows += [[each.precision, *_row(quality, each)] for each in quality.costs]
+    return tables.fitting(NAMES, rows, width)
 
 
 def legend(quality: Quality) -> str:

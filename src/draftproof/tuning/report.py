@@ -6,19 +6,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from draftproof import analysis
+from draftproof import analysis, tables
 from draftproof.out_folders import save_figure
 from draftproof.pictures import STYLES
 from draftproof.tuning.ranking import Row
 from draftproof.tuning.run import Tuned
 
 SHOWN = 8  # settings of a case
-UNBOUNDED = 10_000  # columns
 NAMES = ("tokens\n/step", "seconds", "predicted", "95%", "measured", "differ")
 
 
@@ -26,16 +23,9 @@ def table(tuned: Tuned, width: int) -> Group:
     """The fastest settings of each temperature and batch size; stacked where they do not fit."""
     parts: list[RenderableType] = []
     for (temperature, batch), rows in tuned.cases().items():
-        shown = _shown(rows)
-        made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-        made.add_column("", no_wrap=True)
-        for name in NAMES:
-            made.add_column(name, justify="right")
-        for row in shown:
-            made.add_row(row.choice.name, *_cells(row))
+        shown = [_cells(row) for row in _shown(rows)]
         parts.append(Text(f"\ntemperature {temperature:g}, batch {batch}: {len(rows)} settings"))
-        fits = Console(width=UNBOUNDED).measure(made).maximum <= width
-        parts.append(made if fits else _stacked(shown))
+        parts.append(tables.fitting(NAMES, shown, width))
     return Group(*parts, Text(LEGEND))
 
 
@@ -58,6 +48,7 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 def _cells(row: Row) -> list[str]:
     interval = "-" if row.low is None or row.high is None else f"{row.low:.2f}-{row.high:.2f}"
     return [
+        row.choice.name,
         f"{row.tokens_per_step:.2f}",
         f"{row.seconds:.3g}",
         f"{row.speedup:.2f}x",
@@ -65,15 +56,6 @@ def _cells(row: Row) -> list[str]:
         "-" if row.measured is None else f"{row.measured:.2f}x",
         "-" if row.differing is None else str(row.differing),
     ]
-
-
-def _stacked(rows: Sequence[Row]) -> Text:
-    lines = []
-    for row in rows:
-        lines.append(row.choice.name)
-        pairs = zip(NAMES, _cells(row), strict=True)
-        lines += [f"  {name:<14}{x}".replace("\n", "") for name, x in pairs if x != "-"]
-    return Text("\n".join(lines))
 
 
 def advice(tuned: Tuned) -> list[str]:

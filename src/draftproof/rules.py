@@ -18,8 +18,8 @@ from draftproof import sampling
 from draftproof.runners.base import Output
 from draftproof.sampling import SamplingParams
 from draftproof.tree import TokenTree
-from draftproof.verify import Typical, verify, verify_rejection, verify_typical
-from draftproof.writing import VERIFIER, Children, Ends, Rule, Writing
+from draftproof.verify import Ends, Typical, verify, verify_rejection, verify_typical
+from draftproof.writing import VERIFIER, Children, Rule, Writing
 
 
 class Racing:
@@ -56,7 +56,8 @@ class Coupled(Racing):
         return writing.greedy
 
     def accept(self, writing: Writing, tree: TokenTree, output: Output, ends: Ends) -> int | None:
-        return verify(tree, Picks(writing, tree, output.logits, output.argmaxes), ends)[1]
+        known = output.argmaxes if writing.greedy else output.picks
+        return verify(tree, Picks(writing, tree, output.logits, known), ends)[1]
 
 
 @dataclass(frozen=True)
@@ -150,26 +151,24 @@ def broken(output: Output, node: int) -> bool:
 class Picks:
     """The target's own token after each node of a tree, made when it is asked for.
 
-    best: what the runner found where the text is greedy; -1 where there is nothing to pick.
+    known: those that the runner found; -1 where it found none.
     """
 
     def __init__(
-        self, writing: Writing, tree: TokenTree, logits: Tensor, best: Sequence[int] | None = None
+        self, writing: Writing, tree: TokenTree, logits: Tensor, known: Sequence[int] | None = None
     ) -> None:
         self.writing, self.tree, self.logits = writing, tree, logits
         self._position = len(writing.tokens)  # of node 0's pick; the walk writes as it goes
-        self._best: Sequence[int] | None = None
-        if writing.greedy:
-            self._best = best
-            # One synchronisation with an accelerator, where a row at a time would take one each.
-            if best is None and logits.device.type != "cpu":
-                self._best = sampling.argmaxes(logits)
+        self._known = known
+        # One synchronisation with an accelerator, where a row at a time would take one each.
+        if known is None and writing.greedy and logits.device.type != "cpu":
+            self._known = sampling.argmaxes(logits)
 
     def __getitem__(self, node: int) -> int:
         writing = self.writing
-        if self._best is not None:
-            if self._best[node] >= 0:
-                return self._best[node]
+        if self._known is not None:
+            if self._known[node] >= 0:
+                return self._known[node]
             if not len(self.logits):
                 raise sampling.NoCandidate("no token can be picked, the logits are not finite")
         path = self.tree.path_tokens(node)

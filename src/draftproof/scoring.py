@@ -18,8 +18,10 @@ def work(turn: Turn, tree: TokenTree | None, read: bool) -> Work:
     request, brought = turn.request, turn.request.encoder_input
     if _scored(turn, tree):
         return Work(request.key, [], TokenTree.chain(turn.new), encoder_input=brought)
-    greedy = request.argmax_is_enough
-    return Work(request.key, turn.new, tree, greedy=greedy, read=read, encoder_input=brought)
+    greedy, draw = request.argmax_is_enough, request.draw
+    return Work(
+        request.key, turn.new, tree, greedy=greedy, read=read, encoder_input=brought, draw=draw
+    )
 
 
 def done(

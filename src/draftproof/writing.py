@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from draftproof import sampling
 from draftproof.counts import Decisions, Watched
-from draftproof.runners.base import EncoderInput, Output
+from draftproof.runners.base import Draw, EncoderInput, Output
 from draftproof.sampling import History, Noise, SamplingParams
 from draftproof.tree import TokenTree
+from draftproof.verify import Ends
 
 PACKAGE = Path(__file__).parent
 OPEN = 1024  # tokens that a text may write for which room is taken at first
@@ -28,7 +29,6 @@ NODES = 64  # slots behind a text, for drafted nodes
 VERIFIER = 1 << 40  # stream of coins and residuals; drafts number theirs from 0
 Children = tuple[list[int], list[float], list[Tensor]]  # ids, shares, laws (V,)
 Cost = tuple[float, int]  # seconds of a pass, and tokens that it ran
-Ends = Callable[[int], bool]  # of a node, told of every accepted one in order: does the text end?
 
 
 def one_line(error: BaseException) -> str:
@@ -218,6 +218,24 @@ class Writing:
         params = self.params
         changed = params.adjusts or self.history.process is not None
         return not (params.temperature or changed or params.logprobs is not None)
+
+    @property
+    def draw(self) -> Draw | None:
+        """How its tokens are drawn from the target's rows, where that is all there is to a pick."""
+        params, noise = self.params, self.noise
+        if params.temperature < sampling.LEAST or params.adjusts or self.history.ruled:
+            return None
+        if not self.races:
+            return None
+        return Draw(
+            params.temperature,
+            params.top_p,
+            params.floor,
+            params.top_k,
+            noise.seed,
+            noise.stream,
+            len(self.tokens),
+        )
 
     def generator(self, stream: int) -> torch.Generator:
         """A generator that only `stream` uses, and that never repeats itself in a text."""

@@ -24,7 +24,7 @@ from ctypes import (
 from pathlib import Path
 from typing import Any
 
-VERSION = 19  # of the interface
+VERSION = 20  # of the interface
 OK, NO_MEMORY, NOT_FINITE, BAD_ARGUMENT, FORKED = 0, -1, -2, -3, -4
 BF16, INT8, INT4, Q4_0, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K = range(9)
 IQ4_NL, IQ4_XS, MXFP4, S4_128, Z4_32, Z4_128 = range(9, 15)
@@ -79,6 +79,25 @@ class Cut(ctypes.Structure):
         ("top_p", c_double),
         ("floor", c_double),
         ("top_k", c_int32),
+    )
+
+    def __init__(self, temperature: float, top_p: float, floor: float, top_k: int) -> None:
+        super().__init__(temperature, top_p, floor, min(top_k, (1 << 31) - 1))  # no row is longer
+
+
+class Drawing(ctypes.Structure):
+    """dp_drawing."""
+
+    _fields_ = (
+        ("cut", Cut),
+        ("seed", c_uint64),
+        ("stream", c_uint32),
+        ("position", c_uint32),
+        ("nodes", c_int32),
+        ("tokens", c_void_p),
+        ("parents", c_void_p),
+        ("logits", c_void_p),
+        ("picks", c_void_p),
     )
 
 
@@ -173,6 +192,7 @@ FUNCTIONS = {
             *(c_void_p, c_void_p, c_void_p),
         ),
     ),
+    "dp_pick": (c_int32, (c_void_p, POINTER(Drawing), c_int32, c_int32)),
     "dp_head": (c_int32, (c_void_p, c_void_p, c_void_p, c_int32, c_void_p)),
     "dp_automaton_new": (c_void_p, ()),
     "dp_automaton_free": (None, (c_void_p,)),

@@ -160,7 +160,7 @@ DP_API int32_t dp_row_move(dp_row *row, const int32_t *sources, int32_t count, i
 DP_API int32_t dp_row_copy(dp_row *to, const dp_row *from, int32_t slots);
 
 DP_API int32_t dp_forward(dp_model *model, dp_team *team, const dp_pass *pass);
-// Logits (rows, vocabulary) of hidden states (rows, hidden) that are past the last norm.
+// Logits (rows, rows of the head) of hidden states (rows, hidden) that are past the last norm.
 DP_API int32_t dp_head(dp_model *model, dp_team *team, const float *hidden, int32_t rows,
                        float *logits);
 
@@ -196,6 +196,20 @@ DP_API int32_t dp_survivors(const float *logits, int32_t n, const dp_cut *cut, i
 DP_API int32_t dp_race_cut(const float *logits, int32_t n, const dp_cut *cut, uint64_t seed,
                            uint32_t stream, uint32_t position, int32_t k, int32_t *ids,
                            double *scaled, double *log_mass);
+// A text's tree: its nodes with their logits (nodes, n), the position of the pick behind node 0, and
+// where the picks go.
+typedef struct {
+  dp_cut cut;
+  uint64_t seed;
+  uint32_t stream, position;
+  int32_t nodes;
+  const int32_t *tokens, *parents;
+  const float *logits;
+  int32_t *picks;
+} dp_drawing;
+// What these races pick behind node 0 of each text, and behind each node that is the pick behind its
+// parent; -1 behind all others, and where a race has none. No temperature is below 1e-3.
+DP_API int32_t dp_pick(dp_team *team, const dp_drawing *texts, int32_t count, int32_t n);
 
 // The suffix automaton of a text that grows at its end (automaton.py says what it is; here it is
 // fast). One thread at a time. After DP_NO_MEMORY it can only be freed.

@@ -71,7 +71,7 @@ DP_API int32_t dp_head(dp_model *model, dp_team *team, const float *hidden, int3
   return DP_NO_MEMORY;
 }
 
-DP_API int32_t dp_version() { return 19; }
+DP_API int32_t dp_version() { return 20; }
 
 DP_API const char *dp_kernels(const char *wanted) {
   const Kernels *found = pick_kernels(wanted);

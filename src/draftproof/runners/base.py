@@ -44,6 +44,22 @@ class EncoderInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """Tokens are drawn from a text's rows as they are: by its noise, from what is left of a row.
+
+    floor: the log of `min_p`. position: of the token behind node 0.
+    """
+
+    temperature: float  # 1e-3 or more
+    top_p: float
+    floor: float
+    top_k: int
+    seed: int
+    stream: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """All that a runner sees of a request in one pass."""
 
@@ -54,6 +70,7 @@ class Work:
     greedy: bool = False  # of every row only the first argmax is of use
     read: bool = False  # the tapped states of `new` are wanted too
     encoder_input: EncoderInput | None = None  # where the model has an encoder
+    draw: Draw | None = None  # how the tokens behind its nodes are drawn, for `Output.picks`
 
     def rows(self) -> int:
         """Tokens that the pass runs for it."""
@@ -73,6 +90,9 @@ class Output:
     # (N - first): the first argmax of each row, -1 where NaN or +inf is in it or nothing is finite;
     # None from a runner that does not find it on the way.
     argmaxes: Sequence[int] | None = None
+    # (N): what is drawn behind each node on the path that this makes, -1 behind all others. None
+    # from a runner that draws nothing, and without `Work.draw`.
+    picks: Sequence[int] | None = None
     # layer -> (len(new), hidden size), where `Work.read` asks for it. Every committed token is in
     # `new` of one pass, or a kept node of one tree.
     read: Mapping[int, Tensor] = field(default_factory=dict)

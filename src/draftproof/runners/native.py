@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from draftproof import native
-from draftproof.runners import lengths, loading, packing
+from draftproof.runners import drawing, lengths, loading, packing
 from draftproof.runners.base import Output, Work
 from draftproof.runners.committed import Committed
 from draftproof.runners.matrix import Linear, check, floats, product
@@ -261,14 +261,17 @@ class NativeRunner(Committed):
             logits = reduced.widened(logits[:full])
         for item in work:
             self.passed(item)
+        given = [logits[span.logits] for span in spans]
+        drawn = drawing.picks(self.team, work, given)
         return [
             Output(
-                logits[span.logits],
-                {tap: rows[span.nodes] for tap, rows in states.items()},
+                given[number],
+                {tap: some[span.nodes] for tap, some in states.items()},
                 best[span.best] if head else None,
-                {tap: rows[span.read] for tap, rows in states.items() if item.read},
+                drawn[number],
+                {tap: some[span.read] for tap, some in states.items() if item.read},
             )
-            for item, span in zip(work, spans, strict=True)
+            for number, (item, span) in enumerate(zip(work, spans, strict=True))
         ]
 
     def _refuse(self, tokens: Sequence[int]) -> None:

@@ -1,6 +1,7 @@
 """A row of logits becomes a pick or a law; the names that the rest of the house uses."""
 
 from draftproof.sampling.chain import (
+    LEAST,
     NoCandidate,
     argmax,
     argmaxes,
@@ -19,6 +20,7 @@ from draftproof.sampling.noise import Noise, mix
 from draftproof.sampling.params import PREDICTION, SamplingParams
 
 __all__ = [
+    "LEAST",
     "PREDICTION",
     "Busy",
     "Grammar",

@@ -107,7 +107,7 @@ def _cut(ids: Tensor, scaled: Tensor, mass: Tensor | None) -> tuple[Tensor, Tens
     return ids, scaled[order]
 
 
-_TINY_TEMPERATURE = 1e-3  # below it float32 could overflow: scores in float64
+LEAST = 1e-3  # temperature, below which float32 could overflow: scores in float64
 
 
 def _winners(
@@ -123,7 +123,7 @@ def _winners(
     log(E_i) > -23, and g_i in [0, 23], so its bound is off by less than 2e-6 (|t| + 64).
     """
     V, whole = len(logits), params.whole
-    can = logits.device.type == "cpu" and params.temperature >= _TINY_TEMPERATURE
+    can = logits.device.type == "cpu" and params.temperature >= LEAST
     if can and (made := noise.race(logits, params, position, k, mass)):
         return list(zip(*made[:2], strict=True)), made[2]
     if whole:
@@ -131,7 +131,7 @@ def _winners(
     else:
         ids, x = survivors(logits, params)
         top, temperature = 0.0, 1.0
-    exact = x.dtype == torch.float64 or temperature < _TINY_TEMPERATURE
+    exact = x.dtype == torch.float64 or temperature < LEAST
     bound = x.to(torch.float64 if exact else torch.float32) - top  # (K,)
     bound /= temperature
     log_mass = math.log(bound.exp().sum().item()) if mass else 0.0

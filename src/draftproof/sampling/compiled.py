@@ -18,7 +18,6 @@ from draftproof.sampling.params import SamplingParams
 
 Raced = tuple[list[int], list[float], float]  # ids, best first, scaled logits, log of a mass
 _MASK = 0xFFFFFFFF
-_MOST = 0x7FFFFFFF  # of `Cut.top_k`: of more ctypes takes the lowest bits; no row is longer
 
 
 def gumbel(seed: int, stream: int, position: int, vocabulary: int) -> Tensor | None:
@@ -84,4 +83,4 @@ def _fits(logits: Tensor) -> bool:
 
 
 def _cut(params: SamplingParams) -> Cut:
-    return Cut(params.temperature, params.top_p, params.floor, min(params.top_k, _MOST))
+    return Cut(params.temperature, params.top_p, params.floor, params.top_k)

@@ -103,8 +103,8 @@ def readme() -> str:
             real,
             "lookup",
             f"A published model. OpenVINO with look-up writes {median(real, 'openvino', 'lookup')} "
-            f"tokens/s; plain, llama.cpp {median(real, 'llama.cpp', 'none')}, and in int8 "
-            f"{theirs8}, ours {ours8}.",
+            f"tokens/s. Plain decoding: llama.cpp {median(real, 'llama.cpp', 'none')}; in int8 "
+            f"llama.cpp {theirs8}, ours {ours8}.",
         ),
         row("`DraftModel`, batch of 8", *of_batch, "A full batch leaves nothing to gain."),
         row(
@@ -113,14 +113,25 @@ def readme() -> str:
             f"transformers with its prompt lookup writes {lookup} tokens/s.",
         ),
     ]
-    days = sorted(
-        {run["environment"]["date"][:10] for run in (bf16, int8, sampled, batches, torch, real)}
-    )
+    about = {
+        "inflated pair": (bf16, int8, sampled),
+        "SmolLM2": (real, real_int8),
+        "batch of 8": (batches,),
+        "float32": (torch,),
+    }
+    when: dict[str, list[str]] = {}
+    for name, each in about.items():
+        for run in each:
+            told = run["environment"]
+            processor, common = machine(told["machine"]).split(", ", 1)
+            names = when.setdefault(f"{processor}, {told['date'][:10]}", [])
+            names += [name] if name not in names else []
+    where = "; ".join(f"{', '.join(names)}: {told}" for told, names in when.items())
     headings = ("drafts", "plain, tokens/s", "drafted, tokens/s", "ratio", "note")
     return (
         markdown(headings, rows)
-        + f"\n{', '.join(days)}, {machine(bf16['environment']['machine'])}; medians of 3 to 5 "
-        f"rounds, sides in turn.\n\n{of_a_file()}"
+        + f"\n{where[0].upper()}{where[1:]}. All: {common}; medians of 3 to 5 rounds, sides in "
+        f"turn.\n\n{of_a_file()}"
     )
 
 

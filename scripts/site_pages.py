@@ -21,7 +21,8 @@ from draftproof import cli
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-PAGES = {ROOT / "README.md": "index.md", ROOT / "CONTRIBUTING.md": "contributing.md"}
+PAGES = {ROOT / "README.md": "index.md"}
+PAGES |= {ROOT / f"{name}.md": f"{name.lower()}.md" for name in ("CONTRIBUTING", "CHANGELOG")}
 PAGES |= {page: page.name for page in sorted((ROOT / "docs").glob("*.md"))}
 HEAD = "# Python\n\nWhat `import draftproof as dp` has, by name.\n\n"
 

@@ -56,7 +56,8 @@ def test_json(run: Any) -> None:
     assert found["versions"]["transformers"] == transformers.__version__
     assert found["machine"]["threads"] == torch.get_num_threads()
     assert found["methods"] == [*METHODS]
-    assert set(found["optional"]) == {"accelerate", "datasets", "matplotlib", "peft"}
+    extras = {"accelerate", "datasets", "fastapi", "llguidance", "matplotlib", "peft", "ray"}
+    assert set(found["optional"]) == extras
     states = [state for kind in ("devices", "runners", "bundled") for state in found[kind].values()]
     assert all(state["available"] == (state["reason"] is None) for state in states)
     assert found["devices"]["cpu"]["available"] and found["runners"]["torch"]["available"]

@@ -34,8 +34,11 @@ DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}  # safetensors
 OPTIONAL = {
     "accelerate": "`draftproof train`",
     "datasets": "data sets to train on",
+    "fastapi": "`draftproof serve` and `batch`",
+    "llguidance": "output that is bound to a schema",
     "matplotlib": "pictures of `draftproof bench` and of training",
     "peft": "targets with adapters",
+    "ray": "replicas, and `batch --ray`",
 }
 
 

@@ -63,15 +63,14 @@ def test_the_texts_of_the_library(batch: Any, pair: Path, tmp_path: Path) -> Non
 
 def test_an_encoder_decoder_reads_the_prompts(batch: Any, tmp_path: Path) -> None:
     folder = encoder_folders.saved(tmp_path / "T5")
-    more = [{}, {"decoder_prompt": [5, 6]}, {"decoder_prompt": "ba bo"}, {"decoder_prompt": 1.5}]
-    lines = [
-        line(str(at), {"prompt": "c b d c b", "max_tokens": 6, "temperature": 0} | each)
-        for at, each in enumerate(more)
-    ]
+    body = {"prompt": "c b d c b", "max_tokens": 6, "temperature": 0}
+    starts = [{"decoder_prompt": each} for each in ([5, 6], "ba bo", 1.5)]
+    lines = [line(str(at), body | each) for at, each in enumerate([{}, *starts, {"echo": True}])]
     result, out = batch(lines, "--target", str(folder))
-    assert (result.code, result.err) == (1, "line 4: decoder_prompt must be text or token ids\n")
+    said = "line 4: decoder_prompt must be text or token ids\nline 5: echo cannot be followed: an "
+    assert result.code == 1 and result.err.startswith(said)
     found = answers(out)
-    assert found["3"]["response"]["status_code"] == 400
+    assert [found[name]["response"]["status_code"] for name in "34"] == [400, 400]
     with dp.LLM(str(folder), dtype="float64", speculate=None) as llm:
         for name, given in ("0", None), ("1", [5, 6]), ("2", "ba bo"):
             (choice,) = found[name]["response"]["body"]["choices"]

@@ -135,3 +135,9 @@ def test_bytes_that_are_no_text(chat: Any, chat_models: Path) -> None:
     code, out, err = chat("--quiet", *SHORT, lines=lines)
     assert (code, out) == (0, printed(wanted))
     assert "error: the message is not UTF-8 text (byte 13): convert it\n" in err
+
+
+def test_a_full_disk_ends_no_conversation(tmp_path: Path) -> None:
+    kept = editor.Kept(tmp_path)  # a folder, which cannot be written to
+    kept.append_string("hello")
+    assert kept.get_strings() == ["hello"]

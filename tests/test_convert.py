@@ -221,3 +221,8 @@ def test_a_process_that_is_asked_to_end_does_as_interrupted(
     assert (result.code, result.out, result.err) == (130, "", "")
     assert not list(tmp_path.iterdir())
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_tokenizer_of_another_make_is_refused() -> None:
+    with pytest.raises(ValueError, match="only byte-level vocabularies can be written"):
+        vocabulary.fields(object(), 100)

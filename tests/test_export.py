@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, Phi3Config
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    Phi3Config,
+    PreTrainedModel,
+)
 
 import draftproof as dp
 import exporting
@@ -196,3 +203,17 @@ def test_what_goes_wrong_in_the_middle_leaves_nothing(
     with pytest.raises(OSError, match="No space"):
         written(models["target"], models["tied"], "vllm", tmp_path / "out")
     assert [*tmp_path.iterdir()] == [tmp_path / "out.part"]
+
+
+def test_a_full_disk_is_told_with_a_way_out(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whatever a library raises."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    with pytest.raises(OSError, match=r"cannot write .* \(I/O error.*\): make room, or write"):
+        written(models["target"], models["tied"], "vllm", tmp_path / "out")
+    assert [*tmp_path.iterdir()] == []

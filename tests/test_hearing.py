@@ -174,6 +174,7 @@ def test_a_wave_is_heard_by_the_extractor_that_lies_with_the_model(tmp_path: Pat
         (wave, {}, "has no sampling_rate"),
         (wave, {"sampling_rate": 8000}, "has 8000 samples a second, and the model hears 16000"),
         (wave[:0], rate, "is empty"),
+        ((wave * 32767).astype("int16"), rate, "whole numbers .torch.int16.: give numbers between"),
         (numpy.append(wave, numpy.nan), rate, "NaN"),
         (numpy.zeros(20_000), rate, "lasts 1.2 s and the model hears at most 1 s"),
         ({"array": numpy.zeros((2, 90)), **rate}, {}, "one channel"),

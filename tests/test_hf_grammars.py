@@ -198,3 +198,13 @@ def test_bad_input_is_refused_in_one_sentence(
     with pytest.raises(ValueError, match=says) as caught:
         ours(2, dp.custom_generate(**options), **call)
     assert "\n" not in str(caught.value)
+
+
+def test_predictions_may_be_tensors_and_arrays() -> None:
+    """Of token ids, as tokenizers give them: one for all rows, or one for each."""
+    plain = ours(2, dp.custom_generate(None))
+    width = inputs(2)["input_ids"].shape[1]
+    rows = plain[:, width:]
+    for prediction in (rows[0], rows[0].numpy(), [*rows[0].numpy()], [*rows], rows[1].tolist()):
+        loop = dp.custom_generate("auto", prediction=prediction)
+        assert torch.equal(ours(2, loop), plain)

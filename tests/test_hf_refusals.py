@@ -111,3 +111,17 @@ def test_a_failing_draft_is_told_and_changes_nothing() -> None:
     failing.calls_left = 2
     with pytest.warns(Warning, match="no idea"):
         same(ours(model(), failing, 3), whole(3))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"seed": 0.5}, "seed is 0.5, but must be an integer"),
+        ({"max_batch": "2"}, "max_batch is '2', but must be an integer"),
+        ({"max_batch": 0}, "max_batch is 0, but must be 1 or more"),
+        ({"rule": "exact"}, "rule 'exact' is unknown"),
+    ],
+)
+def test_what_is_wrong_is_told_when_it_is_made(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        dp.custom_generate(**given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -204,3 +205,21 @@ def test_the_owner_may_convert_the_model_between_calls() -> None:
     runner.free(0)
     made.double()
     assert write(runner, 1, prompt) == write(choice.on_torch(made), 0, prompt)
+
+
+def test_in_a_container_its_own_limit_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu, host = torch.device("cpu"), kv.available_bytes(torch.device("cpu"))
+    monkeypatch.setattr(kv, "GROUP", tmp_path)
+    assert host is not None
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("300000000\n")
+    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 100000000\nactive_file 7\n")
+    assert kv.available_bytes(cpu) == pytest.approx(host, rel=0.2)  # no limit
+    (tmp_path / "memory.max").write_text("1000000000\n")
+    assert kv.available_bytes(cpu) == 800_000_000
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert kv.available_bytes(cpu) == 0
+    (tmp_path / "memory.stat").unlink()
+    assert kv.available_bytes(cpu) == pytest.approx(host, rel=0.2)

@@ -39,7 +39,7 @@ def test_without_a_tokenizer_text_is_empty() -> None:
             bare.generate("x", params())
         with pytest.raises(ValueError, match="tokenizer"):
             bare.generate([5], params(stop="x"))
-        with pytest.raises(ValueError, match="template"):
+        with pytest.raises(ValueError, match="came without a tokenizer"):
             bare.chat([{"role": "user", "content": "x"}])
 
 

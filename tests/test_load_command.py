@@ -197,3 +197,13 @@ def test_an_interrupt_shows_what_is_finished_and_no_torch_is_loaded(
     assert not {"torch", "transformers", "numpy", "matplotlib"} & {*modules.split()}
     found = json.loads(out.read_text())
     assert found["incomplete"] and len(found["levels"][0]["answers"]) == 2
+
+
+def test_a_reference_is_not_written_over(run: Any, tmp_path: Path) -> None:
+    (path := tmp_path / "load.json").write_text("{}")
+    for out in (tmp_path, path):
+        result = run("load", "http://127.0.0.1:9", "--reference", str(path), "--out", str(out))
+        assert result.code == 2 and path.read_text() == "{}"
+    path.write_text(json.dumps({"levels": []}))
+    result = run("load", "http://127.0.0.1:9", "--reference", str(path), "--out", str(tmp_path))
+    assert result.code == 2 and "would replace the reference" in " ".join(result.err.split())

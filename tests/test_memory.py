@@ -268,3 +268,32 @@ def test_nobody_waits_for_a_prompt_that_is_scored() -> None:
         made.engine.step()
         assert 0 < made.runner.cached(scored[0].key) < 700
         assert made.runner.cached(other[0].key) > 0
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_a_text_that_goes_on_has_room_for_what_it_has(
+    prefix_cache: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftproof.memory.OPEN", 50)
+    prompt, usual = some(Random(5), 20), {"ignore_eos": True, "temperature": 1.0, "seed": 1}
+    options = {"speculate": dp.NGram(min_ngram=1), "prefix_cache": prefix_cache}
+    with llm(kv_memory=20 * FIRST_SLOTS * SLOT, max_length=1200, **options) as made:
+        wanted = tokens_of(made, prompt, max_tokens=600, **usual)
+        open_end = dp.SamplingParams(max_tokens=None, resume=wanted[:500], **usual)
+        (request,) = made.submit(prompt, open_end)
+        while len(request.output) < 600 and not request.finished:
+            made.engine.step()
+            made.engine.check()
+        assert request.output[:600] == wanted and request.error is None
+        made.engine.abort(request)
+
+
+def test_completions_that_go_on_inherit_no_row() -> None:
+    prompt, usual = some(Random(6), 40), {"ignore_eos": True, "temperature": 1.0, "seed": 1}
+    wanted = llm().generate(prompt, dp.SamplingParams(n=3, max_tokens=300, **usual))
+    written = [one.token_ids[:200] for one in wanted]
+    params = dp.SamplingParams(n=3, max_tokens=300, resume=written, **usual)
+    with llm(kv_memory=8 * FIRST_SLOTS * SLOT, max_batch=1) as made:
+        requests = made.submit(prompt, params)
+        finish(made, requests, 8 * FIRST_SLOTS * SLOT)
+        assert [each.output for each in requests] == [one.token_ids for one in wanted]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,3 +78,16 @@ def test_of_a_config_itself() -> None:
 def test_of_an_llm() -> None:
     with dp.LLM(model(), tokenizer=tokenizer(), speculate=None) as llm:
         assert dp.SamplingParams.from_model(llm) == dp.SamplingParams.from_model(model())
+
+
+def test_what_an_encoder_decoder_follows_by_itself_is_neither_taken_nor_ignored() -> None:
+    config = {"no_repeat_ngram_size": 3, "forced_bos_token_id": 0, "min_length": 5}
+    config |= {"suppress_tokens": [7], "min_new_tokens": 4, "num_beams": 4}
+    made = Configured(**config)
+    assert dp.SamplingParams.ignored_of_model(made) == {
+        name: config[name]
+        for name in ("no_repeat_ngram_size", "forced_bos_token_id", "min_length", "num_beams")
+    }
+    made.config = SimpleNamespace(is_encoder_decoder=True)  # type: ignore[attr-defined]
+    assert dp.SamplingParams.ignored_of_model(made) == {"num_beams": 4}
+    assert dp.SamplingParams.from_model(made) == dp.SamplingParams()

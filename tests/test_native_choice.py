@@ -274,7 +274,7 @@ def test_the_native_runner_is_refused_where_the_gpu_was_asked_for(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ValueError, match="native .int8 and int4 too. is for the CPU, not for cuda"):
+    with pytest.raises(ValueError, match="native .int8 and int4 too. is for CPUs, not for cuda"):
         dp.LLM(folder, dtype="int8", device="cuda")
     with pytest.raises(ValueError, match="cuda:7 was asked for and torch sees 1 of them"):
         dp.LLM(folder, device="cuda:7")

@@ -171,3 +171,26 @@ def test_a_revision_is_of_the_hub(things: Path) -> None:
     for model in ("bundled", things / "whole"):
         with pytest.raises(ValueError, match="revision 'main' is for models of the hub"):
             dp.LLM(model, revision="main", speculate=None)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "def f(x):\n" * 40])
+def test_a_name_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be looked at|is no model|names no") as refused:
+        dp.LLM(name)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
+
+
+def test_a_revision_is_of_the_model_and_not_of_another_tokenizer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    monkeypatch.setattr(vocabularies, "_read", lambda name, there, options: asked.append(options))
+    options = {"revision": "abc", "trust_remote_code": False}
+    for tokenizer in (None, "a/model", "another/one"):
+        vocabularies.load_tokenizer("a/model", tokenizer, options)
+    assert [each["revision"] for each in asked] == ["abc", "abc", None]
+
+
+def test_a_loaded_model_has_no_revision() -> None:
+    with pytest.raises(ValueError, match="this one is loaded: drop revision"):
+        dp.LLM(tiny.model("llama"), revision="main")

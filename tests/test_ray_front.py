@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,5 +212,52 @@ def test_pauses_are_counted() -> None:
             told = (await ask(made.app(), "/metrics")).text
         assert "draftproof:streams_continued_total 2.0" in told
         assert "draftproof:stream_pause_seconds_count 2.0" in told
+
+    run(main())
+
+
+@pytest.mark.parametrize("keys", [(), (digest("k"),)])
+def test_pages_that_the_front_lets_in_are_let_in(keys: tuple[bytes, ...]) -> None:
+    """Streamed or not; engines know of no pages."""
+    page = {"origin": "https://page.example", "authorization": "Bearer k"}
+
+    async def main() -> None:
+        async with engines(*PAIR) as pair:
+            app = replicas.front(Lossy(pair), keys=keys, cors=("https://page.example",)).app()
+            for body in (BODY, BODY | {"stream": True}):
+                answer = await ask(app, TEXT, body, page)
+                assert answer.status == 200, answer.text
+                assert answer.headers["access-control-allow-origin"] in ("*", page["origin"])
+            assert (await ask(app, "/tokenize", {"prompt": "abc"}, page)).status == 200
+            if not keys:
+                other = page | {"origin": "https://evil.example"}
+                assert (await ask(app, TEXT, BODY, other)).status == 403
+
+    run(main())
+
+
+def test_a_client_that_leaves_before_anything_came_is_no_defect() -> None:
+    """What is asked for may not be closed while it still runs."""
+
+    async def main() -> None:
+        closed = asyncio.Event()
+
+        async def parts() -> Any:
+            try:
+                await asyncio.sleep(60)
+                yield 1
+            finally:
+                await asyncio.sleep(0.01)
+                closed.set()
+
+        async def gone() -> Any:
+            return {"type": "http.disconnect"}
+
+        stream = parts()
+        call: Any = SimpleNamespace(receive=gone)
+        with pytest.raises(fronts.Left):
+            await fronts.stays(call, stream.__anext__())
+        await stream.aclose()
+        assert closed.is_set()
 
     run(main())

@@ -149,3 +149,14 @@ def test_threads_do_not_tell() -> None:
         for threads in (1, 2)
     ]
     assert len({fingerprints.of(runner, None) for runner in made}) == 1
+
+
+def test_what_is_asked_has_a_name_of_its_own() -> None:
+    """Grammars by all of their text, of which what is shown is cut; and by the rule."""
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "x": "y" * 200}
+    asked = [
+        fingerprints.of_call([[5]], dp.SamplingParams(grammar=dp.Grammar.json(each)), rule)
+        for each in (schema, schema | {"z": 1})
+        for rule in ("coupled", "rejection")
+    ]
+    assert len({*asked}) == 4

@@ -224,6 +224,7 @@ def test_every_parameter_is_checked_and_borders_are_allowed() -> None:
     bias[1] = 3
     assert params.logit_bias == {1: 2.0}
     assert SamplingParams() == SamplingParams(stop=(), stop_token_ids=[])
+    assert SamplingParams() == SamplingParams(stop=None, stop_token_ids=None, bad_token_ids=None)
 
 
 def test_siblings_are_drawn_without_replacement_from_the_laws_they_tell() -> None:

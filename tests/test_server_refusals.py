@@ -78,6 +78,7 @@ BAD: list[tuple[dict[str, Any], int, tuple[str, ...]]] = [
     ({"prompt": "a", "suffix": "b"}, 400, ("suffix",)),
     ({"prompt": "a", "frobnicate": 1}, 400, ("frobnicate",)),
     ({"prompt": "a", "stream_options": {"include_usage": True}}, 400, ("stream",)),
+    ({"prompt": "a", "stream_options": {"include_obfuscation": True}}, 400, ("obfuscation",)),
     ({"prompt": "a", "speculative": "psychic"}, 400, ("psychic",)),
     ({"prompt": "a", "speculative": {"max_nodes": -1}}, 400, ("speculative",)),
     ({"prompt": "a", "rule": "guess"}, 400, ("guess",)),
@@ -165,7 +166,8 @@ def test_what_must_be_accepted(server: Server) -> None:
     messages: list[Any] = [{"role": "system", "content": ""}]
     messages += [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
     chat = {"max_tokens": 2, "max_completion_tokens": 3, "stream": True, "tools": [], "n": 1}
-    chat |= {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    asked = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": False}
+    chat |= {"stream_options": asked}
     chat |= {"response_format": {"type": "text"}, "ignore_eos": True, "temperature": 0}
     answer = server.post("/v1/chat/completions", messages=messages, **chat)
     assert answer.status_code == 200 and '"completion_tokens":3' in answer.text

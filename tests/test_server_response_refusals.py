@@ -38,6 +38,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({}, "input", "empty"),
     ({"input": []}, "input", "empty"),
     ({"input": 5}, "input", "str"),
+    ({"input": "?", "text": {"verbosity": "low"}}, "text", "ask for short answers in a message"),
     ({"input": [5]}, "input", "object"),
     ({"input": [{"role": "tool", "content": "x"}]}, "input", "no role"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "item_reference"),

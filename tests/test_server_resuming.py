@@ -193,6 +193,7 @@ def test_refusals(servers: tuple[Server, Server]) -> None:
     drafted = {**body, "speculative": False}
     assert servers[0].post(TEXT, **drafted, resume=resume).status_code == 200
     other = "the text was begun with another prompt or other parameters"
+    bare = {"token_ids": [5], "seed": 11}
     refused: list[tuple[dict[str, Any], str]] = [
         ({"prompt": "the slow"}, other),
         ({"temperature": 0.9}, other),
@@ -200,8 +201,8 @@ def test_refusals(servers: tuple[Server, Server]) -> None:
         ({"seed": 12}, "seed is 12, and that of resume 11"),
         ({"seed": None, "resume": {"token_ids": [5]}}, "resume needs the seed"),
         ({"prompt": ["a", "b"]}, "resume is of one prompt, and there are 2"),
-        ({"rule": "rejection"}, "cannot go on exactly under the rule 'rejection'"),
-        ({"rule": "typical"}, "cannot go on exactly under the rule 'typical"),
+        ({"rule": "rejection"}, other),
+        ({"rule": "typical", "resume": bare}, "cannot go on exactly under the rule 'typical"),
         ({"resume": {"token_ids": [5, 10**6]}}, "token id 1000000 at position 1"),
         ({"resume": {"token_ids": [5] * 25}}, "the text has to end behind 24"),
         ({"resume": {"token_ids": "a"}}, "resume.token_ids"),

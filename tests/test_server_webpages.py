@@ -65,3 +65,12 @@ def test_a_key_is_enough() -> None:
 def test_which_addresses_are_local() -> None:
     assert all(map(is_local, ("127.0.0.1", "::1", "localhost", "127.8.8.8")))
     assert not any(map(is_local, ("0.0.0.0", "::", "10.0.0.1", "box.lan")))
+
+
+def test_a_page_that_is_let_in_can_read_refusals() -> None:
+    with Server(keys=(digest("one"),), cors=(PAGE,)) as server:
+        for key, code in (("one", 200), ("two", 401)):
+            headers = {"Origin": PAGE, "Authorization": f"Bearer {key}"}
+            answer = server.client.post("/v1/completions", content=BODY, headers=headers)
+            assert answer.status_code == code
+            assert answer.headers["access-control-allow-origin"] == PAGE

@@ -27,3 +27,33 @@ def test_a_draft_that_was_trained_again_is_asked_again(tmp_path: Path) -> None:
         tiny.model(seed=5).save_pretrained(draft)
         again = kept()
         assert first < again and len(again) == 4
+
+
+def test_a_target_that_was_trained_again_writes_again(tmp_path: Path) -> None:
+    """Nor has another target of the same name said what this one says."""
+    records = tmp_path / "records"
+
+    def kept(folder: Path) -> set[str]:
+        with dp.LLM(folder, speculate=None, runner="torch", max_batch=2) as llm:
+            dp.tune(llm, PROMPTS, records=records, **OPTIONS)
+        return {file.name for file in records.glob("*.npz")}
+
+    one, other = tmp_path / "a" / "final", tmp_path / "b" / "final"
+    for folder in (one, other):
+        tiny.model().save_pretrained(folder)
+    first = kept(one)
+    assert len(first) == 2 and kept(one) == first
+    assert len(both := kept(other)) == 4
+    tiny.model(seed=5).save_pretrained(one)
+    assert len(again := kept(one)) == 6 and both < again
+
+
+def test_only_what_was_recorded_is_removed(tmp_path: Path) -> None:
+    records = tmp_path / "work"
+    (records / "more").mkdir(parents=True)
+    (records / "mine.npz").write_text("mine")
+    with dp.LLM(tiny.model(), speculate=None, runner="torch", max_batch=2) as llm:
+        found = dp.tune(llm, PROMPTS, records=records, **OPTIONS)
+    assert len([*records.glob("*.npz")]) == 3
+    found.save(tmp_path / "profile.json")
+    assert sorted(each.name for each in records.iterdir()) == ["mine.npz", "more"]

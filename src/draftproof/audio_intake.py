@@ -144,6 +144,11 @@ class AudioIntake(EncoderIntake):
                 f"audio is of shape {tuple(array.shape)}: give one channel, as an array of one "
                 "dimension"
             )
+        if not array.is_floating_point():
+            raise ValueError(
+                f"the audio holds whole numbers ({array.dtype}): give numbers between -1 and 1, "
+                "as samples / 32768 of 16 bits"
+            )
         if not len(array):
             raise ValueError("the audio is empty: give at least one sample")
         if not bool(torch.isfinite(array).all()):

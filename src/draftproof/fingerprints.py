@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from draftproof.runners.base import KEY, Target, Work
-from draftproof.sampling import SamplingParams
+from draftproof.sampling import Grammar, SamplingParams
 from draftproof.tree import TokenTree
 
 ASKED = 64  # tokens of the pass: each is told by a row over the whole vocabulary
@@ -42,17 +42,20 @@ def of(runner: Target, tokenizer: Any) -> str:
     return found.hexdigest()[:LETTERS]
 
 
-def of_call(prompts: Sequence[Sequence[int]], params: SamplingParams) -> str:
-    """The name of what is asked: prompts and parameters, but for the seed and for what drafts."""
+def of_call(prompts: Sequence[Sequence[int]], params: SamplingParams, rule: str) -> str:
+    """The name of what is asked: prompts, rule and parameters, but for the seed and what drafts."""
     named = {field.name: getattr(params, field.name) for field in fields(params)}
     for name in ("seed", "resume", "speculate", "max_draft_nodes", "prediction"):
         del named[name]
-    asked = json.dumps([[list(ids) for ids in prompts], named], sort_keys=True, default=_plain)
-    return hashlib.sha256(asked.encode()).hexdigest()[:LETTERS]
+    asked = [[list(ids) for ids in prompts], named, rule]
+    told = json.dumps(asked, sort_keys=True, default=_plain)
+    return hashlib.sha256(told.encode()).hexdigest()[:LETTERS]
 
 
 def _plain(value: Any) -> Any:
-    """A mapping, or what else JSON does not know, by its text."""
+    """A mapping or a grammar, or what else JSON does not know, by its text."""
+    if isinstance(value, Grammar):  # whose repr is cut
+        return [value.kind, value.source]
     return dict(value) if isinstance(value, Mapping) else repr(value)
 
 

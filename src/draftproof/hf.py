@@ -27,12 +27,14 @@ from transformers.generation.utils import (
     GenerateEncoderDecoderOutput,
 )
 
+from draftproof import rules
 from draftproof.counts import Stats
 from draftproof.foreign_names import DRAFTERS, explains, no_copy
 from draftproof.hf_bound import Bound
 from draftproof.hf_inputs import of_rows
 from draftproof.hf_options import OF_GENERATE, of_generate, refuse, signature_with_tokenizer
 from draftproof.hf_rows import Row, padded, stacked
+from draftproof.kinds import numbers_checked
 from draftproof.llm import LLM
 from draftproof.profiles import is_profile, resolve
 from draftproof.sampling import SamplingParams
@@ -42,6 +44,7 @@ PAUSE = 0.02  # seconds between two looks whether another model's engine is free
 
 
 @explains("custom_generate", DRAFTERS | OF_GENERATE)
+@numbers_checked
 def custom_generate(
     speculate: Any = "auto",
     *,
@@ -75,6 +78,9 @@ class CustomGenerate:
     ) -> None:
         self._options: dict[str, Any] = {"rule": rule, "max_batch": max_batch}
         made = resolve(speculate)  # what is wrong is told here
+        rules.named(rule)
+        if max_batch < 1:
+            raise ValueError(f"max_batch is {max_batch}, but must be 1 or more")
         self._options["speculate"] = speculate if is_profile(speculate) else made
         self._seed, self._bound = seed, bound
         self._lock = threading.Lock()

@@ -7,6 +7,7 @@ with several of either. Knows no model.
 from __future__ import annotations
 
 import copy
+import numbers
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -36,12 +37,14 @@ class Bound:
         several = isinstance(grammar, list | tuple)
         self._grammars: Any = tuple(grammar) if several else grammar
         listed = isinstance(prediction, list | tuple)
-        many = listed and any(each is None or not isinstance(each, int) for each in prediction)
-        self._predictions: Any = tuple(prediction) if many else prediction
+        many = listed and not all(isinstance(each, numbers.Integral) for each in prediction)
         for each in self._grammars if several else (grammar,):
             SamplingParams(grammar=each)
-        for each in self._predictions if many else (prediction,):
-            SamplingParams(prediction=each)
+        given = [
+            SamplingParams(prediction=each).prediction
+            for each in (prediction if many else (prediction,))
+        ]
+        self._predictions: Any = tuple(given) if many else given[0]
         self._several, self._many = several, many
         self._lock = threading.Lock()
         self._stores: list[tuple[Any, Grammars]] = []

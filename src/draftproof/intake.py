@@ -22,8 +22,8 @@ from draftproof.verify import Typical
 from draftproof.writing import Rule
 
 WORDLESS = (
-    "this model came without a tokenizer: put its tokenizer.json beside the weights, "
-    "or prompt with token ids"
+    "this model came without a tokenizer: give tokenizer=, put its tokenizer.json beside the "
+    "weights, or prompt with token ids"
 )
 
 

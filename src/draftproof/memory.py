@@ -192,8 +192,10 @@ class Memory:
         return 0 if given is None else given.size * sum(r.input_bytes for r in self._rows())
 
     def _longest(self, request: Request) -> int:
-        more = OPEN if request.params.max_tokens is None else request.params.max_tokens
-        return min(len(request.prompt) + more, request.max_length)
+        """Tokens that it may have in the end; a text that goes on has some already."""
+        most = request.params.max_tokens
+        end = len(request.tokens) + OPEN if most is None else len(request.prompt) + most
+        return min(end, request.max_length)
 
     def _slots(self, request: Request) -> int:
         return whole(self._longest(request) + NODES)

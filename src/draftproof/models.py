@@ -22,6 +22,8 @@ from draftproof.runners.torch import TorchRunner
 
 def make(model: Any, **options: Any) -> TorchRunner | NativeRunner:
     """The target, loaded, in its runner; see `choice.make`."""
+    if options["revision"] is not None and isinstance(model, torch.nn.Module):
+        raise ValueError("revision is for models of the hub, and this one is loaded: drop revision")
     source = {name: options[name] for name in ("revision", "trust_remote_code")}
     if not encoders.is_one(model, **source):
         return choice.make(model, **options)

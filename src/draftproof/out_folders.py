@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,23 @@ def results_in(folder: Path, ending: str | None = None) -> Iterator[None]:
         way = "give another folder as --out"
         way += "" if ending is None else f", or a name that ends in {ending}"
         raise ValueError(f"cannot write results to {folder}: {why}; {way}") from error
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """`OSError` with a way out where a library cannot write; they raise what they like."""
+    try:
+        yield
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:
+        there = next((each for each in place.absolute().parents if each.exists()), Path.cwd())
+        free = shutil.disk_usage(there).free / 1e6
+        cause = " ".join(str(error).split())
+        raise OSError(
+            f"cannot write {place}, where {free:,.0f} MB are free ({cause}): make room, or write "
+            "to another folder"
+        ) from error
 
 
 @contextmanager

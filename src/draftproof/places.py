@@ -33,6 +33,11 @@ def check(model: Any, revision: str | None = None) -> None:
     if not str(model).strip():
         raise ValueError(f"the name of the model is empty: {GIVE}")
     path = Path(model)
+    try:
+        path.exists()
+    except OSError as error:  # a name that no file can have, or a folder that may not be read
+        name = f"{str(model)[:80]}..." if len(str(model)) > 80 else str(model)
+        raise ValueError(f"{name!r} cannot be looked at ({error.strerror}): {GIVE}") from error
     if revision is not None and (str(model) in BUNDLED or path.exists()):
         raise ValueError(
             f"revision {revision!r} is for models of the hub, and {str(model)!r} is none"

@@ -76,7 +76,8 @@ class Scheduler:
         if not request.siblings or request not in self.running or not self.waiting:
             return None
         first = self.waiting[0]
-        return first if first.key in request.siblings else None
+        # One that goes on elsewhere needs another room than its prompt's other completions.
+        return first if first.key in request.siblings and not first.resumed else None
 
     def promote(self, request: Request, ended: Request) -> None:
         """Let a waiting request run, before the others that wait, with the row of one that ends."""

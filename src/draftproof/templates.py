@@ -26,7 +26,12 @@ def chat_ids(
     template: what it is told besides. Raises `ValueError` when the tokenizer has no template, or
     one that cannot take the messages, and as `check_names` does.
     """
-    if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+    if tokenizer is None:
+        raise ValueError(
+            "this model came without a tokenizer, and a conversation is text: give tokenizer=, or "
+            "put its tokenizer.json beside the weights"
+        )
+    if not getattr(tokenizer, "chat_template", None):
         raise ValueError(
             "this model has no chat template: give a plain prompt (to llm.generate, to generate in "
             "a shell, to /v1/completions of a server)"

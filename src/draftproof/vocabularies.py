@@ -21,6 +21,8 @@ def load_tokenizer(model: Any, tokenizer: Any, options: dict[str, Any]) -> Any:
     name = tokenizer if tokenizer is not None else model
     if not isinstance(name, str | Path):
         return tokenizer  # any object with a tokenizer's calls, or None
+    if tokenizer is not None and str(tokenizer) != str(model):
+        options = options | {"revision": None}  # which is the model's
     try:
         return _read(name, tokenizer is not None, options)
     finally:

@@ -21,6 +21,7 @@ from draftproof.server.job import Job
 from draftproof.server.pieces import Pieces
 from draftproof.server.prompts import (
     begun,
+    check_echo,
     check_room,
     echo,
     encoded,
@@ -75,6 +76,7 @@ class Calls:
             given, params = [talk.messages], talk.params
             prompts = [encoded(self.llm, talk.messages, talk.template)]
         else:
+            check_echo(self.llm, body.echo)
             params = sampled.of_text(body, defaults, self._limits)
             given = prompts_of(body)
             prompts = [encoded(self.llm, prompt) for prompt in given]

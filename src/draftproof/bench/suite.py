@@ -23,6 +23,7 @@ from draftproof.gguf.reader import located as gguf_file
 from draftproof.llm import LLM
 from draftproof.methods import listed, named
 from draftproof.runners import choice, costs, encoders, loading
+from draftproof.sampling import SamplingParams
 from draftproof.vocabularies import load_tokenizer
 
 PEERS = ("transformers",)
@@ -96,6 +97,8 @@ def check(options: Options) -> dict[str, list[prompt_files.Prompt]]:
         raise ValueError(f"num_prompts is {options.num_prompts}, but must be 1 or more")
     if not options.batches or min(options.batches) < 1:
         raise ValueError("a batch size must be 1 or more")
+    for temperature in options.temperatures:
+        SamplingParams(temperature=temperature, seed=options.seed)
     for name in options.against:
         if name not in PEERS:
             raise ValueError(f"--against {name} is unknown: use {', '.join(PEERS)}, or '' for none")

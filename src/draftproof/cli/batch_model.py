@@ -36,7 +36,8 @@ def opened(
     with load() as llm:
         said = dict(defaults)
         if given.model_defaults:
-            said = options_of(llm.runner.model.generation_config) | said
+            config = llm.runner.model.generation_config
+            said = options_of(config, llm.runner.encodes) | said
         writer = {
             "model": fingerprints.of(llm.runner, llm.tokenizer),
             "chat template": getattr(llm.tokenizer, "chat_template", None),

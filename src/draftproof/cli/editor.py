@@ -6,6 +6,7 @@ A bracketed paste is one message, as it is. Imported only where there is a termi
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from platformdirs import user_state_path
@@ -75,6 +76,14 @@ class Editor:
             self._pasted = False
 
 
+class Kept(FileHistory):
+    """A history in a file, which goes on without it where the disk is full."""
+
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):
+            super().store_string(string)
+
+
 def _history(path: Path) -> History:
     """Kept in a file that only its user reads; of this run only where there can be none."""
     try:
@@ -82,4 +91,4 @@ def _history(path: Path) -> History:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
     except OSError:
         return InMemoryHistory()
-    return FileHistory(path)
+    return Kept(path)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from draftproof import profiles
 from draftproof.cli.progress import Running
 from draftproof.export import by_hand, export, of_profile
+from draftproof.out_folders import check_folder
 
 
 def run(given: SimpleNamespace) -> int:
@@ -28,6 +29,7 @@ def run(given: SimpleNamespace) -> int:
     else:
         draft, heads, length, confidence = chosen
         asked = by_hand(given.what, draft, heads, length=length, confidence=confidence, **loading)
+    check_folder(given.out.absolute().parent)
     with Running() as running:
         running(f"writing {given.out}", None)
         lines = export(asked, given.engine, given.out, precision=given.dtype)

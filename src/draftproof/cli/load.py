@@ -90,12 +90,16 @@ def _planned(given: SimpleNamespace) -> Plan:
     levels, calls = _levels(given, len(prompts))
     if given.picture is not None:
         _check_picture(given.picture)
+    out = None if given.out is None else place(given.out, "load.json")
+    compared = given.reference is not None and given.reference.exists()
+    if compared and out is not None and out.exists() and out.samefile(given.reference):
+        raise ValueError(f"--out would replace the reference {out}: give it another name")
     return Plan(
         prompts,
         Asked(given.model or "", calls, deciding, more, given.warm, given.cold),
         levels,
         None if given.reference is None else reference.read(given.reference),
-        None if given.out is None else place(given.out, "load.json"),
+        out,
     )
 
 

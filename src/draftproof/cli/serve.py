@@ -32,7 +32,8 @@ def run(given: SimpleNamespace) -> int:
     made = replace(made, local=running.is_local(given.host))
     open = opened(given)
     with _logged(), running.listen(given.host, given.port) as bound:
-        where = "http://{}:{}".format(*bound.getsockname()[:2])
+        host, port = bound.getsockname()[:2]
+        where = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         logger.info("listening on %s; the model is being loaded", where)
 
         def ready(llm: LLM) -> None:

@@ -31,8 +31,10 @@ def run(given: SimpleNamespace) -> int:
     defaults.quicken(given, QUICK)
     if given.num_prompts < 1:
         raise ValueError("--num-prompts must be 1 or more")
-    path = place(given.out, "profile.json")
     batches, dtypes = given.batch or tuning.BATCHES, given.draft_dtype or ("auto",)
+    temperatures = given.temperature or (0.0,)
+    tuning.check(given.max_tokens, temperatures, batches, given.rounds, given.minutes, dtypes)
+    path = place(given.out, "profile.json")
     if given.candidates is not None:
         candidates.within(given.candidates)  # refused before anything is loaded
     files = given.prompts or [OF_ITS_OWN.get(given.model, BUNDLED)]
@@ -59,7 +61,7 @@ def run(given: SimpleNamespace) -> int:
                     draft_dtypes=dtypes,
                     heads=heads,
                     max_tokens=given.max_tokens,
-                    temperatures=given.temperature or (0.0,),
+                    temperatures=temperatures,
                     batches=batches,
                     groups=[each.category for each in listed],
                     rounds=given.rounds,

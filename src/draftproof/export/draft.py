@@ -21,6 +21,7 @@ from draftproof import hub, places
 from draftproof.bundled import located
 from draftproof.drafting.beside import stranger
 from draftproof.export.asked import Asked
+from draftproof.out_folders import writing
 from draftproof.profiles import shape_of
 from draftproof.runners import choice, encoders
 from draftproof.runners.checkpoint import EMBEDDINGS, HEAD
@@ -110,8 +111,9 @@ def write(
     added = resized(model, wanted.vocab_size)
     ends = {end: getattr(model.config, end, None) for end in ENDS}
     model.generation_config = GenerationConfig(**ends, **generation)
-    model.save_pretrained(folder)
-    theirs.save_pretrained(folder)
+    with writing(folder):
+        model.save_pretrained(folder)
+        theirs.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)  # they are written for their owner alone
     return Facts(

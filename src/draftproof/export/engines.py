@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from draftproof import out_folders
 from draftproof.convert import convert
 from draftproof.export import draft
 from draftproof.export.asked import MEDUSA, Asked
@@ -156,7 +157,8 @@ def _heads(asked: Asked, part: Path) -> list[str]:
             f"the heads in {asked.source} are for a model of {heads.vocab_size} tokens and width "
             f"{heads.hidden_size}, and {asked.target} has {weight.shape[0]} and {weight.shape[1]}"
         )
-    files.export_vllm(part / "heads", heads, weight)
+    with out_folders.writing(part / "heads"):
+        files.export_vllm(part / "heads", heads, weight)
     return card(part, VLLM, asked, None, None, [])
 
 

@@ -28,7 +28,9 @@ HARD = (
 
 def fields(tokenizer: Any, size: int) -> dict[str, Any]:
     """Those of a byte-level vocabulary, `size` ids. Raises `ValueError` for another kind."""
-    said = json.loads(tokenizer.backend_tokenizer.to_str())
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # others have no tokenizer.json
+    none: dict[str, Any] = {"model": {"type": ""}}
+    said = none if backend is None else json.loads(backend.to_str())
     if said["model"]["type"] != "BPE" or said["model"].get("byte_fallback"):
         raise ValueError(
             "only byte-level vocabularies can be written into a GGUF file, and this tokenizer has "

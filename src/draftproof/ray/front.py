@@ -102,7 +102,8 @@ class Front:
         asked = {
             "method": call.method,
             "path": call.url.path,
-            "headers": list(call.headers.raw),
+            # Pages are let in here: an engine knows of none.
+            "headers": [pair for pair in call.headers.raw if pair[0] != b"origin"],
             "body": raw,
         }
 
@@ -245,3 +246,4 @@ async def stays(call: Call, made: Awaitable[T]) -> T:
     finally:
         leaves.cancel()
         gives.cancel()
+        await asyncio.wait({gives})  # what it goes over may be closed behind this

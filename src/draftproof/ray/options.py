@@ -86,10 +86,13 @@ def _own(given: Mapping[str, Any]) -> Own:
         kind = float if name.endswith("delay") else int
         try:
             made[name] = kind(value)
+            if isinstance(value, bool) or (isinstance(value, float) and made[name] != value):
+                made[name] = math.nan
         except (TypeError, ValueError, OverflowError):
             made[name] = math.nan
         if not math.isfinite(made[name]):
-            raise ValueError(f"{name} is {value!r}, but must be a number")
+            noun = "a number" if kind is float else "a whole number"
+            raise ValueError(f"{name} is {value!r}, but must be {noun}")
         if made[name] < (0 if kind is float else 1):
             raise ValueError(f"{name} is {value!r}: give {0 if kind is float else 1} or more")
     own = Own(**made)

@@ -2,7 +2,7 @@
 
 `auto` is the native runner where it can run what was asked for without changing a number's type:
 a CPU, a model by name or folder (a loaded model belongs to the user, who may change its weights),
-bfloat16 or int8, an architecture it knows. Everything else runs on torch.
+bfloat16, int8, int4 or the blocks of a file, an architecture it knows. All else runs on torch.
 """
 
 from __future__ import annotations
@@ -273,9 +273,8 @@ def _refuse(runner: str, device: torch.device, dtype: torch.dtype | None) -> Non
             "the torch runner has no int8 and no int4: use runner auto, or dtype bfloat16"
         )
     if device.type != "cpu":
-        raise ValueError(
-            f"native (int8 and int4 too) is for the CPU, not for {device}: drop device"
-        )
+        way = "drop device, or a draft's quantize"
+        raise ValueError(f"native (int8 and int4 too) is for CPUs, not for {device}: {way}")
     if dtype not in (None, torch.bfloat16):
         raise ValueError(f"the native runner has bfloat16, int8, int4, not {dtype}: change dtype")
     try:

@@ -10,19 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from draftproof.runners.rows import Rows, whole
 
+GROUP = Path("/sys/fs/cgroup")
 SMALL = 64 << 20  # bytes for which nobody asks whether they are free
 
 Pair = tuple[Tensor, Tensor]  # keys and values of one layer
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Memory that could still be taken on `device`; None where nobody says."""
+    """Memory that could still be taken on `device`; None where nobody says.
+
+    In a container what its own limit leaves, if that is less: /proc/meminfo tells of the host.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
@@ -30,7 +35,22 @@ def available_bytes(device: torch.device) -> int | None:
             line = next(line for line in file if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
         return None
-    return int(line.split()[1]) * 1024
+    free, left = int(line.split()[1]) * 1024, _left_to_group()
+    return free if left is None else min(free, left)
+
+
+def _left_to_group() -> int | None:
+    """Of the limit of the control group (version 2) that is the root here, as in a container.
+
+    Pages of files that nobody used of late make way. None: there is no limit.
+    """
+    try:
+        limit, taken = (int((GROUP / f"memory.{n}").read_text()) for n in ("max", "current"))
+        lines = (GROUP / "memory.stat").read_text().splitlines()
+    except (OSError, ValueError):  # "max"
+        return None
+    idle = next((int(x.split()[1]) for x in lines if x.startswith("inactive_file ")), 0)
+    return max(0, limit - taken + idle)
 
 
 @dataclass(frozen=True, slots=True)

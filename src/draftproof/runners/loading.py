@@ -43,7 +43,7 @@ def pick_device(device: str | torch.device, natively: bool = False) -> torch.dev
         return torch.device("cuda" if torch.cuda.is_available() and not natively else "cpu")
     try:
         chosen = torch.device(device)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise ValueError(f"device {str(device)!r} is unknown: use cpu, cuda or cuda:N") from None
     if chosen.type == "mps":
         raise ValueError("device mps is not supported (no test machine): use device='cpu'")

@@ -41,15 +41,33 @@ OTHERS: dict[str, Any] = {
     "penalty_alpha": 0.0,
     "dola_layers": None,
     "max_time": None,
+    "min_length": 0,
 }
+# What an encoder-decoder's texts follow by themselves (`generation.RULES`).
+OF_ENCODERS = (
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "min_length",
+    "min_new_tokens",
+)
 
 
-def options_of(config: Any) -> dict[str, Any]:
-    """`SamplingParams` of a generation config; greedy unless it says `do_sample`."""
+def options_of(config: Any, encodes: bool = False) -> dict[str, Any]:
+    """`SamplingParams` of a generation config; greedy unless it says `do_sample`.
+
+    encodes: of an encoder-decoder, whose texts follow some of it by themselves.
+    """
     sampled = bool(getattr(config, "do_sample", False))
     options = {}
     for ours, theirs in SAME.items():
         value = getattr(config, theirs, None)
+        if encodes and theirs in OF_ENCODERS:
+            continue
         if value is not None and (sampled or ours not in ONLY_SAMPLED):
             options[ours] = value
     if sampled:
@@ -57,9 +75,9 @@ def options_of(config: Any) -> dict[str, Any]:
     return options
 
 
-def ignored_of(config: Any) -> dict[str, Any]:
+def ignored_of(config: Any, encodes: bool = False) -> dict[str, Any]:
     """What of a generation config is not followed: its name there, and its value."""
-    names = dict(OTHERS)
+    names = {n: idle for n, idle in OTHERS.items() if not (encodes and n in OF_ENCODERS)}
     if not getattr(config, "do_sample", False):
         names |= {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
     values = {name: getattr(config, name, None) for name in names}

@@ -25,7 +25,7 @@ class SamplingParams:
 
     `top_k` 0 or -1 is off. `max_tokens` None writes until the context (`llm.max_length`) is full; a
     text with more than fits ends there too, as "length". `stop` becomes a tuple of strings; None is
-    none. `speculate` False writes plainly, a method's name lets only that one draft;
+    none, of ids too. `speculate` False writes plainly, a method's name lets only that one draft;
     `max_draft_nodes` bounds the tokens drafted in a step. `prompt_logprobs` reports the best k of
     every token of the prompt too. `resume` has the tokens that a text was cut behind, of each of
     `n`, and what follows is what would have followed; it needs the `seed`, unless greedy.
@@ -72,7 +72,8 @@ class SamplingParams:
         if "prompt_logprobs" in clean and self.max_tokens == 0:
             raise ValueError("prompt_logprobs need a step: max_tokens must be 1 or more")
         for name in ("bad_token_ids", "stop_token_ids"):
-            clean[name] = _ids(name, getattr(self, name))
+            given = getattr(self, name)
+            clean[name] = _ids(name, () if given is None else given)
         if self.logit_bias is not None:
             clean["logit_bias"] = _biases(self.logit_bias)
         clean["stop"] = _stops(self.stop)
@@ -87,15 +88,16 @@ class SamplingParams:
         """What the model's own generation config asks for, with `changes`.
 
         llm: an `LLM`, a transformers model, or its `GenerationConfig`. Greedy unless the config
-        says `do_sample`. Its end-of-text tokens end every output anyway. `ignored_of_model` has
-        what is not followed. Raises `ValueError`.
+        says `do_sample`; without a `top_k` all tokens are in, where transformers takes the best 50.
+        Its end-of-text tokens end every output anyway. `ignored_of_model` has what is not followed.
+        Raises `ValueError`.
         """
-        return cls(**{**options_of(_generation_config(llm)), **changes})
+        return cls(**{**options_of(*_generation_config(llm)), **changes})
 
     @staticmethod
     def ignored_of_model(llm: Any) -> dict[str, Any]:
         """What `from_model` does not follow: names and values of the model's generation config."""
-        return ignored_of(_generation_config(llm))
+        return ignored_of(*_generation_config(llm))
 
     @property
     def longest(self) -> int:
@@ -124,9 +126,10 @@ class SamplingParams:
         return math.log(self.min_p) if self.min_p > 0 else -math.inf
 
 
-def _generation_config(llm: Any) -> Any:
+def _generation_config(llm: Any) -> tuple[Any, bool]:
+    """And whether it is known to be an encoder-decoder's."""
     if hasattr(llm, "do_sample"):
-        return llm
+        return llm, False
     model = llm.runner.model if hasattr(llm, "runner") else llm
     # A wrapped model may have none; a name or a dict is no model.
     if model is llm and not (hasattr(llm, "generation_config") or callable(llm)):
@@ -134,7 +137,8 @@ def _generation_config(llm: Any) -> Any:
             f"from_model reads a dp.LLM or a loaded transformers model, and no "
             f"{type(llm).__name__}: load it first"
         )
-    return getattr(model, "generation_config", None)
+    encodes = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    return getattr(model, "generation_config", None), encodes
 
 
 _TINY = 5e-324  # the least float above 0

@@ -62,7 +62,8 @@ def around(routers: Sequence[APIRouter], settings: Settings) -> ASGIApp:
         logger.error("%s failed", call.url.path, exc_info=error)
         return Refused(500, "a defect of the server: its log has more").response()
 
-    inner: ASGIApp = app
-    if origins := settings.cors:
-        inner = CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
-    return Guards(inner, settings)
+    guarded: ASGIApp = Guards(app, settings)
+    if not (origins := settings.cors):
+        return guarded
+    # Outermost, so that a page that is let in can read refusals too.
+    return CORSMiddleware(guarded, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])

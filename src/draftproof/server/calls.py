@@ -14,8 +14,7 @@ from draftproof.server import grammars, sampled
 from draftproof.server.answers import Wanted
 from draftproof.server.bodies import ChatBody, TextBody, Written
 from draftproof.server.front import Front
-from draftproof.server.prompts import echo, prompts_of
-from draftproof.server.refusals import bad
+from draftproof.server.prompts import check_echo, echo, prompts_of
 from draftproof.server.tools.chat import Chat
 from draftproof.server.tools.reading import Reading
 
@@ -64,7 +63,8 @@ class Asked:
 
     def fingerprint(self, front: Front) -> str:
         """What has to agree for a text to go on elsewhere; takes as long as the prompts are."""
-        of_call = fingerprints.of_call([*self.prompts, self.start or []], self.params)
+        rule = self.body.rule or front.llm.engine.rule.name
+        of_call = fingerprints.of_call([*self.prompts, self.start or []], self.params, rule)
         return f"{front.fingerprint}-{of_call}"
 
     def wanted(self, front: Front, fingerprint: str = "", exact: bool = False) -> Wanted:
@@ -94,11 +94,7 @@ async def of_chat(front: Front, body: ChatBody, apart: bool = False) -> Asked:
 
 async def of_text(front: Front, body: TextBody) -> Asked:
     """Raises `Refused`."""
-    if body.echo and front.llm.runner.encodes:
-        raise bad(
-            "echo cannot be followed: an encoder-decoder's text does not go on from its prompt",
-            "echo",
-        )
+    check_echo(front.llm, body.echo)
     params = sampled.of_text(body, front.defaults, front.settings.limits)
     given = prompts_of(body)
     front.admission.check(len(given) * params.n)

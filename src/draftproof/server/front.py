@@ -190,7 +190,8 @@ class Front:
         self.admission.places = llm.engine.scheduler.max_batch
         self.metrics.of(llm)
         if self.settings.as_model:
-            self.defaults = options_of(llm.runner.model.generation_config) | self.defaults
+            config = llm.runner.model.generation_config
+            self.defaults = options_of(config, llm.runner.encodes) | self.defaults
         if self.admission.state == LOADING:
             self.admission.state = READY
         self.ready.set()

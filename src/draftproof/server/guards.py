@@ -27,7 +27,7 @@ logger = logging.getLogger("draftproof.server")
 
 
 class Guards:
-    """The outermost application."""
+    """Around the application, what is allowed of pages apart."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app, self.settings = app, settings
@@ -54,7 +54,11 @@ class Guards:
         except Refused as refused:
             await refused.response({"Connection": "close"})(scope, receive, told)
         else:
-            await self.app(scope, receive, told)
+            try:
+                await self.app(scope, receive, told)
+            except Exception:
+                if not status:  # else it was answered and logged as a defect
+                    raise
         polled = scope["path"] in UNLOGGED and status < 500
         if self.settings.log and not (polled or scope["draftproof"]["logged"]):
             took = 1000 * (time.monotonic() - began)

@@ -28,6 +28,15 @@ def prompts_of(body: TextBody) -> list[str | list[int]]:
     return list(given)
 
 
+def check_echo(llm: LLM, asked: bool) -> None:
+    """Raises `Refused` where a text does not stand behind its prompt."""
+    if asked and llm.runner.encodes:
+        raise bad(
+            "echo cannot be followed: an encoder-decoder's text does not go on from its prompt",
+            "echo",
+        )
+
+
 def echo(tokenizer: Any, given: str | list[int], ids: Sequence[int]) -> str:
     """The text of a prompt."""
     if isinstance(given, str):

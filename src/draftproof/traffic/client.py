@@ -128,6 +128,8 @@ class Client:
         except (TimeoutError, httpx2.TimeoutException):
             answer.fault = "timeout"
             answer.error = f"there was no whole answer within {self._seconds:g} s"
+        except UnicodeError:  # a server may send what cannot be sent back to it
+            answer.fault, answer.error = "not text", "the answer before it holds half a character"
         except (httpx2.HTTPError, OSError) as error:
             answer.fault, answer.error = "no connection", f"the connection failed: {reason(error)}"
         answer.ended = self.now()

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from draftproof.out_folders import whole
+from draftproof.out_folders import whole, writing
 
 CHECKPOINT, BEST = "checkpoint", "best.pt"
 FRESH, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"  # while one takes the other's place
@@ -59,21 +59,6 @@ def replacing(file: Path) -> Iterator[Path]:
     """See `out_folders.whole`; what fails is told with a way out."""
     with writing(file), whole(file, f".{os.getpid()}") as fresh:
         yield fresh
-
-
-@contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """`OSError` with a way out where a library cannot write; they raise what they like."""
-    try:
-        yield
-    except Exception as error:
-        there = next((each for each in place.absolute().parents if each.exists()), Path.cwd())
-        free = shutil.disk_usage(there).free / 1e6
-        cause = " ".join(str(error).split())
-        raise OSError(
-            f"cannot write {place}, where {free:,.0f} MB are free ({cause}): make room, or write "
-            "to another folder"
-        ) from error
 
 
 @contextmanager
@@ -154,8 +139,9 @@ class Checkpoint:
             self.accelerator.save_state(str(fresh))
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            (fresh / "about.json").write_text(json.dumps(self.about))
-            (fresh / "state.json").write_text(json.dumps(state))
+            with writing(self.path):
+                (fresh / "about.json").write_text(json.dumps(self.about))
+                (fresh / "state.json").write_text(json.dumps(state))
             old = self.path.with_name(OLD)
             if self.path.exists():
                 shutil.rmtree(old, ignore_errors=True)  # of one that was killed here

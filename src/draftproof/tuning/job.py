@@ -18,6 +18,7 @@ from pathlib import Path
 from draftproof.drafting.adopting import adopt
 from draftproof.heads.files import exit_of
 from draftproof.llm import LLM
+from draftproof.profiles import fingerprint
 from draftproof.runners import kept
 from draftproof.sampling import SamplingParams
 from draftproof.tuning import ranking, recording, sources, trying
@@ -28,6 +29,7 @@ from draftproof.tuning.timing import Loaded
 from draftproof.tuning.trying import Tick
 
 LEAST = 2  # tokens of a prompt
+NAMED = 24  # letters of a record's name
 RUN, BEST = 8, 3  # settings that are run for real at first, and in every round
 
 
@@ -43,9 +45,7 @@ def listed(
         for each in drafts
         for dtype in (dtypes if isinstance(each, str) else ("",))
     ]
-    for dtype in (*dtypes, *(dtype for _, dtype in pairs)):
-        if dtype not in ("auto", "int8", "int4"):
-            raise ValueError(f"a draft's dtype {dtype!r} is unknown: use auto, int8 or int4")
+    check_dtypes([*dtypes, *(dtype for _, dtype in pairs)])
     found = sources.look_ups()
     names = _names([draft for draft, _ in pairs]) | _names(heads)
     for draft, dtype in pairs:
@@ -54,7 +54,15 @@ def listed(
     for folder in heads:
         place = _place(folder)
         found.append(sources.heads(place, names[folder], exit_of(place) is not None))
-    return list(sources.named(found).values())
+    sources.check_names(found)
+    return found
+
+
+def check_dtypes(given: Sequence[str]) -> None:
+    """Raises `ValueError` for what a draft cannot run in."""
+    for dtype in given:
+        if dtype not in ("auto", "int8", "int4"):
+            raise ValueError(f"a draft's dtype {dtype!r} is unknown: use auto, int8 or int4")
 
 
 def _names(given: Sequence[str]) -> dict[str, str]:
@@ -89,6 +97,8 @@ class Job:
         named = str(getattr(llm.runner.config, "_name_or_path", ""))
         self.name = Path(named).name or "a model"
         self.place = _place(named) if named else None
+        # Of one that lies here its files tell too: it may have been trained again since.
+        self._target = [fingerprint(llm.runner), self.place, _written(self.place)]
 
     def fitting(
         self, prompts: Sequence[str | Sequence[int]], groups: Sequence[str]
@@ -179,9 +189,9 @@ class Job:
         parts = [
             [_written(s.part.model), *(each.as_dict() for each in (s.part, *s.asis))] for s in given
         ]
-        of = [metadata.version("draftproof"), self.name, kept.description(self.llm.runner), ids]
+        of = [metadata.version("draftproof"), self._target, kept.description(self.llm.runner), ids]
         text = json.dumps([*of, parts, temperature, self.max_tokens, self.seed], default=str)
-        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.npz"
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:NAMED]}.npz"
 
     def keep(self, texts: Sequence[Text], files: Sequence[Path | None]) -> None:
         for text, file in zip(texts, files, strict=True):

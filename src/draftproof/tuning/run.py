@@ -6,10 +6,10 @@ Knows the order of things; what each of them does is `job`'s.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +21,7 @@ from draftproof.out_folders import whole
 from draftproof.profiles import FORMAT, Choice, fingerprint
 from draftproof.runners import kept
 from draftproof.tuning import ranking
-from draftproof.tuning.job import Job, listed
+from draftproof.tuning.job import NAMED, Job, check_dtypes, listed
 from draftproof.tuning.machine import Machine
 from draftproof.tuning.records import Text, bytes_of
 from draftproof.tuning.replay import Tape
@@ -82,8 +82,11 @@ class Tuned:
         except OSError as error:
             stays = f"; what was recorded stays in {self.records}" if self.records else ""
             raise ValueError(f"cannot write the profile {path}: {error.strerror}{stays}") from error
-        if self.records is not None:
-            shutil.rmtree(self.records, ignore_errors=True)
+        if self.records is not None:  # what else lies there is somebody's
+            with suppress(OSError):
+                for file in self.records.glob(f"{'[0-9a-f]' * NAMED}.npz"):
+                    file.unlink()
+                self.records.rmdir()
 
     def cases(self) -> dict[tuple[float, int], list[ranking.Row]]:
         """The rows of each temperature and batch size."""
@@ -121,7 +124,7 @@ def tune(
     its text is never another. Raises `ValueError`, in one sentence, for what cannot be tuned.
     """
     job = Job(llm, seed, max_tokens, Path(records) if records is not None else None, tick)
-    _check(max_tokens, temperatures, batches, rounds, minutes)
+    check(max_tokens, temperatures, batches, rounds, minutes, draft_dtypes)
     llm.memory.check_batch(max(batches), llm.runner.device)
     began = time.monotonic()
     until = began + 60 * minutes if minutes is not None else float("inf")
@@ -196,13 +199,16 @@ def _told(tape: Tape, source: Source, machine: Machine, temperature: float) -> d
     }
 
 
-def _check(
+def check(
     max_tokens: int,
     temperatures: Sequence[float],
     batches: Sequence[int],
     rounds: int,
     minutes: float | None,
+    draft_dtypes: Sequence[str],
 ) -> None:
+    """Raises `ValueError` for what `tune` cannot be asked, before anything is loaded."""
+    check_dtypes(draft_dtypes)
     if max_tokens < 2:
         raise ValueError(f"max_tokens is {max_tokens}, but a draft needs answers of 2 or more")
     if not temperatures or min(temperatures) < 0:

@@ -115,11 +115,8 @@ def owners_of(choice: Choice, sources: Iterable[Source]) -> list[Source]:
     return [known[part.of] for part in choice.parts]
 
 
-def named(sources: Sequence[Source]) -> dict[str, Source]:
-    """By name. Raises `ValueError` for two of one name."""
-    found: dict[str, Source] = {}
-    for source in sources:
-        if source.name in found:
-            raise ValueError(f"{source.name} is given twice: give each source once")
-        found[source.name] = source
-    return found
+def check_names(sources: Sequence[Source]) -> None:
+    """Raises `ValueError` for two of one name."""
+    names = [source.name for source in sources]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice} is given twice: give each source once")

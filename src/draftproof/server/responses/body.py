@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from draftproof.server.bodies import EFFORT, ChatBody, Drawn, MaxNodes, checked
+from draftproof.server.bodies import EFFORT, INSTEAD, ChatBody, Drawn, MaxNodes, checked
 from draftproof.server.refusals import Refused, bad
 
 PASSED = (*Drawn.model_fields, "chat_template_kwargs", "parallel_tool_calls")  # to the chat
@@ -214,6 +214,8 @@ def _format(given: Mapping[str, Any]) -> Any:
     """As chats have it."""
     if unknown := [name for name in given if name not in ("format", "verbosity")]:
         raise bad(f"text.{unknown[0][:40]} cannot be followed: drop it", "text")
+    if given.get("verbosity") not in (None, "medium"):
+        raise bad(f"text.verbosity cannot be followed ({INSTEAD['verbosity']})", "text")
     form = given.get("format")
     if not isinstance(form, dict):
         return form

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from draftproof.out_folders import writing
 from draftproof.training import checkpoint
 
 
@@ -36,7 +37,7 @@ class Answers:
 
     def keep(self, number: int, tokens: list[int]) -> None:
         """Raises `OSError` where it cannot be written."""
-        with checkpoint.writing(self.file):
+        with writing(self.file):
             _write(self._lines, (number, tokens))
             self._lines.flush()
         self.known[number] = tokens

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftproof import clock
 from draftproof.bundled import BUNDLED
+from draftproof.out_folders import writing
 from draftproof.training.data.rows import Rows
 from draftproof.training.trainer import State
 
@@ -40,7 +41,8 @@ class Card:
 def write(out: Path, card: Card, report: Any, state: State, provenance: dict[str, Any]) -> None:
     """`README.md`, `training.png` where matplotlib is there, and `provenance.json`."""
     record = provenance | {"report": asdict(report), "evaluations": state.evaluations}
-    (out / "provenance.json").write_text(json.dumps(record, indent=1) + "\n")
+    with writing(out / "provenance.json"):
+        (out / "provenance.json").write_text(json.dumps(record, indent=1) + "\n")
     picture = f"![loss and held-out score over the steps]({PICTURE})\n\n"
     heading, *rows = (f"| {' | '.join(row)} |" for row in card.table)
     table = "\n".join([heading, "|---" * len(card.table[0]) + "|", *rows])

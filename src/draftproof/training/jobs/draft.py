@@ -12,10 +12,10 @@ from draftproof.drafting.base import Proposer
 from draftproof.drafting.beside import stranger
 from draftproof.heads import files
 from draftproof.llm import LLM
+from draftproof.out_folders import writing
 from draftproof.proposers.draft import DraftModel
 from draftproof.proposers.early_exit import EarlyExit
 from draftproof.runners import encoders
-from draftproof.training.checkpoint import writing
 from draftproof.training.jobs import job, served, setup
 from draftproof.training.jobs.card import Card
 from draftproof.training.jobs.draft_report import Report, Served, card

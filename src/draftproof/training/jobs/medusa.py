@@ -10,9 +10,9 @@ import torch
 
 from draftproof.heads import files
 from draftproof.heads.module import Heads
+from draftproof.out_folders import writing
 from draftproof.proposers.medusa import Medusa as Proposer
 from draftproof.runners import costs
-from draftproof.training.checkpoint import writing
 from draftproof.training.data.capture import Captured, capture, key
 from draftproof.training.data.pairs import pack
 from draftproof.training.data.rows import Document, batch_of

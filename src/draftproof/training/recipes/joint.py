@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from draftproof.training.checkpoint import writing
+from draftproof.out_folders import writing
 from draftproof.training.recipes.text import Text
 from draftproof.training.trainer import Batch
 

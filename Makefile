@@ -32,6 +32,7 @@ test: setup
 
 test-all: setup
 	-$(BIN)/python scripts/real_model.py
+	-$(INSTALL) playwright
 	$(BIN)/pytest -n 2 $(SPREAD) -m "not gpu and not ray"
 	-$(INSTALL) -e '.[dev,ray]'
 	$(BIN)/pytest -m ray

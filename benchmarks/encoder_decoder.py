@@ -191,7 +191,7 @@ def main(
     dtype: str = "float32",
     target: Annotated[str, typer.Option(help="Of the table: base or large.")] = "base",
     max_tokens: int = 32,
-    rounds: int = 3,
+    rounds: int = 5,
     minutes: Annotated[
         float | None, typer.Option(help="Begin no further cell of the table after so many.")
     ] = None,

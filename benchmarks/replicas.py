@@ -33,7 +33,7 @@ import httpx2
 import psutil
 
 import draftproof as dp
-from draftproof import prompts
+from draftproof import clock, prompts
 from ray_serving import Replicas, free_port
 from server import ready
 
@@ -139,7 +139,7 @@ def added(given: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, list[Stream]] = {"by hand": [], "ray": []}
     with by_hand(given) as port, Replicas(options(given, 1)) as made:
         for at, body in enumerate(bodies(given, 2 * given.calls)):
-            for name, where in (("by hand", port), ("ray", made.port)):
+            for name, where in clock.in_turn([("by hand", port), ("ray", made.port)], at):
                 (one,) = asyncio.run(all_of([where], [body], 1))
                 if at >= 2:  # the first ones warm up
                     found[name].append(one)
@@ -168,11 +168,17 @@ def throughput(given: argparse.Namespace) -> dict[str, Any]:
         came = asyncio.run(all_of(ports, asked, given.clients))
         speeds[name].append(sum(one.tokens for one in came) / (time.perf_counter() - began))
 
-    for _ in range(given.rounds):
+    def alone() -> None:
         with ExitStack() as stack:
             measure("by hand", [stack.enter_context(by_hand(given)) for _ in range(2)])
+
+    def together() -> None:
         with Replicas(options(given, 2)) as made:
             measure("ray", [made.port])
+
+    for turn in range(given.rounds):
+        for side in clock.in_turn([alone, together], turn):
+            side()
     shares = [ray / hand for hand, ray in zip(speeds["by hand"], speeds["ray"], strict=True)]
     return {name: statistics.median(each) for name, each in speeds.items()} | {
         "share": statistics.median(shares)
@@ -285,7 +291,7 @@ def main() -> None:
     parser.add_argument("--places", type=int, default=8, help="texts at once, of an engine")
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--calls", type=int, default=10, help="of each client, where it is timed")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
     parser.add_argument("--stopped", type=float, default=0.8, help="of each second, a slow engine")
     parser.add_argument("--draft", default="bundled", help="what an update drafts with")

@@ -144,11 +144,14 @@ def pairs(llm: dp.LLM, port: int, process: int, texts: Sequence[str], given: Any
     """Every prompt here and there, and crowds of all."""
     tokens, clients = given.tokens, given.clients
     here, there, bare, own, mine = list[Any](), list[Any](), list[Any](), 0.0, 0.0
-    for text in texts:
-        here.append(direct(llm, text, tokens))
+    for number, text in enumerate(texts):
+        if not number % 2:  # who is first changes
+            here.append(direct(llm, text, tokens))
         loop, busy = loop_seconds(process), time.thread_time()
         there.append(stream(port, text, tokens))
         own, mine = own + loop_seconds(process) - loop, mine + time.thread_time() - busy
+        if number % 2:
+            here.append(direct(llm, text, tokens))
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             bare.append(runner.run(floor(llm, text, tokens)))
     wrote = len(texts) * tokens

@@ -92,8 +92,8 @@ def ratios(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:
     first = None
     for turn in range(rounds + 1):
         seconds = {}
-        for name, side in sides.items():
-            seconds[name], written = side.write()
+        for name in clock.in_turn([*sides], turn):
+            seconds[name], written = sides[name].write()
             first = first or written
             if written != first:
                 raise SystemExit(f"{name} writes another text than {plain}")

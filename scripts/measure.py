@@ -72,7 +72,7 @@ def runs() -> Iterator[Run]:
         yield Run(f"cpu_peers/writing-inflated-{precision}", f"{of} {OTHERS}")
         drawn = "--temperature 0.7 --sides draftproof,openvino"
         yield Run(f"cpu_peers/writing-inflated-{precision}-sampled", f"{of} {drawn}")
-    of = f"{PEERS} {WRITING} --rounds 2 --lengths 3,5,8"
+    of = f"{PEERS} {WRITING} --lengths 3,5,8"
     yield Run("cpu_peers/writing-inflated-bf16-transformers", of)
     all_methods = "--method none,ngram,draft,ngram+draft"
     yield Run(
@@ -112,7 +112,7 @@ def runs() -> Iterator[Run]:
     yield Run("formats/gguf-files", f"benchmarks/peers/gguf_files.py {kinds} --out {{out}}.json")
     served = f"benchmarks/peers/servers.py --out {{out}}.json {OURS}-q8_0.gguf"
     yield Run("serving/servers", f"{served} {OURS}-bf16.gguf {PUBLISHED}.Q4_1.gguf")
-    yield Run("serving/servers-64", f"{served} --clients 64 --calls 64 --rounds 1")
+    yield Run("serving/servers-64", f"{served} --clients 64 --calls 64 --rounds 5")
     encoder = "benchmarks/encoder_decoder.py"
     yield Run("encoder_decoder/bundled-mender", f"{encoder} --part mender")
     yield Run("encoder_decoder/pass", f"{encoder} --part pass")

@@ -72,7 +72,7 @@ def servers() -> str:
         markdown([*headings, "slowest answer, of the median", "failed"], rows)
         + f"\n{runs[0]['date'].split()[0]}, {machine(runs[0]['machine'])}; HumanEval's prompts, "
         f"{runs[0]['max_tokens']} greedy tokens each, medians of {runs[0]['rounds']} rounds of "
-        f"{runs[0]['calls']} calls (of {runs[1]['rounds']} round of {runs[1]['calls']} with "
+        f"{runs[0]['calls']} calls (of {runs[1]['rounds']} rounds of {runs[1]['calls']} with "
         f"{runs[1]['clients']} clients), 16 places in either server.\n"
     )
 

@@ -85,6 +85,8 @@ def check_contents(sdist: Path, wheel: Path) -> None:
     ours = [n for n in inside if n.endswith((".cpp", ".h", ".inl")) or "__pycache__" in n]
     assert not ours, ours
     assert any(name.endswith("LICENSE") for name in inside)
+    built = [name for name in source if name.endswith((".pyc", ".so"))]
+    assert not built, built
     for name in ("SECURITY.md", "docs/security.md", "tests/test_house.py", "constraints.txt"):
         assert name in source, f"the sdist lacks {name}"
 

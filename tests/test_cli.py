@@ -251,3 +251,18 @@ def test_a_closed_pipe_is_quiet(pair: Path) -> None:
     err = process.stderr.read()
     process.stderr.close()
     assert (process.wait(), err) == (1, b"")  # typer's code for it
+
+
+def test_a_method_that_is_taken_up_is_told(run: Any) -> None:
+    """Once, not in every step."""
+    words = ("generate", "bundled", "import argparse", "--max-tokens", "96", "--decisions")
+    code, out, err = run(*words, "--ignore-eos")
+    lines = [line for line in err.splitlines() if line.startswith("token ")]
+    assert code == 0 and out and len(lines) < 20
+    assert all(" on: drafting costs " in line or " off (" in line for line in lines)
+    auto = draftproof.Auto(draftproof.NGram(), clock=lambda: 0.0)  # deciding takes no time
+    with draftproof.LLM("bundled", speculate=auto) as llm:
+        params = draftproof.SamplingParams(max_tokens=64, ignore_eos=True)
+        (one,) = llm.generate("import argparse\nimport sys\n" * 4, params)
+    changes = one.stats.decisions.changes
+    assert len(changes) < 10 and "ngram on: drafting costs 0.00 ms" in changes[0]

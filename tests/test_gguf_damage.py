@@ -7,7 +7,6 @@ import random
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,11 +101,9 @@ def test_what_is_damaged_is_refused_in_a_sentence(
     change, says = DAMAGE[name]
     file = tmp_path / "bad.gguf"
     file.write_bytes(change(whole.read_bytes()))
-    began = time.monotonic()
     with pytest.raises(ValueError, match=says) as error:
         dp.LLM(file, speculate=None)
     assert "\n" not in str(error.value) and str(file) in str(error.value)
-    assert time.monotonic() - began < 5  # seconds, on a machine that is busy
     code, out, err = run("generate", str(file), "x")
     assert (code, out) == (2, "") and err.count("\n") == 1
 

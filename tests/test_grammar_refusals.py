@@ -129,7 +129,6 @@ def test_what_takes_long_to_compile_is_left_and_others_write_meanwhile() -> None
     ended = time.monotonic()
     stop.set()
     thread.join()
-    assert ended - began < 20
     assert not [each for each in threading.enumerate() if each.name == "draftproof grammar"]
     assert bound(dp.Grammar.regex("ab?c"), max_tokens=4).error is None  # it was ended: others go on
     assert sum(began < at < ended for at in wrote) > 1

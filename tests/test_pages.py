@@ -112,6 +112,14 @@ def test_the_programs_of_a_page_run(
         exec(program, space)
 
 
+# Commands that name `bundled`; the others need a network, or install something.
+RUNNABLE = [each for each in fences("docs/quickstart.md", "sh") if "bundled" in each]
+
+
+def test_the_quickstart_has_commands_to_run() -> None:
+    assert len(RUNNABLE) > 2
+
+
 def test_every_program_can_be_read() -> None:
     for page in PAGES:
         for program in fences(str(page.relative_to(ROOT)), "python"):
@@ -119,12 +127,9 @@ def test_every_program_can_be_read() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(fences("docs/quickstart.md", "sh"))))
+@pytest.mark.parametrize("number", range(len(RUNNABLE)))
 def test_the_commands_of_the_quickstart_run(number: int, tmp_path: Path) -> None:
-    """Those that name `bundled`; the others need a network, or install something."""
-    commands = fences("docs/quickstart.md", "sh")[number]
-    if "bundled" not in commands:
-        return
+    commands = RUNNABLE[number]
     programs = f"PATH={Path(sys.executable).parent}:$PATH\n"
     done = subprocess.run(
         ["bash", "-euc", programs + commands],

@@ -20,7 +20,7 @@ def test_a_line_now_and_then_without_a_terminal(capsys: pytest.CaptureFixture[st
         time.sleep(0.1)
     lines = list(dict.fromkeys(capsys.readouterr().err.splitlines()))
     assert lines[-3:-1] == ["warming up: ngram", "round 1 of 2: none, 25% done"]
-    assert lines[-1].startswith("round 2 of 2: none, 75% done, about 0 s left")
+    assert lines[-1].startswith("round 2 of 2: none, 75% done, about ")
 
 
 def test_what_is_left_is_at_the_pace_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

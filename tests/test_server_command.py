@@ -12,7 +12,10 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from draftproof.cli import serve
+from draftproof.ray import options
 from draftproof.server import running
+from draftproof.server.settings import Limits
 from serving import until_served
 
 
@@ -79,3 +82,19 @@ def test_a_port_that_is_taken() -> None:
 def test_a_model_that_is_none(run: Any, tmp_path: Path) -> None:
     result = run("serve", str(tmp_path), "--port", "0")
     assert result.code == 2 and "Traceback" not in result.err, result.err
+
+
+def test_options_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each the one that it is called."""
+    words: dict[str, Any] = {"max_queue": 3, "max_queue_tokens": 4, "timeout": 5, "drain": 6}
+    words |= {"share": True, "chunk": "token", "served_name": ["a"], "cors": ["http://a:1"]}
+    words |= {"allow_host": ["h"], "quiet": True, "no_prefix_cache": True}
+    given, _ = options.read({"model": "bundled", **words})
+    made = serve.settings_of(given)
+    assert made.limits == Limits(queued=3, queued_tokens=4, seconds=5.0, drain=6.0)
+    assert (made.share, made.chunk, made.names) == (True, "token", ("a",))
+    assert (made.cors, made.hosts, made.log) == (("http://a:1",), ("h",), False)
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(serve.opening, "for_many", lambda given, **more: seen.update(more))
+    serve.opened(given)
+    assert seen == {"prefix_cache": False, "itl_target": None}

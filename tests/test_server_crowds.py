@@ -230,11 +230,9 @@ def test_a_second_signal_waits_for_nobody() -> None:
     server.wait()
     client = connected(server, LONG)
     until(lambda: server.front.admission.load == 1)
-    began = time.monotonic()
     server.signal()
     until(lambda: server.front.state == "draining")
-    server.end()
-    assert time.monotonic() - began < 10
+    server.end()  # which takes less than the drain, or fails
     client.close()
 
 

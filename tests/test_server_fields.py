@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serving import CONTEXT, Server
+from serving import CONTEXT, Server, events
 
 HI = [{"role": "user", "content": "hi"}]
 TEXT: dict[str, Any] = {"prompt": "a", "max_tokens": 2, "temperature": 0}
@@ -90,3 +90,19 @@ def test_tokens_are_counted_of_one_text(server: Server) -> None:
     for body in ({"prompt": "a" * 2 * CONTEXT}, {"messages": long}):
         found = server.post("/tokenize", **body).json()
         assert found["count"] == len(found["tokens"]) >= 2 * CONTEXT
+
+
+def test_tokens_and_back(server: Server) -> None:
+    told = server.post("/tokenize", prompt="abc", return_token_strs=True).json()
+    assert "".join(told["token_strs"]) == "abc" and told["count"] == 3
+    back = server.post("/detokenize", tokens=told["tokens"]).json()
+    assert back["prompt"] == "abc"
+    refused(server.post("/detokenize", tokens=[10**6]), "tokens", "1000000")
+    assert server.client.get("/tokenizer_info").json()["model_max_length"] == CONTEXT
+
+
+def test_every_chunk_has_timings(server: Server) -> None:
+    body = TEXT | {"max_tokens": 5, "ignore_eos": True, "stream": True, "timings_per_token": True}
+    answer = server.post("/v1/completions", **body)
+    found = [event["timings"]["predicted_n"] for event in events(answer.text)]
+    assert found == sorted(found) and found[-1] == 5

@@ -65,7 +65,8 @@ def check_body(server: Server, path: str, body: dict[str, Any]) -> None:
     if answer.status_code != 200:
         assert answer.json()["error"]["message"]
     elif body.get("stream") is True:
-        assert all("choices" in event or "error" in event for event in events(answer.text))
+        found = [*events(answer.text)]
+        assert found and all("choices" in event or "error" in event for event in found)
 
 
 def check_fuzz(server: Server, some: dict[str, Any], more: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 
 import pytest
 from hypothesis import given
@@ -194,13 +193,11 @@ def test_falling_rates_make_the_greedy_tree_optimal(p, nodes, depth):
     assert sequoia(p, nodes, depth)[1] == pytest.approx(greedy, rel=1e-12)
 
 
-def test_the_largest_trees_take_a_moment():
+def test_the_largest_trees():
     p = [0.63 / (k + 1) ** 2 for k in range(33)]
-    start = time.perf_counter()
     for depth in (10, None):
         parents, tokens = sequoia(p, 128, depth)
         assert len(parents) == 128 and tokens == pytest.approx(expected(parents, p), rel=1e-12)
-    assert time.perf_counter() - start < 5  # measured: 0.02 on two cores
 
 
 # --- paths and parents ---

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,9 +149,7 @@ def test_a_template_reaches_nothing(tokenizer: Any, template: str, said: str) ->
 def test_a_template_that_loops_is_ended(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "SECONDS", 0.2)
     tokenizer.chat_template = LOOPS
-    began = time.monotonic()
     with pytest.raises(ValueError, match=r"takes more than 0.2 s"):
         templates.chat_ids(tokenizer, HI)
-    assert time.monotonic() - began < 5
     names = [thread.name for thread in threading.enumerate()]
     assert "draftproof template" not in names  # it is gone, and takes no core any more

@@ -72,8 +72,11 @@ def main(
             urls = {name: stack.enter_context(_served(words)) for name, words in started.items()}
             settings = _settings(started)
             turns = [
-                {each.name: _load(urls[each.server], each, asked) for each in settings}
-                for _ in range(rounds + 1)
+                {
+                    each.name: _load(urls[each.server], each, asked)
+                    for each in clock.in_turn(settings, turn)
+                }
+                for turn in range(rounds + 1)
             ][1:]  # the first one warms
         measured.append({"file": file.name, "settings": _told(settings, turns)})
         console.print(_table(measured[-1], clients))
@@ -137,6 +140,7 @@ def _ready(url: str) -> bool:
 def _load(url: str, setting: Setting, asked: Sequence[str]) -> dict[str, Any]:
     """What one load of it took."""
     words = [sys.executable, "-m", "draftproof", "load", url, "--ignore-eos", "--json", *asked]
+    words.append("--cold")  # nothing of earlier rounds is looked up
     with tempfile.TemporaryDirectory() as folder:
         words += ["--body", json.dumps(setting.body), "--out", folder, "--warm", "0"]
         done = subprocess.run(words, capture_output=True, text=True)

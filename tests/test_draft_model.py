@@ -31,7 +31,10 @@ from tiny import other_size
 
 @pytest.mark.parametrize(
     "options",
-    [{"num_draft_tokens": 0}, {"branch": 0}, {"min_confidence": 1.5}, {"min_confidence": -1}],
+    [
+        *({"num_draft_tokens": 0}, {"branch": 0}, {"min_confidence": 1.5}, {"min_confidence": -1}),
+        {"num_draft_tokens": 3, "tree": "auto"},
+    ],
 )
 def test_draft_options_out_of_range(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError):

@@ -12,7 +12,10 @@ import torch
 import facade
 from drafters import Eager
 from draftproof.drafting.base import Drafter
+from draftproof.drafting.step import Step
+from draftproof.drafting.together import passed
 from draftproof.engine import Engine
+from draftproof.proposers.suffix import Earlier
 from draftproof.scheduler import Scheduler
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
@@ -113,3 +116,34 @@ def test_drafts_of_a_pass_that_is_made_again_are_not_accepted(rule: str, how: st
     assert [bool(name) for name in decisions.by_token] == done.from_draft
     assert sum(decisions.plain_steps.values()) + done.stats.drafting_steps == done.stats.steps
     assert min(decisions.plain_steps.values()) > 0
+
+
+def test_what_a_run_gave_is_used_before_the_next_one() -> None:
+    """A model's rows may lie in one buffer, which its next pass writes to."""
+    buffer, failed = torch.zeros(1), list[int]()
+
+    def run_all(some: Sequence[int]) -> Sequence[torch.Tensor]:
+        if len(some) > 1 or some[0] == 2:
+            raise MemoryError
+        buffer.fill_(some[0])
+        return [buffer]
+
+    def stop(one: int, error: Exception) -> None:
+        failed.append(one)
+
+    seen = [(one, int(row)) for one, row in passed([1, 2, 3], run_all, stop)]
+    assert seen == [(1, 1), (3, 3)] and failed == [2]
+    assert [*passed([], run_all, stop)] == []
+
+
+def test_an_output_beyond_the_corpus_is_cut() -> None:
+    kept = Earlier()
+    kept.add([7] * 100, 20)
+    kept.add([8, 9], 20)
+    assert 3 <= kept.size <= 20
+
+
+def test_tokens_have_their_sources_where_siblings_repeat() -> None:
+    step = Step(tree=TokenTree([5, 6, 6, 7], [-1, 0, 0, 2]), drafted_by=[0, 1, 1])
+    assert step.owners([6, 7, 8]) == [0, 1] and step.owners([9]) == []
+    assert Step().owners([6]) == []

@@ -49,6 +49,8 @@ def test_our_layout_keeps_the_notes(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["format"] == "draftproof-medusa" and config["shared_head"] is False
     assert Medusa(tmp_path).paths == heads.tree
+    alone = files.load(tmp_path / "model.safetensors")
+    assert alone.tree == heads.tree and torch.equal(alone.weights, read.weights)
     for name, known in (("foretoken-medusa", True), ("other", False)):
         (tmp_path / "config.json").write_text(json.dumps(config | {"format": name}))
         if known:  # the project's former name

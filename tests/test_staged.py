@@ -240,3 +240,10 @@ def test_ngrams_of_a_text_that_was_rolled_back_are_read_again() -> None:
     made.propose([shadow])
     pool = made._states[shadow].pool
     assert (7, 8) in pool[4] and (8, 9) in pool[7] and (5, 6) in pool[4]
+
+
+def test_taps_of_what_drafts_for_a_draft_are_those_of_the_draft() -> None:
+    inner = Silent()
+    inner.taps = (24,)
+    with pytest.raises(ValueError, match="holds 24: of this model they are 0"):
+        dp.LLM(target(NAME), speculate=dp.Staged(draft(NAME), inner))

@@ -38,7 +38,7 @@ GoesOn = Callable[[Sequence[Partial]], Sequence[bool]]  # which of them get anot
 
 
 class Proposer(Protocol):
-    """A drafting method: any object with these two names, and with those of `Drafter` it likes."""
+    """A drafting method: any object with these two names, and hooks as `adopting.Foreign` has."""
 
     taps: tuple[int, ...]  # target layers whose hidden states it wants in `request.feedback`
 

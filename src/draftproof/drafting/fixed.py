@@ -82,6 +82,7 @@ class Fixed:
         most = request.params.max_draft_nodes
         tree = tree.bounded(LARGEST if most is None else min(most, LARGEST), by_depth=True)
         step.only, step.kept = number, [*range(len(tree))]
+        step.tree, step.drafted_by = tree, [number] * (len(tree) - 1)
         share.offered += len(whole) - 1
         share.used += len(tree) - 1
         self._known[request].ran = number, max(tree.depths)

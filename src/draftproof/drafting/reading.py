@@ -71,7 +71,7 @@ def read(runner: Runner, texts: Sequence[Text], stop: Stop, ahead: bool = False)
             ready.add(request.key)
             # Siblings copy what is cached, so nothing is left for the tree's pass.
             left = SLICE if len(request.siblings) < 2 else 0
-            while rest > left and passed([part(text, min(rest, SLICE))], run, fail):
+            while rest > left and [*passed([part(text, min(rest, SLICE))], run, fail)]:
                 rest -= SLICE
         elif rest <= budget and not ahead:
             ready.add(request.key)
@@ -79,8 +79,8 @@ def read(runner: Runner, texts: Sequence[Text], stop: Stop, ahead: bool = False)
         elif (size := min(rest, budget)) > 0:
             slices.append(part(text, size))
             budget -= size
-    if slices:
-        passed(slices, run, fail)
+    for _ in passed(slices, run, fail):
+        pass
     return ready
 
 

@@ -30,14 +30,15 @@ def settle(text: Text, sources: Sequence[Source], one: float) -> float:
         text.step = Step(why=step.why)
         return 0.0
     decisions = request.decisions
-    steps, text.passes = request.passes - text.passes, request.passes
+    steps = max(1, request.passes - text.passes)  # an interrupt may keep a pass from being counted
+    text.passes = request.passes
     unasked, text.unasked = decisions.unasked - text.unasked, decisions.unasked
     text.steps += steps
     ran = len(step.kept) > 1 and steps > unasked  # else its pass was to no avail, and made again
     asked = step.only >= 0 or step.looks is not None or step.offer is not None or step.offered
     if asked and step.only < 0:
         _learn(text, sources, written)
-    owners = step.owners(written, request.feedback) if ran else []
+    owners = step.owners(written) if ran else []
     for owner in {*owners}:
         source, accepted = sources[owner], owners.count(owner)
         decisions.sources[source.name].accepted += accepted

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from draftproof.drafting.looks import Looks
 from draftproof.drafting.offers import Offer
 from draftproof.tree import TokenTree
-from draftproof.writing import Feedback
 
 
 @dataclass(slots=True)
@@ -20,7 +19,7 @@ class Step:
     right: Sequence[int] = ()  # and of each look the tokens that were right; -1: it offered none
     offer: Offer | None = None
     kept: list[int] = field(default_factory=lambda: [0])
-    tree: TokenTree | None = None  # of the nodes `kept`; None: there is but one, or it is `only`'s
+    tree: TokenTree | None = None  # of the nodes `kept`; None: there is but one
     drafted_by: Sequence[int] = ()  # the source of each node of it but node 0, by number
     only: int = -1  # the source whose own tree ran, where that was settled beforehand
     extra: float = 0.0  # passes over one row more than a plain step takes
@@ -36,15 +35,15 @@ class Step:
             return True
         return any([asked == number for asked, _ in self.offered])
 
-    def owners(self, written: Sequence[int], feedback: Feedback | None) -> list[int]:
-        """The source of each token that was drafted and accepted."""
-        if self.tree is None:
-            return [self.only] * (feedback.accepted if feedback is not None else 0)
-        node, owners, tokens = 0, list[int](), self.tree.tokens
-        for child, parent in enumerate(self.tree.parents):  # what follows a node stands behind it
-            if len(owners) == len(written):
+    def owners(self, written: Sequence[int]) -> list[int]:
+        """The source of each token that was drafted and accepted; siblings may repeat one."""
+        owners, nodes = list[int](), [0]
+        if (tree := self.tree) is None:
+            return owners
+        for token in written:
+            below = [child for node in nodes for child in tree.children(node)]
+            nodes = [child for child in below if tree.tokens[child] == token]
+            if not nodes:
                 break
-            if parent == node and tokens[child] == written[len(owners)]:
-                node = child
-                owners.append(self.drafted_by[child - 1])
+            owners.append(self.drafted_by[nodes[0] - 1])
         return owners

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 G = TypeVar("G")  # what grows
@@ -13,18 +13,22 @@ def passed(
     growing: Sequence[G],
     run: Callable[[Sequence[G]], Sequence[T]],
     stop: Callable[[G, Exception], None],
-) -> list[tuple[G, T]]:
+) -> Iterator[tuple[G, T]]:
     """Each with what one run over all gave it; where that fails, each alone.
 
     One request's fault is not the others'. What was drawn for it before stays in its tree: dropping
-    that because of what it was would bias the law.
+    that because of what it was would bias the law. What a run gave is used before the next one: it
+    may lie in memory that a model's next pass writes to.
     """
     if not growing:
-        return []
+        return
     try:
-        return list(zip(growing, run(growing), strict=True))
+        made = list(zip(growing, run(growing), strict=True))
     except Exception as error:  # of a model, which is foreign code
-        if len(growing) > 1:
-            return [each for one in growing for each in passed([one], run, stop)]
-        stop(growing[0], error)
-        return []
+        if len(growing) == 1:
+            stop(growing[0], error)
+            return
+        for one in growing:
+            yield from passed([one], run, stop)
+        return
+    yield from made

@@ -125,7 +125,7 @@ def _write(folder: str | Path, name: str, tensors: dict[str, Tensor], config: An
 
 
 def load(path: str | Path) -> Heads:
-    """Heads from a folder in any of the three layouts, or from a `medusa_lm_head.pt` alone.
+    """Heads from a folder or file in any of the three layouts.
 
     path: "bundled" are those of the bundled model.
     Raises `ValueError`, naming the place, the cause and the way out.
@@ -137,10 +137,12 @@ def load(path: str | Path) -> Heads:
     try:
         for file in (path, *(path / name for name in ORIGINAL_FILES)):
             if file.is_file():
-                beside = file.parent / "config.json"
+                beside, tensors = file.parent / "config.json", _read(file)
                 config = _read(beside) if beside.exists() else {}
+                if OURS[0].format(k=0, i=0) in tensors:
+                    return _heads(OURS, config, tensors)
                 kept = {n: config[n] for n in config if n.startswith(("medusa_", "base_model"))}
-                return _heads(ORIGINAL, kept, _read(file))
+                return _heads(ORIGINAL, kept, tensors)
         if not (files := sorted(path.glob("*.safetensors"))):
             raise ValueError(
                 "no heads there: fetch a folder of them with `hf download`, or make some with "

@@ -95,9 +95,11 @@ class Auto(Drafter):
         self.control.read_along(requests)
 
     def release(self, request: Writing) -> None:
-        self.control.release(request)
-        for source in self.sources:
-            let_go(source, request)
+        try:
+            self.control.release(request)
+        finally:  # sources hold rows of caches
+            for source in self.sources:
+                let_go(source, request)
 
     def close(self) -> None:
         for source in self.sources:

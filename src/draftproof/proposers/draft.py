@@ -37,7 +37,7 @@ class DraftModel(Growing):
     "auto", the tree that pays best by what was accepted so far and by what passes cost, which
     `bind` measures. For a request that is sampled under another rule than the coupled one "auto"
     goes by that request and by fixed costs alone: there another tree is another text, and the same
-    seed must give the same one.
+    seed must give the same one. `min_confidence` and `branch` are of chains.
     """
 
     name = "draft"
@@ -53,6 +53,8 @@ class DraftModel(Growing):
         quantize: str | None = None,
         tree: str | Sequence[Sequence[int]] | None = None,
     ) -> None:
+        if tree is not None and num_draft_tokens is not None:
+            raise ValueError("tree says how deep a draft is: drop num_draft_tokens")
         super().__init__(num_draft_tokens, min_confidence, branch, usual=5)
         if quantize not in (None, "none", "int8", "int4"):
             raise ValueError(f"quantize={quantize!r} is unknown: use 'int8', 'int4' or 'none'")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftproof.drafting.adopting import adopt
+from draftproof.drafting.adopting import adopt, bind
 from draftproof.drafting.base import GoesOn, Proposer
 from draftproof.drafting.beside import Beside
 from draftproof.drafting.growing import Growing, going, stop
@@ -54,7 +54,7 @@ class Staged(Growing):
         runner = load(target, self.model)
         self.beside = Beside(runner, target)
         standing: Any = Standing(runner, self._stages)
-        self.drafter.bind(standing, lambda _, model, quantize=None: load(runner, model, quantize))
+        bind(self.drafter, standing, lambda _, model, quantize=None: load(runner, model, quantize))
         self.vocabulary = target.vocabulary
         self._stages.clear()
 

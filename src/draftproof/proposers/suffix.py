@@ -37,7 +37,7 @@ class Earlier:
         return self.old.size + self.new.size
 
     def add(self, output: Sequence[int], most: int) -> None:
-        self.new.extend([*output, SEPARATOR])
+        self.new.extend([*output[-max(1, most // 2) :], SEPARATOR])
         if self.new.size >= most // 2:
             self.old, self.new = self.new, automaton()
 

@@ -188,7 +188,8 @@ class _Loop:
             show(state, shown)
             if not state.reason and self._agreed(stopped()):
                 state.reason = "interrupted"
-            if state.reason or time.monotonic() - saved > plan.checkpoint_seconds:
+            due = time.monotonic() - saved > plan.checkpoint_seconds
+            if state.reason or self._agreed(due):  # each process has a clock of its own
                 self.checkpoint.save(asdict(state))
                 saved = time.monotonic()
         if state.reason != "interrupted":
@@ -271,7 +272,7 @@ class _Loop:
         return {f"held-out {name}": value for name, value in scores.items()}
 
     def _agreed(self, flag: bool) -> bool:
-        """Whether any process was asked to stop."""
+        """Whether any process says so."""
         flags = torch.tensor(float(flag), device=self.accelerator.device)
         return bool(self.accelerator.reduce(flags, "sum") > 0)
 

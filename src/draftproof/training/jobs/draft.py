@@ -137,7 +137,8 @@ class DraftJob(Job):
         options, few = self.options, None
         ends = end_ids(self.target, self.tokenizer)
         if (count := options.draft_vocabulary) is not None:
-            size = self.target.get_output_embeddings().weight.shape[0]
+            heads = (each.get_output_embeddings() for each in (self.target, self.student))
+            size = min(each.weight.shape[0] for each in heads)  # padding differs
             ids = few_tokens.most_frequent(self.learnt, count, size, ends)
             if self.on_layer:
                 self.student.heads = few_tokens.fewer(self.student.heads, self.target, ids)

@@ -84,7 +84,7 @@ def processes() -> int:
 def clear(folder: Path, *more: Path) -> None:
     """Remove what a finished training needs no more, and `more` folders."""
     checkpoint.clear(folder)
-    for other in more:
+    for other in (*more, *folder.glob("states-*")):  # of other data too
         shutil.rmtree(other, ignore_errors=True)
     for name in (ANSWERS, *PARTS):
         (folder / name).unlink(missing_ok=True)

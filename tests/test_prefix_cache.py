@@ -13,6 +13,7 @@ from remembering import (
     books_are_right,
     draft,
     llm,
+    model,
     params,
     reading,
     runners,
@@ -126,3 +127,19 @@ def test_requests_that_come_and_go_share_what_they_can(name: str, method: str) -
         for each, wanted in zip(present, alone, strict=True):
             assert each.output == (wanted[: len(each.output)] if each in aborted else wanted)
         assert aborted and sum(read) < sum(map(len, prompts)) - 14
+
+
+@pytest.mark.parametrize("length", [80, 128])
+def test_a_deep_draft_ends_no_text_that_may_get_more_room(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room is asked for near its end, which a draft may not step over."""
+    monkeypatch.setattr("draftproof.memory.OPEN", 100)
+    prompt = [5, 6, 7] * 20
+    with llm(max_length=700) as plain:
+        wanted = tokens_of(plain, prompt, max_tokens=None, ignore_eos=True)
+    deep = dp.DraftModel(model(), length, min_confidence=0.0)  # is always right
+    with llm(max_length=700, kv_memory="1GB", speculate=deep) as made:
+        (one,) = made.generate(prompt, params(max_tokens=None, ignore_eos=True))
+    assert one.token_ids == wanted and one.stats.accepted > 400
+    assert len(one.token_ids) == 700 - len(prompt)

@@ -183,3 +183,19 @@ def test_an_order_that_is_no_permutation_is_refused(tmp_path: Path) -> None:
     order = torch.arange(128, dtype=torch.int32)
     of = handle, native.HEAD, 0, order.data_ptr(), len(order)
     assert library.dp_model_order(*of) == native.BAD_ARGUMENT
+
+
+@with_kernels
+@pytest.mark.parametrize("name", ORDERED)
+def test_what_is_mapped_has_its_inputs_in_the_same_order(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    quantised_files.write(tmp_path / "m", model(), LAYOUTS[name])
+    ids, rows = [5, 9, 33, 21, 60, 3, 3, 41], list[Tensor]()
+    for kept in (False, True, True):  # packed, kept, mapped
+        with dp.LLM(tmp_path / "m", speculate=None, cache_weights=kept) as llm:
+            assert isinstance(llm.runner, NativeRunner)
+            rows.append(one_by_one(llm.runner, ids))
+            mapped = llm.runner.packed.mapped
+    assert mapped and torch.equal(rows[0], rows[1]) and torch.equal(rows[0], rows[2])

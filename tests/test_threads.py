@@ -87,3 +87,14 @@ def test_keys_are_given_once() -> None:
     llm = dp.LLM(tiny.model(), speculate=None)
     made = together(8, lambda thread: [llm.prepare([1], PARAMS)[0].key for _ in range(200)])
     assert len({key for keys in made for key in keys}) == 1600
+
+
+def test_a_request_is_run_by_the_llm_that_it_was_given_to() -> None:
+    one = dp.LLM(tiny.model(), speculate=None)
+    other = dp.LLM(one, speculate=None)
+    given = one.submit([5, 6], dp.SamplingParams(max_tokens=3))
+    with pytest.raises(ValueError, match="or by another LLM"):
+        next(other.engine.run(given))
+    assert [each.finished for each in one.engine.run(given)][-1]
+    keys = [each.key for each in (*one.submit([5]), *other.submit([5]))]
+    assert len({*keys}) == 2, "two LLMs over one model"

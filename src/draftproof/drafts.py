@@ -24,7 +24,7 @@ from draftproof.runners.curves import attended
 from draftproof.sampling import PREDICTION, SamplingParams
 from draftproof.scheduler import Turn
 from draftproof.tree import TokenTree
-from draftproof.writing import Cost, Feedback, reason
+from draftproof.writing import NODES, Cost, Feedback, reason
 
 
 @dataclass
@@ -243,7 +243,9 @@ def _bounded(request: Request, tree: TokenTree) -> TokenTree:
     """What of a tree may run: the bonus token needs a place too, and a request may want less."""
     if request.history.guide is not None:
         tree = lawful(request, tree)
-    tree, most = tree.truncate(request.room - 1), request.params.max_draft_nodes
+    # One that may get more room asks for it near its end, and has to come there.
+    stays = 2 if request.extends and request.room > NODES else 1
+    tree, most = tree.truncate(request.room - stays), request.params.max_draft_nodes
     return tree if most is None else tree.bounded(most, alone(request))
 
 

@@ -85,8 +85,8 @@ class Engine:
         news, mine = deque[Request](), list[Request]()
         try:
             for request in requests:
-                if request.listener is not None:
-                    raise ValueError("a request is run already: make another one")
+                if request.listener is not None or not self.scheduler.may_run(request):
+                    raise ValueError("a request is run already, or by another LLM: make another")
                 mine.append(request)
                 request.listener = news.append
                 request.together = requests if len(requests) > 1 else ()
@@ -181,7 +181,6 @@ class Engine:
         try:
             began = time.perf_counter()
             outputs = self.runner.forward(work, self.drafts.taps)
-            self.drafts.passed(turns, [*map(Work.rows, work)], time.perf_counter() - began)
         except Exception as error:
             if len(turns) > 1:
                 for turn, tree in zip(turns, trees, strict=True):
@@ -193,6 +192,7 @@ class Engine:
                 self._end(turns[0].request)
                 moved.append(turns[0].request)
             return
+        self.drafts.passed(turns, [*map(Work.rows, work)], time.perf_counter() - began)
         with behind(self.runner):
             for turn, tree, output in zip(turns, trees, outputs, strict=True):
                 scoring.done(turn, tree, output, self.runner, self.drafts)

@@ -122,7 +122,7 @@ class CustomGenerate:
         params: dict[str, Any] = {
             "temperature": 1.0 if config.do_sample else 0.0,
             "max_tokens": int(stopping_criteria.max_length or 0) - input_ids.shape[1],
-            "stop_token_ids": sorted({token for ids in eos for token in ids}),
+            "stop_token_ids": sorted({token for ids in eos for token in ids if token >= 0}),
             "ignore_eos": True,
         }
         detailed = config.return_dict_in_generate

@@ -26,6 +26,8 @@ WORDLESS = (
     "weights, or prompt with token ids"
 )
 
+KEYS = itertools.count()  # of requests, whoever makes them; its next() is atomic
+
 
 class Intake:
     """Makes the requests for one model.
@@ -41,7 +43,6 @@ class Intake:
         self.readable = vocabulary  # ids that a prompt may hold
         self.max_length, self.end_ids = max_length, end_ids
         self.grammars = Grammars(tokenizer, vocabulary, end_ids)
-        self._keys = itertools.count()  # its next() is atomic
 
     def asked(
         self, prompts: Any, params: Any, decoder_prompt: Any, inputs: Any, rate: int | None
@@ -93,7 +94,7 @@ class Intake:
         self.check("stop_token_ids", params.stop_token_ids, self.vocabulary)
         predicted = self.predicted(params.prediction)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        keys = [next(self._keys) for _ in range(params.n)]
+        keys = [next(KEYS) for _ in range(params.n)]
         requests = [
             Request(
                 key,

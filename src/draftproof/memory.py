@@ -128,7 +128,7 @@ class Memory:
                 self.check(request)
             return False
         if request.params.max_tokens is None and slots - NODES < request.max_length:
-            self._lengths[request.key] = request.max_length
+            self._lengths[request.key], request.extends = request.max_length, True
             request.max_length = slots - NODES
         return True
 
@@ -151,6 +151,7 @@ class Memory:
         request.max_length = min(slots - NODES, longest)
         if request.max_length == longest:
             del self._lengths[request.key]
+            request.extends = False
 
     def inherit(self, request: Request, heir: Request) -> None:
         """`heir` has the row of `request`, of the same prompt, and may need as much."""
@@ -162,7 +163,7 @@ class Memory:
         self._lengths.pop(request.key, None)
         self._limit(heir.key, slots)
         if heir.params.max_tokens is None and slots - NODES < heir.max_length:
-            self._lengths[heir.key] = heir.max_length
+            self._lengths[heir.key], heir.extends = heir.max_length, True
             heir.max_length = slots - NODES
 
     def release(self, request: Request) -> None:

@@ -103,6 +103,7 @@ class Request(Writing):
         self.fault: BaseException | None = None  # what `error` says
         self.resumed = self.shown = 0  # tokens written elsewhere; characters shown there
         self.starved = False  # there is no memory behind `max_length`
+        self.extends = False  # it may get more than that
         self.again = False  # a row was not finite beside drafts: the next step goes without any
         self.torn = False  # in the middle of writing a token
         self.added = False  # to an engine

@@ -62,6 +62,11 @@ class Scheduler:
         """Any thread may, while another one steps."""
         self.waiting.append(request)
 
+    def may_run(self, request: Request) -> bool:
+        """Whether it was given to nobody, or here; one that has ended is nowhere."""
+        held = request in self.running or request in self.waiting
+        return held or not request.added or request.finished
+
     def remove(self, request: Request) -> None:
         if self.memory is not None:
             self.memory.release(request)

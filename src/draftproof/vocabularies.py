@@ -67,9 +67,9 @@ def _lies_there(tokenizer: Any, folder: Path) -> bool:
 
 
 def end_ids(model: Any, tokenizer: Any) -> list[int]:
-    """End-of-text ids of the generation config and of the tokenizer."""
+    """End-of-text ids of the generation config and of the tokenizer; one below 0 is none."""
     listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     listed = listed if listed is not None else getattr(model.config, "eos_token_id", None)
     ids = set(listed if isinstance(listed, list) else [] if listed is None else [listed])
     own = getattr(tokenizer, "eos_token_id", None)
-    return sorted(ids | (set() if own is None else {own}))
+    return sorted(each for each in ids | (set() if own is None else {own}) if each >= 0)

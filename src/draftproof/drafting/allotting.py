@@ -89,7 +89,8 @@ class Allotting:
         left: float,
     ) -> tuple[list[list[int]], list[float]] | None:
         """Of what was drafted; None: there is no memory for it."""
-        count, curve, known = len(texts), self._curve(price.curve), self._curve(price.known)
+        count, curve = len(texts), self._curve(price.curve)
+        known = self._curve(price.known or price.curve)
         limits = [text.request.params.max_draft_nodes for text in texts]
         worth = Worth(price.rate, price.attention, left, addressof(curve), addressof(known))
         worth.most, worth.rows = len(curve) - 1, price.rows

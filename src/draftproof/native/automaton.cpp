@@ -223,7 +223,8 @@ DP_API int32_t dp_automaton_follow(dp_automaton *automaton, int32_t token, int32
   automaton->follow(token, *state, *length);
   // A longer match than is looked for is one of the shorter end too.
   const std::vector<State> &states = automaton->states;
-  while (*length > most && states[states[*state].link].length >= most) *state = states[*state].link;
+  while (*state && *length > most && states[states[*state].link].length >= most)
+    *state = states[*state].link;
   *length = std::min(*length, most);
   return DP_OK;
 }

@@ -22,7 +22,9 @@ bool pack(const float *weights, int count, int, int output, char *panel) {
   uint16_t *to = reinterpret_cast<uint16_t *>(panel);
   for (int i = 0; i < count; ++i) {
     const uint32_t bits = bits_of(weights[i]);
-    to[place(output, i)] = uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    const uint16_t half = uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    if ((half & 0x7f80) == 0x7f80) return false;  // rounded to infinity, too
+    to[place(output, i)] = half;
   }
   return true;
 }

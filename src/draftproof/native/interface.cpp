@@ -19,24 +19,29 @@ namespace {
 class Turn {
  public:
   explicit Turn(dp_model &model) : model_(model) {
-    const int64_t process = getpid(), holder = model.holder;
-    forked_ = holder && holder != process;
-    if (forked_) return;
+    const int64_t here = getpid();
+    int64_t owner = model.process;
+    if (owner != here) {
+      // Whoever was counted at the fork stayed in the parent, unless another thread has seen that.
+      forked_ = owner && model.inside && model.process == owner;
+      if (forked_) return;
+      model.process.compare_exchange_strong(owner, here);
+    }
+    ++model.inside;
     model.one_pass.lock();
-    model.holder = process;
   }
   Turn(const Turn &) = delete;
   Turn &operator=(const Turn &) = delete;
   ~Turn() {
     if (forked_) return;
-    model_.holder = 0;
     model_.one_pass.unlock();
+    --model_.inside;
   }
   bool forked() const { return forked_; }
 
  private:
   dp_model &model_;
-  bool forked_;
+  bool forked_ = false;
 };
 
 }  // namespace

@@ -1,5 +1,10 @@
-// Any machine. The slow twin that the other sets are compared with.
+// Any little-endian machine. The slow twin that the other sets are compared with.
 #include "kernels.h"
+
+#if defined(__BYTE_ORDER__)
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "pairs of bf16 and files' blocks are read as they lie");
+#endif
 
 namespace {
 inline float madd(float a, float b, float c) { return a * b + c; }

@@ -113,7 +113,7 @@ void prepare_groups(const float *x, int n, int inputs, char *out) {
       continue;
     }
     float padded[kGroup] = {};
-    std::memcpy(padded, x + first, (n - first) * sizeof(float));
+    if (first < n) std::memcpy(padded, x + first, (n - first) * sizeof(float));
     prepare_group(padded, to);
   }
 }

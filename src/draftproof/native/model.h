@@ -64,7 +64,8 @@ struct Scores {
 
 struct dp_model {
   std::mutex one_pass;  // runners in several Python threads may share the weights and the room
-  std::atomic<int64_t> holder{0};  // the process whose thread is in a pass; 0: none is
+  std::atomic<int> inside{0};       // threads that are in a pass or wait for one,
+  std::atomic<int64_t> process{0};  // of this process, as far as anyone knows
   dp_shape shape;
   const Kernels *kernels;
   Memory weights;               // none where they lie in memory of the caller's

@@ -98,8 +98,8 @@ class Staged(Growing):
         """With the text as it is committed."""
         if (stage := self._stages.get(request.key)) is None:
             stage = self._stages[request.key] = Stage(request.shadow())
-            # Its drafter may not guess where the draft itself has no place to stand.
-            stage.shadow.max_length = min(request.max_length, self.beside.runner.max_length)
+        # Its drafter may not guess where the draft itself has no place to stand.
+        stage.shadow.max_length = min(request.max_length, self.beside.runner.max_length)
         follow(stage, request, self.vocabulary)
         return stage
 

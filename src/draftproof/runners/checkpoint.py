@@ -83,6 +83,9 @@ class Checkpoint:
     def format(self, name: str) -> int | None:
         return None
 
+    def order(self, name: str) -> Tensor | None:
+        return None
+
     def blocks(self, name: str) -> Blocks:
         raise KeyError(name)
 

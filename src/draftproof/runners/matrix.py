@@ -57,11 +57,7 @@ def pack(handle: Any, which: int, layer: int, weight: Tensor | Blocks) -> int:
         data = weight.data.contiguous()
         args = handle, which, layer, data.data_ptr(), native.SOURCE_BLOCKS, *weight.shape
         code: int = native.library().dp_model_matrix(*args)
-        if code == native.OK and weight.order is not None:
-            order = weight.order.contiguous()
-            of = handle, which, layer, order.data_ptr(), len(order)
-            code = native.library().dp_model_order(*of)
-        return code
+        return reorder(handle, which, layer, weight.order) if code == native.OK else code
     data = weight.detach()
     if data.dtype not in (torch.float32, torch.bfloat16):
         data = data.float()
@@ -69,6 +65,15 @@ def pack(handle: Any, which: int, layer: int, weight: Tensor | Blocks) -> int:
     source = native.SOURCE_BF16 if data.dtype == torch.bfloat16 else native.SOURCE_FP32
     args = handle, which, layer, data.data_ptr(), source, *data.shape
     code = native.library().dp_model_matrix(*args)
+    return code
+
+
+def reorder(handle: Any, which: int, layer: int, order: Tensor | None) -> int:
+    """Tells in which order the inputs of a packed matrix stand; returns the library's code."""
+    if order is None:
+        return native.OK
+    order = order.contiguous()
+    code: int = native.library().dp_model_order(handle, which, layer, order.data_ptr(), len(order))
     return code
 
 

@@ -135,7 +135,7 @@ class NativeRunner(Committed):
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of post-norm hidden states (N, hidden size)."""
         logits = product(self.packed, self.team, hidden, self.packed.outputs)
-        return logits if self._reduced is None else self._reduced.widened(logits).clone()
+        return logits if self._reduced is None else self._reduced.alone(logits)
 
     def linear(self, weight: Tensor) -> Linear:
         """Another matrix (out, in) on these threads, for what drafts: in four bits or in int8."""
@@ -259,10 +259,10 @@ class NativeRunner(Committed):
         if reduced is not None and head:
             best = reduced.best(best, places, logits)
             logits = reduced.widened(logits[:full])
+        given = [logits[span.logits] for span in spans]
+        drawn = drawing.picks(self.team, work, given)  # what fails there leaves nothing committed
         for item in work:
             self.passed(item)
-        given = [logits[span.logits] for span in spans]
-        drawn = drawing.picks(self.team, work, given)
         return [
             Output(
                 given[number],

@@ -20,7 +20,7 @@ from transformers.utils import logging
 from draftproof import native
 from draftproof.runners import reduced
 from draftproof.runners.kv import available_bytes
-from draftproof.runners.matrix import pack
+from draftproof.runners.matrix import pack, reorder
 from draftproof.runners.outline import Outline
 from draftproof.runners.packed_files import PackedFile
 from draftproof.runners.packed_formats import EMBEDDINGS, HEAD, MATRICES, Formats, rounded
@@ -197,6 +197,8 @@ class Packed:
             self._matrix(native.EMBEDDINGS, 0, weights, EMBEDDINGS, "embed_tokens")
         self._embeddings = None if packed else weights.embeddings()
         if self._embeddings is not None:
+            if tuple(self._embeddings.shape) != (self.shape.vocabulary, self.shape.hidden):
+                _check(native.BAD_ARGUMENT, "embed_tokens")
             if not self._embeddings.sum(dtype=torch.float32).isfinite():
                 _check(native.NOT_FINITE, "embed_tokens")
             self.bytes += self._embeddings.numel() * 2
@@ -212,6 +214,8 @@ class Packed:
                 assert isinstance(weight, Tensor)
                 weight = weight[self.kept]
             _check(pack(self.handle, which, layer, weight), name)
+        elif in_blocks:  # which is no part of the bytes that are mapped
+            _check(reorder(self.handle, which, layer, weights.order(lies)), name)
         if f"{path}.bias" in weights:
             bias = _floats(weights[f"{path}.bias"])
             args = self.handle, which, layer, bias.data_ptr(), len(bias)

@@ -76,12 +76,17 @@ class QuantisedCheckpoint(Checkpoint):
         if not self.as_they_lie or not self._quantised(name):
             return None
         plan = self._plan(name)
+        if name == HEAD and plan.order is not None:
+            plan = Plan(None, why="the head's inputs stand in another order")
         beside = [each for each in _beside(name) if self._quantised(each)]
         if not all(_same(plan.order, self._plan(each).order) for each in beside):
             plan = Plan(None, why="matrices of the same inputs have them in different orders")
         if plan.format is None:
             self._tell(name, plan.why)
         return plan.format
+
+    def order(self, name: str) -> Tensor | None:
+        return self._plan(name).order
 
     def blocks(self, name: str) -> Blocks:
         kind = self.format(name)

@@ -46,7 +46,14 @@ class Reduced:
         if len(self._wide) < count or self._wide.dtype != logits.dtype:
             with torch.inference_mode(False):  # or it could be written to in that mode alone
                 self._wide = floats(count, self.vocabulary).to(logits.dtype).fill_(self.rest)
-        wide = self._wide[:count]
+        return self._placed(self._wide[:count], logits)
+
+    def alone(self, logits: Tensor) -> Tensor:
+        """The same in memory of its own."""
+        wide = floats(len(logits), self.vocabulary).to(logits.dtype).fill_(self.rest)
+        return self._placed(wide, logits)
+
+    def _placed(self, wide: Tensor, logits: Tensor) -> Tensor:
         # Row by row: an operation over all of them would wake torch's own threads, which then spin
         # on the cores that the next pass needs.
         for row, of_ids in zip(wide, logits, strict=True):

@@ -52,6 +52,10 @@ class Weights(Protocol):
         """Of a matrix whose blocks are to be multiplied as they lie; None: it is numbers."""
         ...
 
+    def order(self, name: str) -> Tensor | None:
+        """Of such blocks, see `Blocks.order`."""
+        ...
+
     def blocks(self, name: str) -> Blocks:
         """A matrix that has a format."""
         ...
@@ -97,6 +101,9 @@ class LoadedWeights:
         return tensor
 
     def format(self, name: str) -> int | None:
+        return None
+
+    def order(self, name: str) -> Tensor | None:
         return None
 
     def blocks(self, name: str) -> Blocks:

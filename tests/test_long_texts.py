@@ -81,7 +81,7 @@ class Nothing:
     """A target, and a draft's runner, that says 5 at once."""
 
     vocabulary, max_length, device = V, 1 << 20, torch.device("cpu")
-    encodes = False
+    encodes, layers = False, 2
 
     def __init__(self) -> None:
         self.length: dict[int, int] = {}

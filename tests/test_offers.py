@@ -101,7 +101,7 @@ def test_each_accepted_token_has_the_source_whose_node_ran(
         at = following[0]
         want.append(offer.owners[kept[at]])
     by = [offer.owners[node] for node in kept[1:]]
-    assert Step(kept=kept, tree=ran, drafted_by=by).owners(written, None) == want
+    assert Step(kept=kept, tree=ran, drafted_by=by).owners(written) == want
 
 
 @given(st.lists(st.tuples(st.sampled_from([*UNASKED, "price"]), st.integers(1, 3))))

@@ -168,17 +168,13 @@ def throughput(given: argparse.Namespace) -> dict[str, Any]:
         came = asyncio.run(all_of(ports, asked, given.clients))
         speeds[name].append(sum(one.tokens for one in came) / (time.perf_counter() - began))
 
-    def alone() -> None:
-        with ExitStack() as stack:
-            measure("by hand", [stack.enter_context(by_hand(given)) for _ in range(2)])
-
-    def together() -> None:
-        with Replicas(options(given, 2)) as made:
-            measure("ray", [made.port])
-
     for turn in range(given.rounds):
-        for side in clock.in_turn([alone, together], turn):
-            side()
+        for name in clock.in_turn([*speeds], turn):
+            with ExitStack() as stack:
+                if name == "ray":
+                    measure(name, [stack.enter_context(Replicas(options(given, 2))).port])
+                else:
+                    measure(name, [stack.enter_context(by_hand(given)) for _ in range(2)])
     shares = [ray / hand for hand, ray in zip(speeds["by hand"], speeds["ray"], strict=True)]
     return {name: statistics.median(each) for name, each in speeds.items()} | {
         "share": statistics.median(shares)

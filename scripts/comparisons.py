@@ -112,14 +112,8 @@ def of_transformers() -> Iterator[Row]:
                 yield Row(what, "tokens/s", figures, *when)
     for name, model in (
         ("bundled-pair-float32", "bundled pair, float32 on torch"),
-        (
-            "inflated-pair-bfloat16-HumanEval",
-            "inflated pair, bfloat16, HumanEval",
-        ),
-        (
-            "inflated-pair-bfloat16-held-out",
-            "inflated pair, bfloat16, held-out code",
-        ),
+        ("inflated-pair-bfloat16-HumanEval", "inflated pair, bfloat16, HumanEval"),
+        ("inflated-pair-bfloat16-held-out", "inflated pair, bfloat16, held-out code"),
     ):
         run = load(f"benchmarks/{name}")
         when = run["environment"]["date"], run["environment"]["machine"]

@@ -122,11 +122,12 @@ def readme() -> str:
     when: dict[str, list[str]] = {}
     for name, each in about.items():
         for run in each:
-            told = run["environment"]
-            processor, common = machine(told["machine"]).split(", ", 1)
-            names = when.setdefault(f"{processor}, {told['date'][:10]}", [])
-            names += [name] if name not in names else []
-    where = "; ".join(f"{', '.join(names)}: {told}" for told, names in when.items())
+            ran = run["environment"]
+            processor, common = machine(ran["machine"]).split(", ", 1)
+            names = when.setdefault(f"{processor}, {ran['date'][:10]}", [])
+            if name not in names:
+                names.append(name)
+    where = "; ".join(f"{', '.join(names)}: {there}" for there, names in when.items())
     headings = ("drafts", "plain, tokens/s", "drafted, tokens/s", "ratio", "note")
     return (
         markdown(headings, rows)

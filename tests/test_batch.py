@@ -67,8 +67,9 @@ def test_an_encoder_decoder_reads_the_prompts(batch: Any, tmp_path: Path) -> Non
     starts = [{"decoder_prompt": each} for each in ([5, 6], "ba bo", 1.5)]
     lines = [line(str(at), body | each) for at, each in enumerate([{}, *starts, {"echo": True}])]
     result, out = batch(lines, "--target", str(folder))
-    said = "line 4: decoder_prompt must be text or token ids\nline 5: echo cannot be followed: an "
-    assert result.code == 1 and result.err.startswith(said)
+    said = "line 4: decoder_prompt must be text or token ids\nline 5: echo cannot be followed: "
+    said += "an encoder-decoder's text does not go on from its prompt\n"
+    assert (result.code, result.err) == (1, said)
     found = answers(out)
     assert [found[name]["response"]["status_code"] for name in "34"] == [400, 400]
     with dp.LLM(str(folder), dtype="float64", speculate=None) as llm:

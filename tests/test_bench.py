@@ -19,11 +19,11 @@ def test_the_command_from_end_to_end(run: Any, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "results"
     words = "--draft D --max-tokens 8 --num-prompts 2 --rounds 2 --temperature 0 --temperature 0.7"
     result = run(
-        *("bench", "T", *words.split(), "--export", "spec-bench", "--out", str(out), "--explain"),
+        *("bench", "T", *words.split(), "--export", "spec-bench", "--out", str(out)),
         *("--method", "none,ngram", "--methods", "draft", "--method", "ngram+draft"),
     )
     assert result.code == 0, result.err
-    assert "ngram+draft" in result.out and "A pass over one token takes " in result.out
+    assert "ngram+draft" in result.out and "plain steps" not in result.out
     verdicts = [line for line in result.out.splitlines() if "draftproof generate " in line]
     assert len(verdicts) == 1 and verdicts[0].startswith(("Fastest here: ", "Plain decoding is"))
     (file,) = out.glob("*.json")
@@ -132,3 +132,8 @@ def test_options_are_checked_before_anything_is_loaded() -> None:
     ):
         with pytest.raises(ValueError, match=says):
             suite.run(suite.Options("no/such/model", **options), lambda *_: None)
+
+
+def test_the_reasons_are_told_where_they_are_asked_for(run: Any, tmp_path: Path) -> None:
+    result = run("bench", "T", *ALONE, "--explain", "--out", str(tmp_path))
+    assert result.code == 0 and "A pass over one token takes " in result.out

@@ -118,7 +118,7 @@ def test_a_failing_draft_is_told_and_changes_nothing() -> None:
     [
         ({"seed": 0.5}, "seed is 0.5, but must be an integer"),
         ({"max_batch": "2"}, "max_batch is '2', but must be an integer"),
-        ({"max_batch": 0}, "max_batch is 0, but must be 1 or more"),
+        ({"max_batch": 0}, "max_batch is 0: give 1 or more"),
         ({"rule": "exact"}, "rule 'exact' is unknown"),
     ],
 )

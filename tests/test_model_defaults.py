@@ -11,6 +11,8 @@ import torch
 from transformers import GenerationConfig
 
 import draftproof as dp
+from draftproof import generation
+from draftproof.sampling.defaults import OF_ENCODERS
 from spelling import model, tokenizer
 
 
@@ -91,3 +93,4 @@ def test_what_an_encoder_decoder_follows_by_itself_is_neither_taken_nor_ignored(
     made.config = SimpleNamespace(is_encoder_decoder=True)  # type: ignore[attr-defined]
     assert dp.SamplingParams.ignored_of_model(made) == {"num_beams": 4}
     assert dp.SamplingParams.from_model(made) == dp.SamplingParams()
+    assert {*OF_ENCODERS} == generation.RULES.keys() - {"return_timestamps"}

@@ -34,7 +34,7 @@ from draftproof.hf_bound import Bound
 from draftproof.hf_inputs import of_rows
 from draftproof.hf_options import OF_GENERATE, of_generate, refuse, signature_with_tokenizer
 from draftproof.hf_rows import Row, padded, stacked
-from draftproof.kinds import numbers_checked
+from draftproof.kinds import check_batch, numbers_checked
 from draftproof.llm import LLM
 from draftproof.profiles import is_profile, resolve
 from draftproof.sampling import SamplingParams
@@ -79,8 +79,7 @@ class CustomGenerate:
         self._options: dict[str, Any] = {"rule": rule, "max_batch": max_batch}
         made = resolve(speculate)  # what is wrong is told here
         rules.named(rule)
-        if max_batch < 1:
-            raise ValueError(f"max_batch is {max_batch}, but must be 1 or more")
+        check_batch(max_batch)
         self._options["speculate"] = speculate if is_profile(speculate) else made
         self._seed, self._bound = seed, bound
         self._lock = threading.Lock()

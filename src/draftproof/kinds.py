@@ -52,3 +52,9 @@ def _is(value: Any, read: Callable[[Any], Any]) -> bool:
     except (TypeError, ValueError, OverflowError):
         return False
     return not isinstance(value, bool | str | bytes)
+
+
+def check_batch(max_batch: int) -> None:
+    """Raises `ValueError` where no text could run."""
+    if max_batch < 1:
+        raise ValueError(f"max_batch is {max_batch}: give 1 or more")

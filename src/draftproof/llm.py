@@ -19,7 +19,7 @@ from draftproof.drafting.adopting import adopt, bind
 from draftproof.drafting.base import Proposer
 from draftproof.engine import Engine
 from draftproof.foreign_names import Explained, explaining, explains, no_attribute, no_copy
-from draftproof.kinds import numbers_checked
+from draftproof.kinds import check_batch, numbers_checked
 from draftproof.memory import Memory
 from draftproof.profiles import resolve
 from draftproof.request import Completion, Request
@@ -85,8 +85,7 @@ class LLM(metaclass=Explained):
         kv_memory: int | str | None = None,
         cache_weights: bool = False,
     ) -> None:
-        if max_batch < 1:
-            raise ValueError(f"max_batch is {max_batch}: give 1 or more")
+        check_batch(max_batch)
         if itl_target is not None and not itl_target > 0:
             raise ValueError(f"itl_target is {itl_target:g} ms: give more than 0, or None")
         self.memory = Memory(kv_memory)

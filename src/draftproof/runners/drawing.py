@@ -1,7 +1,7 @@
 """Tokens that are drawn behind a pass: all texts' at once, on the threads that ran it.
 
-The tokens of `rules.Picks`, which makes them one by one in Python, for some rows as long as the
-native race itself takes.
+They are those of `rules.Picks`, which picks text by text: there Python takes about as long for each
+as the native race does.
 """
 
 from __future__ import annotations

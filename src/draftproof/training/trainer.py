@@ -186,10 +186,11 @@ class _Loop:
                 give_back()
             self.accelerator.log(shown, step=state.step)
             show(state, shown)
-            if not state.reason and self._agreed(stopped()):
-                state.reason = "interrupted"
             due = time.monotonic() - saved > plan.checkpoint_seconds
-            if state.reason or self._agreed(due):  # each process has a clock of its own
+            asked, due = self._agreed(stopped(), due)  # each process has a clock of its own
+            if asked and not state.reason:
+                state.reason = "interrupted"
+            if state.reason or due:
                 self.checkpoint.save(asdict(state))
                 saved = time.monotonic()
         if state.reason != "interrupted":
@@ -271,10 +272,10 @@ class _Loop:
             state.reason = state.reason or "no better"
         return {f"held-out {name}": value for name, value in scores.items()}
 
-    def _agreed(self, flag: bool) -> bool:
-        """Whether any process says so."""
-        flags = torch.tensor(float(flag), device=self.accelerator.device)
-        return bool(self.accelerator.reduce(flags, "sum") > 0)
+    def _agreed(self, *flags: bool) -> list[bool]:
+        """Of each whether any process says so."""
+        own = torch.tensor([float(flag) for flag in flags], device=self.accelerator.device)
+        return [count > 0 for count in self.accelerator.reduce(own, "sum").tolist()]
 
     def _begin(self, resume: bool, keep_rates: bool) -> State:
         """A fresh state, or that of the checkpoint."""

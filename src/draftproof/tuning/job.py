@@ -97,8 +97,9 @@ class Job:
         named = str(getattr(llm.runner.config, "_name_or_path", ""))
         self.name = Path(named).name or "a model"
         self.place = _place(named) if named else None
+        self.fingerprint = fingerprint(llm.runner)
         # Of one that lies here its files tell too: it may have been trained again since.
-        self._target = [fingerprint(llm.runner), self.place, _written(self.place)]
+        self._target = [self.fingerprint, self.place, _written(self.place)]
 
     def fitting(
         self, prompts: Sequence[str | Sequence[int]], groups: Sequence[str]

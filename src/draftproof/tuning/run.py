@@ -18,7 +18,7 @@ from typing import Any
 from draftproof import clock
 from draftproof.llm import LLM
 from draftproof.out_folders import whole
-from draftproof.profiles import FORMAT, Choice, fingerprint
+from draftproof.profiles import FORMAT, Choice
 from draftproof.runners import kept
 from draftproof.tuning import ranking
 from draftproof.tuning.job import NAMED, Job, check_dtypes, listed
@@ -159,7 +159,7 @@ def tune(
         rows=rows,
         choice=_fastest(first),
         machine=kept.description(llm.runner) | {"versions": clock.machine()},
-        model={"name": job.name, "place": job.place, "fingerprint": fingerprint(llm.runner)},
+        model={"name": job.name, "place": job.place, "fingerprint": job.fingerprint},
         costs=machine.passes.learnt(),
         sources=told,
         prompts={

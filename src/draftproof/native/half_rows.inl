@@ -224,7 +224,7 @@ class HalfRows {
 template <class In>
 void half_rows(const dp_half_attention &of, const dp_half_text &text, int64_t key_head, int64_t begin,
                int64_t end) {
-  const Denormals denormals;
+  const KeptDenormals denormals;
   if (begin < end) HalfRows<In>(of, text, key_head, end - begin).run(begin, end);
 }
 

@@ -9,10 +9,10 @@ namespace {
 
 // Numbers that are not normal count in every thread, or in none: torch's own differ in that where a
 // user has turned it off in one.
-class Denormals {
+class KeptDenormals {
  public:
-  Denormals() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
-  ~Denormals() { _mm_setcsr(before_); }
+  KeptDenormals() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
+  ~KeptDenormals() { _mm_setcsr(before_); }
 
  private:
   unsigned before_;
@@ -127,7 +127,7 @@ template <class In>
 void multiply_halves(const dp_halves &of, const void *rows_at, int64_t x_row, int64_t begin,
                      int64_t end) {
   constexpr int kOuts = In::kOutputs;
-  const Denormals denormals;
+  const KeptDenormals denormals;
   const auto *x = static_cast<const typename In::Input *>(rows_at);
   evenly<In::kRows>(of.rows, [&](int64_t row, auto some) {
     constexpr int kSome = decltype(some)::value;

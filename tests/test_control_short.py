@@ -114,7 +114,7 @@ def resting(count: int) -> tuple[Rests, list[Text], Price]:
     for text in writing:
         text.ran, text.account.debt = True, -10.0
     curve = [1 + 0.1 * row for row in range(32)]
-    return rests, writing, Price(1.0, count, curve, curve, unit=curve[count])
+    return rests, writing, Price(1.0, count, curve, curve, curve[count], soon=count)
 
 
 def test_a_batch_asks_for_as_many_texts_as_it_can_pay_for() -> None:
@@ -125,6 +125,7 @@ def test_a_batch_asks_for_as_many_texts_as_it_can_pay_for() -> None:
     assert rests.asked(writing, price, 0.2 + 8 * 0.3 + 0.01, new=False) == writing
     assert rests.asked(writing, price, 0.2 + 3 * 0.3 + 0.01, new=False) == writing[5:]
     assert rests.asked(writing, price, 0.4, new=False) == []
+    assert {text.step.why for text in writing} == {"debt"}
 
 
 def test_a_batch_waits_until_it_can_pay_for_glances_too() -> None:

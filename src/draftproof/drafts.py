@@ -98,6 +98,7 @@ class Drafts:
                 (drafting if turn.whole else reading).append(request)
             elif turn.whole:
                 request.decisions.plainly(why)
+                request.planned = (), why
             request.again = False
         self._for_each(reading, self._read_along)
         self._drafting = bool(drafting)
@@ -130,6 +131,7 @@ class Drafts:
     def undrafted(self, request: Request, tree: TokenTree) -> TokenTree:
         """What runs where a pass over the tree failed: who decides must not take it for drafted."""
         request.decisions.plainly(AGAIN)
+        request.planned = (), AGAIN
         return tree.truncate(0)
 
     def passed(self, turns: Sequence[Turn], rows: Sequence[int], seconds: float) -> None:

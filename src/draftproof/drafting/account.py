@@ -87,7 +87,9 @@ class Books:
         """
         saved = min(max(self._saved, 0.0), SAVINGS)
         if alone:
-            self.account.debt = -saved * self.account.unit
+            unit = self.account.unit
+            self.account, self.late = Account(-saved * unit, unit=unit), 0.0
+            self._planned = 0.0, 0.0
         return saved
 
     def end(self, saved: float) -> None:

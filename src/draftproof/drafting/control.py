@@ -17,7 +17,7 @@ from draftproof.drafting.base import alone
 from draftproof.drafting.fixed import Fixed
 from draftproof.drafting.glancing import Glances
 from draftproof.drafting.lookups import LookUps
-from draftproof.drafting.planning import Planning
+from draftproof.drafting.planning import Planning, rows
 from draftproof.drafting.price import Price, now
 from draftproof.drafting.resting import Rests
 from draftproof.drafting.settling import settle
@@ -77,6 +77,7 @@ class Control:
         price = self.price = now(texts, self.costs, self.books.left)
         own = by_row(price.known, price.soon, price.reading)
         counted = weights(texts, self.objective, price.soon, own)
+        price.heaviest = max(price.heaviest, *counted)
         count, unit, token = len(texts), price.unit, price.token
         for text, each in zip(texts, counted, strict=True):
             step = text.step
@@ -85,14 +86,16 @@ class Control:
             source.drafter.useful = sys.maxsize
             source.funds.earn(GIVEN * steps_done * price.unit)
         bound = [text for text in texts if alone(text.request)]
-        trees, took = self.fixed.propose(bound, self.asking, one) if bound else ({}, 0.0)
+        trees, drafted = self.fixed.propose(bound, self.asking, one) if bound else ({}, 0.0)
+        took = drafted + self._run_fixed(bound, price)
+        price.left -= took
         free = [text for text in texts if text.request.key not in trees]
-        asked = self.rests.asked(free, price, self.books.left, not self.costs.passes)
+        asked = self.rests.asked(free, price, price.left, not self.costs.passes)
         if asked:
             begun = self.clock()
             drafting, running = self.planning.plan(asked, price, trees, one)
             each = ((self.clock() - begun) / one - drafting) / len(asked)
-            self.rests.bother.took((begun - began) / one - took, each)
+            self.rests.bother.took((begun - began) / one - drafted, each)
             took += drafting + running
         for text in free:
             if text.request.key not in trees:
@@ -103,6 +106,14 @@ class Control:
             self.rests.begin([request.key for request in requests], texts, price)
         return [trees[request.key] for request in requests]
 
+    @staticmethod
+    def _run_fixed(texts: Sequence[Text], price: Price) -> float:
+        """What it costs to run the trees of texts that no choice may change."""
+        ran = rows([text.step.kept for text in texts], [text.length for text in texts], price)
+        for text, each in zip(texts, ran, strict=True):
+            text.step.extra += each
+        return sum(ran)
+
     def text(self, request: Writing) -> Text:
         """What is known of it, begun where nothing is."""
         found = self._texts.get(request)
@@ -112,7 +123,7 @@ class Control:
             found = self._texts[request] = Text(request, len(request.tokens), pauses, self._usual)
             # Where short texts win, the next one is not done before it dares to look again.
             found.account.debt = -saved
-            found.full = dear.first_look(self.sources, found)
             serves = [source.drafter.serves(request) for source in self.sources]
             found.failed |= {number for number, does in enumerate(serves) if not does}
+            found.full = dear.first_look(self.sources, found)
         return found

@@ -84,8 +84,8 @@ def _paying(
 
 def first_look(sources: Sequence[Source], text: Text) -> int:
     """The step at which all sources are asked for a text for the first time."""
-    asked = [0 if source.free else text.due[number] for number, source in unglanced(sources)]
-    return min(asked, default=FULL)
+    asked = [each for each in unglanced(sources) if text.may_ask(each[0], each[1].name)]
+    return min([0 if source.free else text.due[number] for number, source in asked], default=FULL)
 
 
 def unglanced(sources: Sequence[Source]) -> list[tuple[int, Source]]:

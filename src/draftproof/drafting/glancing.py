@@ -112,6 +112,7 @@ class Glances:
                 continue
             try:
                 (tree,) = source.drafter.propose([request])
+                text.read[number] = len(request.tokens)
                 if len((tree := lawful(request, tree)).tokens) < 2:
                     continue
                 tree.check(request.tokens[-1], self.vocabulary)

@@ -67,11 +67,12 @@ class LookUps:
             return None
         each_took, at = (clock() - began) / len(nodes), 0
         found: dict[int, list[tuple[Text, int]]] = {}
-        for text, each, size in zip(texts, looks, sizes, strict=True):
-            text.step.looks = each
+        for text, each, size, new in zip(texts, looks, sizes, fresh, strict=True):
+            text.step.looks, seen = each, max(0, len(text.request.tokens) - new)
             for own in each.own:
                 own.size = size
             for number in each.numbers:
+                text.read[number] = seen  # glances have read too
                 found.setdefault(number, []).append((text, nodes[at]))
                 at += 1
         took = 0.0

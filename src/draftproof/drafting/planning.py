@@ -55,20 +55,19 @@ class Planning:
             offers = [offered(text) for text in texts]
             found = allot(offers, [text.length for text in texts], lefts, bets, price, left)
         kept, brings = found
-        nodes = sum([len(each) - 1 for each in kept])
-        row = price.likely(nodes) / nodes if nodes else 0.0
+        ran = rows(kept, [text.length for text in texts], price)
         unglanced = dear.unglanced(self.sources)
-        for text, own, brought in zip(texts, kept, brings, strict=True):
+        for text, own, brought, each in zip(texts, kept, brings, ran, strict=True):
             step = text.step
             step.kept = own
             text.asked(brought - text.spent + bother, self.rests.glances.cost)
             text.full = dear.next_look(unglanced, text, price, bother)
-            step.extra = text.spent + (len(own) - 1) * (row + price.attention * text.length)
+            step.extra = text.spent + each
             if len(own) == 1:
                 step.why = reason(text)
             trees[text.request.key] = planned(text, self.sources)
             tell(text, self.sources, one)
-        return took, row * nodes + bother * len(texts)
+        return took, sum(ran) + bother * len(texts)
 
     def _offered(
         self, texts: Sequence[Text], price: Price, one: float
@@ -83,11 +82,31 @@ class Planning:
         if took is None:
             looks, offers = None, [offered(text) for text in texts]
             took = self.asking.free(texts, offers, price, one)
-        if not all([source.free for source in self.sources]):
+        if self._dear(texts):
             offers = [offered(text) for text in texts]
             took, more = self.asking.dear(texts, offers, price, one, took)
             looks = None if more else looks
         return looks, took
+
+    def _dear(self, texts: Sequence[Text]) -> bool:
+        """Whether a dear source may draft for any of them: else none need Python's offers."""
+        dear_ones = [
+            (number, source.name)
+            for number, source in enumerate(self.sources)
+            if not source.free and source.funds.left >= 0
+        ]
+        return any([text.may_ask(*each) for each in dear_ones for text in texts])
+
+
+def rows(kept: Sequence[Sequence[int]], lengths: Sequence[int], price: Price) -> list[float]:
+    """What it costs to run the nodes of each text but node 0.
+
+    lengths: tokens that a row of each attends to.
+    """
+    nodes = sum([len(each) - 1 for each in kept])
+    row = price.likely(nodes) / nodes if nodes else 0.0
+    each_length = zip(kept, lengths, strict=True)
+    return [(len(own) - 1) * (row + price.attention * length) for own, length in each_length]
 
 
 def offered(text: Text) -> Offer:

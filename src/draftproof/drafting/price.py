@@ -25,7 +25,8 @@ class Price:
     written. attention: of a row more of a text, for each token that it attends to. left: what the
     step may cost more than a plain one. one: seconds of such a pass. reading: of the keys and
     values of a text, for one row. room: nodes that the step may run; None: any number.
-    row: tokens that the cheapest row must bring.
+    row: tokens that the cheapest row must bring. heaviest: weight of a token of the text whose
+    tokens count most, or 2, as rows behind a dear one may take nothing.
     """
 
     rate: float
@@ -40,6 +41,7 @@ class Price:
     one: float = 1.0
     reading: float = 0.0
     room: int | None = None
+    heaviest: float = 2.0
     row: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,8 +49,13 @@ class Price:
 
     @property
     def least(self) -> float:
-        """A chance below which no node can pay, whatever else runs; of a weight of at most 2."""
-        return max(HOPELESS, self.row / 2)
+        """A chance below which no node can pay, whatever else runs."""
+        return max(HOPELESS, self.row / self.heaviest)
+
+    @property
+    def reads(self) -> bool:
+        """Whether the pass reads of a prompt too: more rows than one of each text."""
+        return self.rows > self.soon
 
     def pays(self, weight: float) -> bool:
         """Whether a token of that weight can pay for a row, if it is right."""

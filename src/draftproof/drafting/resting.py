@@ -78,7 +78,7 @@ class Rests:
         """The step of these texts is plain; so are those that follow until one is to be asked."""
         self._keys, self._texts, self._price, self._looked = keys, texts, price, None
         # Beside a prompt that is read a row has another price than in the steps behind it.
-        longest = LONGEST if price.rows <= len(texts) else 0
+        longest = 0 if price.reads else LONGEST
         self._until = min([longest, *(text.full - text.steps for text in texts)])
         self._next = min([text.ask - text.steps for text in texts])
 
@@ -105,9 +105,10 @@ class Rests:
             steps = max(patience, wait(cost - own, unit))
             if steps:  # until a glance can be paid for too, or it would never be enough
                 steps = max(steps, wait(least + glance - own, unit))
+                text.step.why = text.step.why if new else "debt"
             if not price.pays(text.step.weight):
-                steps = max(steps, HARDLY)
-            if price.rows > len(texts):  # beside a prompt, which gives a row another price
+                steps, text.step.why = max(steps, HARDLY), "price"
+            if price.reads:  # beside a prompt, which gives a row another price
                 steps = min(steps, 1)
             if steps:
                 text.ask = max(text.ask, text.steps + steps)

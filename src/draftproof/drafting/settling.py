@@ -10,8 +10,6 @@ from draftproof.drafting.step import Step
 from draftproof.drafting.text import Text
 from draftproof.tree import TokenTree
 
-LEAST = 4  # nodes of a draft of which nothing was right of late
-
 
 def settle(text: Text, sources: Sequence[Source], one: float) -> float:
     """Learn from the tokens written since the last step, or since several plain ones.
@@ -84,7 +82,7 @@ def _learn(text: Text, sources: Sequence[Source], written: Sequence[int]) -> Non
     for number, right in sorted(learnt):
         if right < 0:
             continue
-        text.deep = max(LEAST, 2 * right + 4, text.deep * 3 // 4)
+        text.deep = max(2 * right + 4, text.deep * 3 // 4)
         text.vain[number] = 0.0 if right else text.vain[number] + sources[number].cost
         if right and text.due[number] > text.steps:  # it was only looked at
             text.due[number] = min(text.due[number], text.steps + SOON)

@@ -89,9 +89,6 @@ def _may_end(request: Writing) -> bool:
 
 
 def reason(text: Text) -> str:
-    """Why a text is written plainly in this step."""
-    if text.request.speculate is False:
-        return "off"
-    if not text.step.offered and text.step.looks is None:
-        return "nothing offered"
-    return "price" if text.account.left > 0 else "debt"
+    """Why a text is written plainly whose sources were asked."""
+    offered = text.step.offered or text.step.looks is not None
+    return "price" if offered else "nothing offered"

@@ -20,15 +20,15 @@ def calls(source: Source, texts: int) -> float:
 
 def reading_pays(number: int, source: Source, text: Text) -> bool:
     """Whether a source may read a prompt along: drafting will bring more than that takes."""
-    reading = len(text.request.prompt) * source.further / READ
-    if source.free or reading > source.funds.left:
+    prompt, _ = reading(number, source, text)  # nothing, once it was paid with the first slice
+    if source.free or prompt > max(0.0, source.funds.left):
         return source.free
     won, survival = source.further - source.cost, 1.0
     for depth in range(1, DEPTHS + 1):
         survival *= source.expected(depth, text.recent[number])
         won += max(0.0, survival - source.further)
     tokens = min(text.request.room, AHEAD)
-    return won > 0 and won / (1 + won) * tokens > 2 * reading
+    return won > 0 and won / (1 + won) * tokens > 2 * prompt
 
 
 def worth(

@@ -50,16 +50,12 @@ def test_a_text_that_wants_no_drafts_ends_no_rest_of_the_others(
     assert len(decided) - both <= 1.5 * both < 20
 
 
-def test_a_batch_that_begins_anew_owes_nothing_and_owns_no_more_than_it_is_given() -> None:
+def test_a_batch_that_begins_anew_owes_nothing() -> None:
+    """What texts before it lost in their last steps is not booked on it."""
     books = Books()
-    for _ in range(1000):  # ten passes that might be lost, of which three were
-        books.plan(0.003, 1.0)
-        books.settle(0.0, 1)
     books.plan(5.0, 1.0)
     books.late = -2.0
-    assert books.begin(alone=False) == 0.0 and books.account.left > 5
     assert books.begin(alone=True) == 0.0
-    assert books.left == pytest.approx(ADVANCE)
     books.settle(0.0, 1)
     assert books.left == pytest.approx(ADVANCE)
 

@@ -42,8 +42,6 @@ CELLS = (
     "bundled, bfloat16, humaneval, batch 1, T=0",
     "bundled + draft, bfloat16, humaneval, batch 1, T=0",
     "bundled + draft, bfloat16, humaneval, batch 1, T=0.7",
-    "inflated + draft, bfloat16, humaneval, batch 1, T=0",
-    "inflated + draft, bfloat16, humaneval, batch 1, T=0.7",
 )
 
 

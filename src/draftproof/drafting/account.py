@@ -87,9 +87,8 @@ class Books:
         """
         saved = min(max(self._saved, 0.0), SAVINGS)
         if alone:
-            unit = self.account.unit
-            self.account, self.late = Account(-saved * unit, unit=unit), 0.0
-            self._planned = 0.0, 0.0
+            self.account.debt = -saved * self.account.unit
+            self.late, self._planned = 0.0, (0.0, 0.0)  # of texts that have ended
         return saved
 
     def end(self, saved: float) -> None:

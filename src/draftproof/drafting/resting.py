@@ -91,10 +91,9 @@ class Rests:
         least = self.bother.least(price, len(texts))
         # Waiting for so much that a glance at all of them does not take away what it was for.
         lacks = self.bother.needs(price, 1) - left
-        if lacks > 0:
-            lacks += len(texts) * self.glances.cost
-        patience = max(wait(lacks, price.unit), new)
         glance, share = self.glances.cost, self.bother.share(len(texts))
+        lacks += len(texts) * glance if lacks > 0 else 0.0
+        patience = max(wait(lacks, price.unit), new)
         asked: list[Text] = []
         open_to: list[Text] = []
         for text in texts:

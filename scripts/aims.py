@@ -22,6 +22,7 @@ VERDICTS = {"no": "**falls short**", "part": "in part", "": "not measured", "yes
 BARS = {"<=": operator.le, ">=": operator.ge}
 PROCESSORS = {  # of an entry of the log, by the longest beginning of its heading
     "2026-11": "AMD EPYC, AVX-512",
+    "2026-12": "AMD EPYC, AVX-512",
     "2026-11-24": "AMD EPYC, AVX2",
     "2026-11-25, twelfth": "AMD EPYC, AVX2",
     "2026-11-25, thirteenth": "AMD EPYC, AVX2",

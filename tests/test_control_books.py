@@ -25,7 +25,9 @@ HOPELESS = dp.SamplingParams(temperature=2.0, seed=1, max_tokens=40)
 REPEATING = "x = 1\ny = 2\n" * 20
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, look: Callable[[Control, Sequence[Writing]], None]):
+def watched(
+    monkeypatch: pytest.MonkeyPatch, look: Callable[[Control, Sequence[Writing]], None]
+) -> None:
     """Look at the controller behind each of its decisions."""
     propose = Control.propose
 

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 import draftproof as dp
+from drafters import NATIVE
 from draftproof.counts import AGAIN, LAST
 from draftproof.drafting import planning
 from draftproof.drafting.account import ADVANCE, Books
 from draftproof.drafting.control import Control
-from draftproof.drafting.looks import looks_natively
 from draftproof.drafting.sources import Source
 from draftproof.drafting.text import Text
 from draftproof.drafting.worth import reading_pays
-from draftproof.native import found
 from draftproof.tree import TokenTree
 from draftproof.writing import Writing
 from simulated import Clock, Guesser
@@ -76,18 +75,7 @@ def test_the_rest_of_a_prompt_is_read_along_where_its_beginning_was() -> None:
     assert reading_pays(0, source, text)
 
 
-@pytest.mark.parametrize(
-    "natively",
-    [
-        pytest.param(
-            True,
-            marks=pytest.mark.skipif(
-                not looks_natively(), reason="the native kernels are not built"
-            ),
-        ),
-        False,
-    ],
-)
+@pytest.mark.parametrize("natively", [pytest.param(True, marks=NATIVE), False])
 def test_what_a_glance_has_read_is_not_read_again(
     natively: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +138,7 @@ class Nobody(dp.NGram):
         return False
 
 
-@pytest.mark.skipif(found() is None, reason="the native kernels are not built")
+@NATIVE
 def test_a_dear_source_that_serves_no_text_slows_no_look_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 
@@ -122,9 +123,9 @@ def test_a_batch_asks_for_as_many_texts_as_it_can_pay_for() -> None:
     rests, writing, price = resting(8)
     for number, text in enumerate(writing):
         text.hopes = number
-    assert rests.asked(writing, price, 0.2 + 8 * 0.3 + 0.01, new=False) == writing
-    assert rests.asked(writing, price, 0.2 + 3 * 0.3 + 0.01, new=False) == writing[5:]
-    assert rests.asked(writing, price, 0.4, new=False) == []
+    assert rests.asked(writing, replace(price, left=0.2 + 8 * 0.3 + 0.01), new=False) == writing
+    assert rests.asked(writing, replace(price, left=0.2 + 3 * 0.3 + 0.01), new=False) == writing[5:]
+    assert rests.asked(writing, replace(price, left=0.4), new=False) == []
     assert {text.step.why for text in writing} == {"debt"}
 
 
@@ -134,7 +135,7 @@ def test_a_batch_waits_until_it_can_pay_for_glances_too() -> None:
     for cost in (0.0, 0.1):
         rests, writing, price = resting(8)
         rests.glances.cost = cost
-        assert not rests.asked(writing, price, 0.4, new=False)
+        assert not rests.asked(writing, replace(price, left=0.4), new=False)
         waits.append((writing[0].able - writing[0].steps) * SHARE * price.unit)
     assert waits[0] == pytest.approx(0.1, abs=0.02)
     assert waits[1] == pytest.approx(0.1 + 8 * 0.1, abs=0.02)
@@ -159,6 +160,6 @@ def test_a_batch_that_is_passed_over_reckons_with_its_own_texts() -> None:
         rests.begin([*range(rested)], writing[:rested], price)
         for text in writing:
             text.ran, text.full, text.ask, text.account.debt = False, 9, 0, 0.1
-        assert not rests.asked(writing, price, 100.0, new=False)
+        assert not rests.asked(writing, replace(price, left=100.0), new=False)
         waits.append([text.able for text in writing])
     assert waits[0] == waits[1]

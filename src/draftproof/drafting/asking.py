@@ -50,7 +50,7 @@ class Asking:
         """As `free`, behind those, which took so much; whether an offer has more than before."""
         left, more = price.left, False
         for number, source in enumerate(self.sources):
-            if not source.free and source.funds.left >= 0:
+            if dear.may_try(source):
                 price = replace(price, left=left - took)
                 found, shadow = dear.chosen(number, source, texts, offers, price)
                 if not found:

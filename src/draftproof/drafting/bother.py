@@ -36,11 +36,12 @@ class Bother:
         """What so many texts take together, with a node of each."""
         return self.once + texts * (self.each + self.glances.drafting) + price.likely(texts)
 
-    def affordable(self, texts: list[Text], price: Price, left: float) -> list[Text]:
+    def affordable(self, texts: list[Text], price: Price) -> list[Text]:
         """Those that bring most, as many as can be paid for: nobody is asked in vain."""
-        if len(texts) == 1 or self.needs(price, len(texts)) <= left:
+        if len(texts) == 1 or self.needs(price, len(texts)) <= price.left:
             return texts
-        count = max([n for n in range(1, len(texts)) if self.needs(price, n) <= left], default=1)
+        payable = [n for n in range(1, len(texts)) if self.needs(price, n) <= price.left]
+        count = max(payable, default=1)
         best = {id(text) for text in sorted(texts, key=lambda text: -text.hopes)[:count]}
         return [text for text in texts if id(text) in best]
 

@@ -90,7 +90,7 @@ class Control:
         took = drafted + self._run_fixed(bound, price)
         price.left -= took
         free = [text for text in texts if text.request.key not in trees]
-        asked = self.rests.asked(free, price, price.left, not self.costs.passes)
+        asked = self.rests.asked(free, price, not self.costs.passes)
         if asked:
             begun = self.clock()
             drafting, running = self.planning.plan(asked, price, trees, one)
@@ -108,8 +108,8 @@ class Control:
 
     @staticmethod
     def _run_fixed(texts: Sequence[Text], price: Price) -> float:
-        """What it costs to run the trees of texts that no choice may change."""
-        ran = rows([text.step.kept for text in texts], [text.length for text in texts], price)
+        """Charge texts whose trees no choice may change with their rows; what all of these cost."""
+        ran = rows(texts, price)
         for text, each in zip(texts, ran, strict=True):
             text.step.extra += each
         return sum(ran)

@@ -82,6 +82,11 @@ def _paying(
     return paying
 
 
+def may_try(source: Source) -> bool:
+    """Whether it is dear, and has what pays for a try."""
+    return not source.free and source.funds.left >= 0
+
+
 def first_look(sources: Sequence[Source], text: Text) -> int:
     """The step at which all sources are asked for a text for the first time."""
     asked = [each for each in unglanced(sources) if text.may_ask(each[0], each[1].name)]

@@ -55,11 +55,12 @@ class Planning:
             offers = [offered(text) for text in texts]
             found = allot(offers, [text.length for text in texts], lefts, bets, price, left)
         kept, brings = found
-        ran = rows(kept, [text.length for text in texts], price)
+        for text, own in zip(texts, kept, strict=True):
+            text.step.kept = own
+        ran = rows(texts, price)
         unglanced = dear.unglanced(self.sources)
         for text, own, brought, each in zip(texts, kept, brings, ran, strict=True):
             step = text.step
-            step.kept = own
             text.asked(brought - text.spent + bother, self.rests.glances.cost)
             text.full = dear.next_look(unglanced, text, price, bother)
             step.extra = text.spent + each
@@ -93,20 +94,17 @@ class Planning:
         dear_ones = [
             (number, source.name)
             for number, source in enumerate(self.sources)
-            if not source.free and source.funds.left >= 0
+            if dear.may_try(source)
         ]
         return any([text.may_ask(*each) for each in dear_ones for text in texts])
 
 
-def rows(kept: Sequence[Sequence[int]], lengths: Sequence[int], price: Price) -> list[float]:
-    """What it costs to run the nodes of each text but node 0.
-
-    lengths: tokens that a row of each attends to.
-    """
-    nodes = sum([len(each) - 1 for each in kept])
-    row = price.likely(nodes) / nodes if nodes else 0.0
-    each_length = zip(kept, lengths, strict=True)
-    return [(len(own) - 1) * (row + price.attention * length) for own, length in each_length]
+def rows(texts: Sequence[Text], price: Price) -> list[float]:
+    """What it costs to run the nodes that were kept of each text, node 0 left out."""
+    counts = [len(text.step.kept) - 1 for text in texts]
+    row = price.likely(sum(counts)) / max(sum(counts), 1)
+    each = zip(counts, texts, strict=True)
+    return [count * (row + price.attention * text.length) for count, text in each]
 
 
 def offered(text: Text) -> Offer:

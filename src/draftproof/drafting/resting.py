@@ -82,15 +82,15 @@ class Rests:
         self._until = min([longest, *(text.full - text.steps for text in texts)])
         self._next = min([text.ask - text.steps for text in texts])
 
-    def asked(self, texts: Sequence[Text], price: Price, left: float, new: bool) -> list[Text]:
+    def asked(self, texts: Sequence[Text], price: Price, new: bool) -> list[Text]:
         """The texts whose sources are asked in this step; the others are told when next.
 
-        left: what the batch may lose. new: no pass was made yet, which would tell what one takes.
+        new: no pass was made yet, which would tell what one takes.
         """
         # A draft of which not even one node could run is of no use.
         least = self.bother.least(price, len(texts))
         # Waiting for so much that a glance at all of them does not take away what it was for.
-        lacks = self.bother.needs(price, 1) - left
+        lacks = self.bother.needs(price, 1) - price.left
         glance, share = self.glances.cost, self.bother.share(len(texts))
         lacks += len(texts) * glance if lacks > 0 else 0.0
         patience = max(wait(lacks, price.unit), new)
@@ -123,7 +123,7 @@ class Rests:
         if open_to:
             asked += [text for text in open_to if text.promising]
             self._pass_over([text for text in open_to if not text.promising], price, len(texts))
-        return self.bother.affordable(asked, price, left)
+        return self.bother.affordable(asked, price)
 
     def _pass_over(self, texts: Sequence[Text], price: Price, count: int, step: int = 0) -> None:
         """A glance showed nothing, so many steps behind the last that was settled.
